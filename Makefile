@@ -7,8 +7,12 @@ STAMP  := $(VENV)/.installed
 MINUTES ?= 8
 OUT     ?= reports/out/gpu
 
+CLIENTS := .venv-clients
+# A requirement, such as torch==2.13.0; without one a build for the CPU where pip knows any, which is small, or else torch.
+TORCH   ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-all lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help venv test test-all test-clients lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +20,13 @@ help: ## list the targets
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),sass,dev]'
+	@touch $@
+
+$(CLIENTS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(CLIENTS)
+	pip="$(CLIENTS)/bin/python -m pip --disable-pip-version-check"; torch="$(TORCH)"; \
+	test -n "$$torch" || torch=$$($$pip index versions torch 2>/dev/null | grep -oEm 1 '[0-9.]+\+cpu' | sed 's/^/torch==/'); \
+	$$pip install --quiet "$${torch:-torch}" --editable '.[$(CUDA),dev,clients]'
 	@touch $@
 
 venv: $(STAMP) ## make the virtual environment and install everything into it
@@ -28,6 +39,11 @@ test: $(STAMP) ## run the tests but those marked slow: of wide matrices of confi
 
 test-all: $(STAMP) ## run every test, as continuous integration does
 	$(PYTEST)
+
+# Where torch and what is built on it are installed: tests that the others skip, and other people's programs.
+test-clients: $(CLIENTS)/.installed ## transformers, PyTorch, timm, diffusers and others on these kernels, in a venv of their own
+	$(subst $(BIN),$(CLIENTS)/bin,$(PYTEST)) tests/clients tests/torch tests/bench/test_peers.py tests/bench/test_own_peers.py \
+	  tests/dispatcher/test_arrays.py
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -61,4 +77,4 @@ bench-search: $(STAMP) ## tries a search needs on recorded spaces: make bench-se
 	$(BIN)/python benchmarks/search.py
 
 clean: ## remove the virtual environment and the caches of the checks
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache build dist

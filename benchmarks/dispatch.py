@@ -1,89 +1,175 @@
-"""What a dispatched call costs in Python before its launch, in microseconds.
+"""What a dispatched call costs the host: microseconds of its CPU, and how many calls of an empty Python function.
 
-    python benchmarks/dispatch.py [--calls 20000]
+    python benchmarks/dispatch.py [--calls 3000]
 
-A call runs whole but for its launch: arguments to Request, the facts of the arrays, the key and its look-up. With
-PyTorch installed the same for tensors; on a GPU the whole call as well. Last, what a length costs that was never seen,
-when its kernel is compiled already.
+The GPU is a double of CuPy and its driver, whose launches and encoders of tensor maps return at once: what is left is
+this program's own part, with one record of flash_attention on wgmma, whose four tensors are tensor maps. A bound launch
+is what is left of a call when its arrays are known: outputs, arguments, launch. A new length is one more key at each
+call, as in a generation, beside the same call again right after it; of those that took longest, the first ones of a
+kernel, something was computed from the beginning. With PyTorch installed the part before a launch for tensors, too;
+where a GPU is here, a whole call on it.
 """
 
 import argparse
 import statistics
+import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from tuner import operators
+from tuner.arch import ARCHES
 from tuner.dispatcher import UntunedWarning
 from tuner.dispatcher.calls import Dispatcher
+from tuner.dispatcher.on_gpu import GpuKernel
 from tuner.machines import gpu
+from tuner.machines.gpu import tensor_map
 from tuner.operators import load
+from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.support import cupy_double, served
+
 _SAMPLES = 7
+_PROMPT, _STEPS = 1000, 200  # keys before the first step of a generation, and steps
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=20000, help="calls a sample (default 20000)")
+    parser.add_argument("--calls", type=int, default=3000, help="calls a sample (default 3000)")
     calls = parser.parse_args().calls
     warnings.simplefilter("ignore", UntunedWarning)
     operator = load("flash_attention")
-    qkv = [np.zeros((1, length, 2, 64), np.float16) for length in (16, 32, 32)]
-    report("arguments to Request", partial(operator.call, *qkv, causal=True), calls)
-    report("NumPy arrays, no record", before_launch(qkv, tuned=False), calls)
-    report("NumPy arrays, tuned", before_launch(qkv, tuned=True), calls)
+    qkv = [np.zeros((1, length, 2, 128), np.float16) for length in (16, 32, 32)]
+    report = Report(calls)
+    report("arguments to Request", partial(operator.call, *qkv, causal=True))
+    report("before a launch, NumPy arrays", before_launch(qkv))
     if find_spec("torch"):
         import torch
 
-        report("torch tensors, tuned", before_launch([torch.from_numpy(each) for each in qkv], tuned=True), calls)
+        report("before a launch, torch tensors", before_launch([torch.from_numpy(each) for each in qkv]))
     if gpu.available():
         import cupy
 
         whole = partial(Dispatcher(Snapshot.load([])).call, "flash_attention", *map(cupy.asarray, qkv))
-        report("CuPy arrays, launch included", whole, calls)
-    new_lengths(100)
+        report("CuPy arrays on this GPU, whole call", whole)
+    gpu.opened.cache_clear()
+    with double():
+        on_the_double(report)
 
 
-def before_launch(qkv: Sequence[Any], *, tuned: bool) -> Callable[[], Any]:
-    """A call that was prepared, whose kernel returns at once; `tuned` calls are not counted as misses."""
+def before_launch(qkv: Sequence[Any]) -> Callable[[], Any]:
+    """A call that was prepared, whose kernel returns at once."""
     operator, at = load("flash_attention"), Dispatcher(Snapshot.load([]))
     at.call("flash_attention", *qkv, causal=True)
-    for key, (_, tally) in at._prepared.items():
-        at._prepared[key] = (lambda arrays, scalars: (arrays, scalars)), None if tuned else tally
+    for key in at._prepared:
+        at._prepared[key] = (lambda arrays, scalars: (arrays, scalars)), None
     return lambda: at.run(operator, operator.call(*qkv, causal=True))
 
 
-def report(what: str, call: Callable[[], Any], calls: int) -> None:
-    call()
-    samples = []
-    for _ in range(_SAMPLES):
-        started = time.perf_counter()
-        for _ in range(calls):
-            call()
-        samples.append((time.perf_counter() - started) / calls * 1e6)
-    print(f"{what:30} {statistics.median(samples):8.2f} µs   ({min(samples):.2f} to {max(samples):.2f})")
+class Report:
+    """Prints what a call costs: the median of some samples, in microseconds and empty calls."""
+
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+        self._empty = self._median(lambda: None)
+        self.line("an empty call", self._empty)
+
+    def __call__(self, what: str, call: Callable[[], Any], note: str = "") -> float:
+        call()
+        found = self._median(call)
+        self.line(what, found, note)
+        return found
+
+    def line(self, what: str, microseconds: float, note: str = "") -> None:
+        print(f"{what:36} {microseconds:8.2f} µs {microseconds / self._empty:7.0f} × an empty call  {note}")
+
+    def _median(self, call: Callable[[], Any]) -> float:
+        samples = []
+        for _ in range(_SAMPLES):
+            started = time.thread_time()
+            for _ in range(self._calls):
+                call()
+            samples.append((time.thread_time() - started) / self._calls * 1e6)
+        return statistics.median(samples)
 
 
-def new_lengths(count: int) -> None:
-    """The first call of a length against its second."""
-    at = Dispatcher(Snapshot.load([]))
-    calls = [[np.zeros((1, length, 1, 64), np.float16) for length in (1, keys, keys)] for keys in range(1, count + 2)]
-    at.call("flash_attention", *calls[0])
-    first = [seconds(partial(at.call, "flash_attention", *qkv)) for qkv in calls[1:]]
-    again = [seconds(partial(at.call, "flash_attention", *qkv)) for qkv in calls[1:]]
-    extra = statistics.median(a - b for a, b in zip(first, again, strict=True)) * 1e6
-    print(f"{'a new length, no record':30} {extra:8.0f} µs")
+@contextmanager
+def double() -> Iterator[None]:
+    """A machine whose launches and encoders do nothing, and whose memory is at hand."""
+    with pytest.MonkeyPatch.context() as patch, cupy_double.machine(patch) as driver:
+        patch.setattr(sys.modules["cupy"], "empty", empty)
+        patch.setattr(driver, "launch", lambda *_: None)
+        patch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 0))
+        yield
+
+
+def on_the_double(report: Report) -> None:
+    """A record of wgmma, called again and again, and at one length after the other."""
+    operator, wgmma = load("flash_attention"), operators.implementation("flash_attention", "wgmma")
+    tuned = operator.problem(head_dim=128, dtype=operator.problem().dtype.of(np.float16), seq_q=1, seq_k=2048)
+    records = served.snapshot(Instance.default(operator, wgmma, tuned, ARCHES["sm_90a"]), target="H200", arch="sm_90a")
+    for what, at in (("record", Dispatcher(records)), ("no record", Dispatcher(Snapshot.load([])))):
+        again, bound = repeated(at)
+        report(f"bound launch, {what}", bound)
+        report(f"repeated call, {what}", again)
+        taken = [(seconds(step), seconds(step)) for step in generation(at)]
+        first, second = (statistics.median(each) * 1e6 for each in zip(*taken, strict=True))
+        report.line(f"a new length, {what}", first, f"{first / second:.1f} × the same call again")
+        report.line("  again", second)
+        over = [first for first, again in taken if first > 5 * again]
+        longest = max(over, default=0) * 1e6
+        print(f"  of {len(taken)} lengths {len(over)} took over 5 × as long as again, at most {longest:.0f} µs")
+
+
+def repeated(at: Dispatcher) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """One call again and again; and that with all before its kernel left out."""
+    operator = load("flash_attention")
+    arrays = dict(zip("qkv", step(_PROMPT), strict=True))
+    at.call("flash_attention", **arrays)
+    kernel = next(run for run, _ in at._prepared.values())
+    assert isinstance(kernel, GpuKernel)
+    scalars = operator.call(**arrays).scalars
+    return call_of(at, list(arrays.values())), partial(kernel, arrays, scalars)
+
+
+def generation(at: Dispatcher) -> Iterator[Callable[[], Any]]:
+    for keys in range(_PROMPT + 1, _PROMPT + 1 + _STEPS):
+        yield call_of(at, step(keys))
+
+
+def call_of(at: Dispatcher, arrays: list[Any]) -> Callable[[], Any]:
+    """As `dispatcher.flash_attention` does it."""
+    operator = load("flash_attention")
+    return lambda: at.run(operator, operator.call(*arrays))
+
+
+def step(keys: int) -> list[Any]:
+    """A query and so many keys."""
+    return [empty((1, length, 2, 128), np.float16) for length in (1, keys, keys)]
+
+
+@cache
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array that nobody reads, as a pool of memory has it: again at the same address."""
+    strides = np.cumprod((np.dtype(dtype).itemsize, *shape[:0:-1]))[::-1]
+    return cupy_double.ndarray(None, np.lib.stride_tricks.as_strided(np.empty(64, dtype), shape, strides.tolist()))
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
+    started = time.thread_time()
     call()
-    return time.perf_counter() - started
+    return time.thread_time() - started
 
 
 if __name__ == "__main__":

@@ -134,6 +134,7 @@ def _sizes(problem: Any, names: set[str], length: Callable[[], int], rng: random
     found |= {"max_seqlen_q": packed * rng.choice((0, rng.randint(-(-T // N), T)))}
     found |= {"descales": rng.choice((0, 1)) if getattr(problem, "eight_bits", False) else 0}
     found |= {"window": length(), "sinks": rng.choice((0, 1, 4, length()))}
+    found |= {name: rng.choice((-1, 0, 1, length())) for name in ("window_left", "window_right") if name in names}
     found |= {
         "pool_states": getattr(problem, "inplace_final_state", 0) * (N + rng.randint(0, 3) * has["use_state_indices"])
     }

@@ -1,109 +1,148 @@
-"""Everything that needs a GPU, in one command and a given time: facts, verification, searches, peers, tuned records.
+"""Everything that needs a GPU, in one command and a given time: the timer, verification, searches, peers.
 
     python benchmarks/gpu.py --minutes 8 --out reports/out/gpu            on a machine with a GPU
     python benchmarks/gpu.py --minutes 8 --plan                           what that would do, on any machine
     python benchmarks/gpu.py --minutes 2 --out … --small                  the same, with small problems and few tries
     python benchmarks/gpu.py --minutes 2 --out … --simulate               … and on a device that is not there
 
-Steps are ordered by what they tell: after verification the defaults of all implementations race on the problems that
-have figures to reach, then two of these are searched and compared with peers, then every operator gets a record, then
-these meet their peers, and only then comes more. What is known is written as it comes (results.json, times.txt,
-log.txt, tuned/, peers/, report.html), with --archive as one file too; a second call with the same --out goes on where
-the first was stopped.
+Steps are ordered by what they tell. First the timer is judged, by what others say of the same work: if that is wrong,
+nothing after it means anything. Then every implementation is verified; then kda and flash_attention, which have figures
+to reach, are timed, searched and compared with peers, and then the rest. Each step is told how long it may take, and
+does not begin where that does not fit; when the minutes are over, what is under way is cut off.
+
+What is known is on the disk as it comes (rows.jsonl), and shown in times.txt, log.txt, tuned/, peers/, report.html;
+with --archive as one file too. A second call with the same --out goes on where the first was stopped.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import gpu_path  # noqa: F401  # before the package is imported
+import gpu_plan as plans
 import gpu_steps as steps
 import gpu_tables as tables
 import gpu_tests as tests
+import gpu_timer as timer
 from gpu_plan import Planned, plan
 from gpu_run import Run
 
-from tuner import bench, operators
+from tuner import operators
+from tuner.bench.peers import Rehearsed
 from tuner.errors import TunerError
-from tuner.spec.problem import to_fields
-
-_PROVED = 0.2  # of the time, by whose end the tests of the emulator's conformance are waited for no longer
-_PATIENCE_S = 60.0  # for peers, at least: torch compiles for each shape, and to be cut short costs all of it twice
 
 
-def everything(run: Run, only: Sequence[str]) -> None:
+def everything(run: Run, only: Sequence[str], nvrtc: str = "") -> None:
     first, later = plan(only, small=run.small)
-    run.step("device", lambda: steps.device(run))
-    prove(run, first)
+    run.step("installed", lambda: steps.installed(run), plans.INSTALLED_S)
+    run.say(f"the device is {run.gpu.name}")  # without one there is nothing to do
+    run.step("device", lambda: steps.device(run), plans.DEVICE_S)
+    judge_timer(run)
+    prove(run, first, only, nvrtc)
     carry_out(run, first)
+    carry_out(run, later)
+    if not run.simulate:
+        test(run, "conformance", tests.CONFORMANCE, plans.CONFORMANCE_S)  # if the time did not suffice at first
+        test(run, "faults", tests.FAULTS, plans.FAULTS_S)
+    run.show("report", lambda: steps.report(run))
+    run.show("pages", lambda: steps.pages(run))
+
+
+def judge_timer(run: Run) -> None:
     if run.exclusive:
-        run.step("conformance", lambda: alone(run, tests.CONFORMANCE))
+        run.worker.rest()
+    with steps.judges_of_the_timer() as pool:
+        for each in timer.QUESTIONS:
+            work = lambda each=each: steps.timed_by_others(run, each, pool)  # noqa: E731
+            run.step(f"timer {each.name}", work, each.may_take_s, {"proves": each.proves})
+
+
+def prove(run: Run, first: Sequence[Planned], only: Sequence[str], nvrtc: str) -> None:
+    """The tests that need a device; then every implementation on its edge cases. Nothing is timed meanwhile.
+
+    Beside the tests our kernels are compiled, and peers compile what they do for long.
+    """
+    listed = {(each.operator.name, each.problem): (each.operator, each.problem) for each in first}
+    compiled = lambda: run.step("compiled", lambda: steps.compiled(run, list(listed.values())), plans.COMPILED_S)  # noqa: E731
     if not run.simulate:
-        run.step("measuring", lambda: alone(run, tests.MEASURING))
-    carry_out(run, later, whole=True)
+        test(run, "measuring", tests.MEASURING, plans.MEASURING_S)
+        beside = nullcontext() if run.exclusive or run.done("conformance") else warming(run, only)
+        with beside:
+            test(run, "conformance", tests.CONFORMANCE, plans.CONFORMANCE_S, beside=None if run.exclusive else compiled)
+        test_again(run, nvrtc)
+    compiled()
+    for name in dict.fromkeys(name for name, _ in listed):
+        given = next(found for found in listed.values() if found[0].name == name)
+        work = lambda given=given: steps.verification(run, *given)  # noqa: E731
+        run.step(f"verification {name}", work, plans.verification_s(name))
 
 
-def alone(run: Run, which: tests.Tests) -> dict[str, Any]:
-    """Tests that have the device to themselves."""
+def test(
+    run: Run, name: str, which: tests.Tests, may_take_s: float, beside: Callable[[], object] | None = None
+) -> None:
+    """Tests in a pytest of their own, which is killed when its time is over; `beside` them something else is done."""
+    if run.done(name) or run.left_s < may_take_s:
+        return
     run.worker.rest()
-    with tests.begun(which, run.out) as started:
-        return tests.outcome(which, run.out, started, run.left_s)
+    with tests.begun(which, run.out, side_by_side=beside is not None) as started:
+        ends = run.left_s - may_take_s
+        if beside:
+            beside()
+        left_s = run.left_s - ends
+        run.step(name, lambda: tests.outcome(which, run.out, started, left_s), -inf, most_s=left_s)
 
 
-def prove(run: Run, first: Sequence[Planned]) -> None:
-    """Every implementation on its edge cases and, beside that, the tests of the emulator's conformance.
+def test_again(run: Run, nvrtc: str) -> None:
+    failed = [each for each in run.rows.steps.get("conformance", {}).get("failed", ()) if "wgmma" in each]
+    if failed and nvrtc:
+        test(run, "wgmma with another NVRTC", tests.again(failed, nvrtc), plans.AGAIN_S)
 
-    On a GPU that one process at a time may open, these are behind all else that is planned first.
+
+def warming(run: Run, only: Sequence[str]) -> Any:
+    program = Path(__file__).with_name("gpu_warm.py")
+    return tests.beside([sys.executable, str(program), *only], run.out / "warm.txt")
+
+
+def carry_out(run: Run, listed: Sequence[Planned]) -> None:
+    """Each step that fits, with its share of the time that is left where that is more; one that is quicker leaves its
+    rest to the next.
     """
-    tested = run.simulate or run.exclusive or run.done("conformance")
-    with nullcontext() if tested else tests.begun(tests.CONFORMANCE, run.out, side_by_side=True) as started:
-        listed = {(each.operator.name, each.problem): (each.operator, each.problem) for each in first}
-        run.step("compiled", lambda: steps.compiled(run, list(listed.values())))
-        for name in dict.fromkeys(name for name, _ in listed):
-            given = next(found for found in listed.values() if found[0].name == name)
-            run.step(f"verification {name}", lambda given=given: steps.verification(run, *given))
-        if started:
-            left_s = run.until(_PROVED)
-            run.step("conformance", lambda: tests.outcome(tests.CONFORMANCE, run.out, started, left_s))
-    if not run.simulate:
-        run.step("matmul", lambda: steps.matmul(run))
-
-
-def carry_out(run: Run, listed: Sequence[Planned], *, whole: bool = False) -> None:
-    """Each step with its share of the time that is left; one that is quicker leaves its rest to the next.
-
-    Of a `whole` list no step gets less than its seconds: what does not fit waits for another call.
-    """
+    waiting = []
     for i, each in enumerate(listed):
-        if run.left_s <= (each.seconds if whole else 0) or run.done(each.name):
+        if run.done(each.name):
+            continue
+        if run.left_s < each.seconds:
+            waiting.append(each.name)
             continue
         open_ = sum(other.seconds for other in listed[i:] if not run.done(other.name))
-        share = each.seconds / open_ * run.left_s
-        STEPS[each.kind](run, each, max(share, each.seconds) if whole else share)
+        STEPS[each.kind](run, each, max(each.seconds / open_ * run.left_s, each.seconds))
+    if waiting:
+        run.say(f"{len(waiting)} steps wait for another call, the first is {waiting[0]}")
 
 
 def defaults(run: Run, each: Planned, _: float) -> None:
-    if run.step(each.name, lambda: steps.defaults(run, each.operator, each.problem)):
+    known = steps.known(each.operator, each.problem)
+    if run.step(each.name, lambda: steps.defaults(run, each.operator, each.problem), each.seconds, known):
         run.show("times", lambda: tables.write(run))
 
 
 def search(run: Run, each: Planned, seconds: float) -> None:
-    if run.step(each.name, lambda: steps.search(run, each.operator, each.problem, seconds)):
-        run.show("report", lambda: steps.report(run))
+    known = steps.known(each.operator, each.problem)
+    work = lambda: steps.search(run, each.operator, each.problem, seconds)  # noqa: E731
+    if run.step(each.name, work, each.seconds, known, seconds):
         run.show("times", lambda: tables.write(run))
-        of = bench.spelled(each.operator.name, to_fields(each.problem))
-        for kind in each.operator.input_kinds:
-            run.results.steps.pop(f"peers {each.operator.name} {of}, {kind}", None)  # of another record
+        run.reopen(f"peers {each.operator.name} {each.spelled}, ")  # of another record
 
 
 def compare(run: Run, each: Planned, seconds: float) -> None:
-    patience_s = max(seconds, _PATIENCE_S)
-    if run.step(each.name, lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, patience_s)):
-        group = f"{each.group or each.kind} {each.operator.name}"
-        run.show("page", lambda: steps.page(run, group))
+    most_s = min(max(seconds, each.patience_s), run.left_s)
+    work = lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, most_s)  # noqa: E731
+    run.step(each.name, work, each.seconds, most_s=most_s)
 
 
 def verify_dtypes(run: Run, each: Planned, _: float) -> None:
@@ -112,7 +151,8 @@ def verify_dtypes(run: Run, each: Planned, _: float) -> None:
         if dtype is not each.problem.dtype:
             other = replace(each.problem, dtype=dtype)
             name = f"verification {each.operator.name} {dtype.value}"
-            run.step(name, lambda p=other: steps.verification(run, each.operator, p))
+            work = lambda p=other: steps.verification(run, each.operator, p)  # noqa: E731
+            run.step(name, work, plans.verification_s(each.operator.name))
 
 
 STEPS: dict[str, Callable[[Run, Planned, float], None]] = {
@@ -126,21 +166,23 @@ STEPS: dict[str, Callable[[Run, Planned, float], None]] = {
 def outline(minutes: float, only: Sequence[str], *, small: bool) -> str:
     """What calls of so many minutes would do, with the second at which each step begins if all take their time."""
     first, later = plan(only, small=small)
-    whole = 60 * minutes
-    at = whole * _PROVED
-    scale = (whole - at) / sum(each.seconds for each in first)
-    lines = ["    0 s  device, verification of every implementation, conformance"]
-    for each in first:
-        lines.append(f"{at:5.0f} s  {each.name}")
-        at += scale * each.seconds
-    call, at = 1, whole
-    for each in later:
-        if at + each.seconds > whole:
+    whole, at, call, lines = plans.planned_s(60 * minutes), 0.0, 1, list[str]()
+    for name, seconds in (*_head(first), *((each.name, each.seconds) for each in (*first, *later))):
+        if at + seconds > whole:
             call, at = call + 1, 0.0
             lines.append(f"with more time, or in call {call}:")
-        lines.append(f"{at:5.0f} s  {each.name}")
-        at += each.seconds
+        lines.append(f"{at:5.0f} s  {name}")
+        at += seconds
     return "\n".join(lines)
+
+
+def _head(first: Sequence[Planned]) -> Iterator[tuple[str, float]]:
+    """What comes before anything is timed, with the seconds that it may take."""
+    yield from (("installed", plans.INSTALLED_S), ("device", plans.DEVICE_S))
+    yield from ((f"timer {each.name}", each.may_take_s) for each in timer.QUESTIONS)
+    yield from (("measuring", plans.MEASURING_S), ("conformance", plans.CONFORMANCE_S))
+    for name in dict.fromkeys(each.operator.name for each in first):
+        yield f"verification {name}", plans.verification_s(name)
 
 
 def main() -> int:
@@ -157,18 +199,28 @@ def main() -> int:
                 small=given.small or given.simulate,
                 simulate=given.simulate,
                 archive=given.archive,
+                guests=_guests(given) if given.simulate else (),
             )
-            everything(run, given.only)
+            everything(run, given.only, given.nvrtc)
+            print(tables.text(run))
+            return int(run.failed)
     except TunerError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(tables.text(run))
-    return 1 if any("error" in data for data in run.results.steps.values()) else 0
+
+
+def _guests(given: argparse.Namespace) -> tuple[Rehearsed, ...]:
+    """Peers for a device that is not there, as slow and as bad as real ones can be."""
+    slow = Rehearsed("rehearsed peer that compiles", ready_s=given.peer_compiles, patience_s=90 + given.peer_compiles)
+    bad = Rehearsed(f"rehearsed peer that {given.peer}", ends=given.peer, patience_s=given.peer_patience)
+    return (slow, bad) if given.peer != "ready" else (slow,)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=8.0, help="stop beginning new steps after this long")
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, help="all is over after this long; a minute is not planned"
+    )
     parser.add_argument(
         "--out", type=Path, default=steps.ROOT / "reports" / "out" / "gpu", help="where everything is written"
     )
@@ -177,6 +229,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--simulate", action="store_true", help="the same on a simulated device")
     parser.add_argument("--only", action="append", default=[], choices=operators.names(), help="these operators")
     parser.add_argument("--plan", action="store_true", help="print the order of the steps, and do nothing")
+    parser.add_argument(
+        "--nvrtc",
+        default="",
+        help="libraries of another NVRTC, with colons: tests of wgmma that fail run again with it",
+    )
+    rehearsed = parser.add_argument_group("with --simulate")
+    rehearsed.add_argument(
+        "--peer-compiles", type=float, default=0.5, metavar="S", help="a peer is ready after this long"
+    )
+    rehearsed.add_argument(
+        "--peer", default="ready", choices=("ready", "hangs", "falls"), help="and how another one ends"
+    )
+    rehearsed.add_argument(
+        "--peer-patience", type=float, default=5.0, metavar="S", help="in which that one is waited for"
+    )
     return parser
 
 

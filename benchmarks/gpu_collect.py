@@ -1,13 +1,13 @@
 """What `gpu.py` brought back: its tables in Markdown on stdout, its records to where they ship.
 
-    python benchmarks/gpu_collect.py gpu.tar.gz > tables.md          a folder of --out, or its --archive
+    python benchmarks/gpu_collect.py gpu.tar.gz > tables.md          a folder of --out, its --archive, or its rows.jsonl
     python benchmarks/gpu_collect.py gpu.tar.gz --records            and its records into db/tuned
 
 Only what was measured becomes a record that ships: nothing of a simulated device, nothing without a verdict.
 """
 
 import argparse
-import json
+import shutil
 import sys
 import tarfile
 import zlib
@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import gpu_path  # noqa: F401  # before the package is imported
+import gpu_rows
 from gpu_markdown import Device, document
 
 from tuner import operators
@@ -30,17 +32,20 @@ from tuner.store.sql import Store
 
 
 def unpacked(source: Path, stack: ExitStack) -> Path:
-    """The folder of a run, or as much of its archive as is read here, without its paths."""
+    """The folder of a run, or as much of its archive as is read here, without its paths; or its rows alone."""
     if source.is_dir():
         return source
     folder = Path(stack.enter_context(TemporaryDirectory()))
     (folder / "tuned").mkdir()
+    if source.suffix == ".jsonl" and source.is_file():
+        shutil.copy(source, folder / gpu_rows.NAME)
+        return folder
     try:
         with tarfile.open(source) as archive:
             for each in archive:
                 name = Path(each.name)
-                into = folder / name.name if name.name == "results.json" else folder / "tuned" / name.name
-                if each.isfile() and (into.name == "results.json" or into.suffix == ".jsonl"):
+                into = folder / name.name if name.name == gpu_rows.NAME else folder / "tuned" / name.name
+                if each.isfile() and into.suffix == ".jsonl":
                     content = archive.extractfile(each)
                     into.write_bytes(content.read() if content else b"")
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:  # the file may be cut off anywhere
@@ -49,18 +54,20 @@ def unpacked(source: Path, stack: ExitStack) -> Path:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """The steps of a run, of which the first was the device."""
+    """The steps of a run, however it ended."""
     try:
-        steps: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"no results.json of a run: {error}") from error
-    if "copy_gb_s" not in steps.get("device", {}):
-        raise UsageError(f"the run did not get to know its device: {steps.get('device', {}).get('error', 'stopped')}")
+        steps = gpu_rows.read(folder)
+    except OSError as error:
+        raise UsageError(f"no {gpu_rows.NAME} of a run: {error}") from error
+    if not steps:
+        raise UsageError(f"{gpu_rows.NAME} has no row of a run")
     return steps
 
 
 def records(folder: Path, device: Device) -> list[TuningRecord]:
     """Those of a run, every one measured on its device. Raises UsageError for another."""
+    if not device.known:
+        raise UsageError("the run ended before it knew its device: it has no records")
     if device.simulated:
         raise UsageError("the device was simulated: its times are no measurements, and its records do not ship")
     found = [each for path in sorted((folder / "tuned").glob("*.jsonl")) for each in lines.read(path)]

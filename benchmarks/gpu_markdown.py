@@ -15,40 +15,47 @@ from tuner.spec.operator import Cost
 from tuner.spec.problem import from_fields
 from tuner.spec.telling import telling
 
-Steps = Mapping[str, Mapping[str, Any]]  # of results.json, by name
+Steps = Mapping[str, Mapping[str, Any]]  # by name, as `gpu_rows.steps` has them
 Table = Sequence[Sequence[str]]  # the head first
-_TESTS = ("conformance", "measuring")
+_TESTS = ("measuring", "conformance", "wgmma with another NVRTC", "faults")
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where it was, and the most that it does."""
+    """Where it was, and the most that it does. Rates are 0 where nothing could say."""
 
     facts: Fields
     copy_gb_s: float
-    matmul_tflop_s: float  # 0 where nothing could say
+    matmul_tflop_s: float
 
     @staticmethod
     def of(steps: Steps) -> "Device":
-        facts = steps["device"]
-        return Device(facts, facts["copy_gb_s"], steps.get("matmul", {}).get("tflop_s", 0.0))
+        facts = steps.get("device", {})
+        return Device(facts, facts.get("copy_gb_s", 0.0), steps.get("timer matmul", {}).get("tflop_s", 0.0))
+
+    @property
+    def known(self) -> bool:
+        return "model" in self.facts
 
     @property
     def simulated(self) -> bool:
-        return self.facts["model"] == SIMULATED
+        return self.known and self.facts["model"] == SIMULATED
 
     def __str__(self) -> str:
+        if not self.known:
+            return f"The device is not known: {self.facts.get('error', 'the run ended before it was asked')}"
         told = [str(self.facts["model"])]
         if "driver" in self.facts:
             told.append(f"driver for CUDA {_version(self.facts['driver'])}")
-        told.append(f"copies {self.copy_gb_s:.0f} GB/s")
+        if self.copy_gb_s:
+            told.append(f"copies {self.copy_gb_s:.0f} GB/s")
         if self.matmul_tflop_s:
             told.append(f"bf16 matmul {self.matmul_tflop_s:.0f} TFLOP/s")
         return ", ".join(told)
 
     def roof(self, cost: Cost) -> float:
         """Microseconds that a problem takes at least at these rates; 0 where one is not known."""
-        if not self.matmul_tflop_s:
+        if not self.matmul_tflop_s or not self.copy_gb_s:
             return 0.0
         return max(cost.flops / self.matmul_tflop_s / 1e6, cost.bytes / self.copy_gb_s / 1e3)
 
@@ -63,11 +70,13 @@ def document(steps: Steps, only: Sequence[str] = ()) -> str:
     device = Device.of(steps)
     parts = [f"{'SIMULATED, nothing here was measured: ' if device.simulated else ''}{device}."]
     parts += [f"Tests of {name}: {steps[name]['summary']}." for name in _TESTS if "summary" in steps.get(name, {})]
+    parts += filter(None, [missing(steps), timer(steps)])
     for name in only or operators.names():
         found = [verified(steps, name), timed(steps, name, device), *compared(steps, name, device)]
         if any(found):
             parts += [f"## {name}", *filter(None, found)]
     wrong = [f"- {name}: {step['error']}" for name, step in steps.items() if "error" in step]
+    wrong += [f"- {name}: {step['warning']}" for name, step in steps.items() if "warning" in step]
     wrong += [f"- {name}: {test}" for name in _TESTS for test in steps.get(name, {}).get("failed", ())]
     unfinished = [f"- {name}: not finished" for name, step in steps.items() if not step.get("finished", True)]
     if wrong or unfinished:
@@ -80,6 +89,21 @@ def markdown(table: Table) -> str:
     kept = [i for i, _ in enumerate(table[0]) if any(row[i] for row in table[1:])]
     head, *rows = ([row[i].replace("|", "\\|") for i in kept] for row in table)
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(kept), *rows))
+
+
+def missing(steps: Steps) -> str:
+    """What was not installed there."""
+    return f"Packages {steps['installed']['summary']}." if "summary" in steps.get("installed", {}) else ""
+
+
+def timer(steps: Steps) -> str:
+    """What the timer says beside others, and what that proves."""
+    rows = [
+        [name.partition(" ")[2], step["summary"], step.get("proves", "")]
+        for name, step in steps.items()
+        if name.startswith("timer ") and "summary" in step
+    ]
+    return markdown([["timer", "found", "proves"], *rows]) if rows else ""
 
 
 def verified(steps: Steps, operator: str) -> str:
@@ -132,7 +156,7 @@ def _rates(operator: str, problem: Fields, time_us: float, device: Device) -> li
     """TFLOP/s and GB/s of the least work and traffic, and shares of the roof and of the goal."""
     found = operators.load(operator)
     cost = found.cost(from_fields(found.problem, problem))
-    roof, wanted = device.roof(cost), goal(operator, problem, str(device.facts["gpu"]))
+    roof, wanted = device.roof(cost), goal(operator, problem, str(device.facts.get("gpu", "")))
     return [
         f"{cost.flops / time_us / 1e6:.3g}",
         f"{cost.bytes / time_us / 1e3:.0f}",
@@ -142,27 +166,37 @@ def _rates(operator: str, problem: Fields, time_us: float, device: Device) -> li
 
 
 def compared(steps: Steps, operator: str, device: Device) -> Iterator[str]:
-    """A row a comparison, a column a contender: its time over ours; then why others have none."""
-    given = [step for step in steps.values() if "rows" in step and step["operator"] == operator]
-    found = [Comparison.of(step) for step in given]
+    """A row a comparison, a column a contender and way to launch: its time over ours; then what a reader must know."""
+    given = [Comparison.of(step) for step in steps.values() if "rows" in step and step["operator"] == operator]
+    found = [each for each in given if each.rows and each.rows[0].time_us]
     if not found:
         return
-    names = list(dict.fromkeys(row.label for each in found for row in each.rows if row.time_us))
-    head = ["problem, inputs", "ours, µs", "TFLOP/s", "GB/s", "of the roof", "goal", *(f"{n}, ×" for n in names[1:])]
-    yield markdown([head, *(_compared(each, names[1:], device) for each in found)])
+    timed = [row for each in found for row in each.rows if row.time_us]
+    first = timed[0]
+    again = list(dict.fromkeys(row.label for row in timed if row.name == first.name and row.launch != first.launch))
+    names = list(dict.fromkeys(row.label for row in timed if row.name != first.name))
+    head = ["problem, inputs", "ours, µs", "TFLOP/s", "GB/s", "of the roof", "goal"]
+    head += [*(f"{name}, µs" for name in again), *(f"{name}, ×" for name in names)]
+    yield markdown([head, *(_compared(each, again, names, device) for each in found)])
     why = dict.fromkeys(
         f"{row.label}: {row.state}, {row.note}" for each in found for row in each.rows if not row.time_us
+    )
+    why |= dict.fromkeys(
+        f"{row.name}: {row.note}" for each in found for row in each.rows if row.state == "ok" and row.note
     )
     if why:
         yield "\n".join(f"- {each}" for each in why)
 
 
-def _compared(found: Comparison, names: Sequence[str], device: Device) -> list[str]:
+def _compared(found: Comparison, again: Sequence[str], names: Sequence[str], device: Device) -> list[str]:
+    """`again` are ours launched in the other way, `names` the others."""
     rows = {row.label: row for row in found.rows}
     ours = found.rows[0].time_us
     assert ours, "ours is first, and was timed"
     rates = _rates(found.operator, found.problem, ours.mid, device)
-    return [f"{_short(found)}, {found.inputs}", _estimate(ours), *rates, *(_ratio(rows.get(name)) for name in names)]
+    times = (_cell(rows.get(name), "time_us") for name in again)
+    ratios = (_cell(rows.get(name), "ratio") for name in names)
+    return [f"{_short(found)}, {found.inputs}", _estimate(ours), *rates, *times, *ratios]
 
 
 def _short(found: Comparison) -> str:
@@ -171,8 +205,9 @@ def _short(found: Comparison) -> str:
     return spelled(telling(problem)) or "default"
 
 
-def _ratio(row: Row | None) -> str:
-    return "" if row is None else _estimate(row.ratio) if row.ratio else row.state
+def _cell(row: Row | None, name: str) -> str:
+    found = getattr(row, name, None)
+    return _estimate(found) if found else row.state if row else ""
 
 
 def _estimate(found: Estimate) -> str:

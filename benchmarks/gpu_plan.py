@@ -1,4 +1,4 @@
-"""What `gpu.py` does after everything was verified, in which order, and with how much of the time."""
+"""What `gpu.py` does, in which order, and how long each step may take: what does not fit does not begin."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,31 +53,46 @@ SMALL: dict[str, Fields] = {
 }
 # Seconds, where a peer is compiled anew for every shape.
 _COMPARING = dict.fromkeys(("paged_attention", "streaming_attention", "streaming_attention_backward"), 45)
+_DEFAULTS_S = 6.0
+_TUNING_S = 320.0  # kda's peer tunes some hundred configs at a first call, and then there is a race
 _SWEEP = tuple(2**n for n in range(10, 18))  # queries of streaming_attention, against dense attention
+
+
+# Seconds that a step may take: what reading the code, and others' figures, made of it before a device was seen.
+INSTALLED_S, DEVICE_S, COMPILED_S = 5.0, 15.0, 40.0
+MEASURING_S, CONFORMANCE_S, AGAIN_S, FAULTS_S = 45.0, 120.0, 60.0, 90.0  # of tests, which are killed then
+_UNPLANNED, _MOST_UNPLANNED_S = 1 / 8, 60.0
+_JUDGED_S, _IMPLEMENTATION_S = 4.0, 2.0  # of verification: inputs and references, and each implementation
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One step. `seconds` say what share of the time that is left it may take, beside the steps after it."""
+    """One step, which begins where `seconds` are left. A comparison may take `patience_s`, if that many are."""
 
     kind: str  # a function of `gpu.STEPS`
     operator: Operator[Any]
     problem: Any
     seconds: float = field(compare=False)
+    patience_s: float = field(default=0.0, compare=False)
     inputs: str = ""  # kind of them, where peers are compared
     group: str = field(default="", compare=False)  # of comparisons that share a page
 
     @property
     def name(self) -> str:
-        name, problem = self.operator.name, to_fields(self.problem)
-        of = f"{self.group or self.kind} {name} {bench.spelled(name, problem)}"
+        of = f"{self.group or self.kind} {self.operator.name} {self.spelled}"
         return f"{of}, {self.inputs}" if self.inputs else of
+
+    @property
+    def spelled(self) -> str:
+        """The problem."""
+        return bench.spelled(self.operator.name, to_fields(self.problem))
 
 
 def planned(kind: str, operator: str, fields: Fields, seconds: float, inputs: str = "", group: str = "") -> Planned:
     found = operators.load(operator)
     kind_of_inputs = inputs or found.input_kinds[0] if kind == "peers" else ""
-    return Planned(kind, found, found.problem(**fields), seconds, kind_of_inputs, group)
+    patience_s = _TUNING_S if kind == "peers" and operator == "kda" else 0.0
+    return Planned(kind, found, found.problem(**fields), seconds, patience_s, kind_of_inputs, group)
 
 
 def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Planned]]:
@@ -85,29 +100,43 @@ def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Plann
     names = list(only or operators.names())
     if small:
         return [each for name in names for each in _all_of(name, SMALL.get(name, {}), 10, 10)], []
-    first, later = list(_first(names)), list(_later(names))
+    first, later = list(dict.fromkeys(_first(names))), list(dict.fromkeys(_later(names)))
     return first, [each for each in later if all(each != other for other in first)]
 
 
-def _first(names: Sequence[str]) -> Iterator[Planned]:
-    """kda and flash_attention, which have figures to reach, beside peers; then a record of every operator; then peers.
+def planned_s(seconds: float) -> float:
+    """Of a call's time, what is planned: what steps take beyond what they were told comes out of the rest."""
+    return seconds - min(_UNPLANNED * seconds, _MOST_UNPLANNED_S)
 
-    Peers take longer than planned, where frameworks compile: the first call is to bring a record of all operators.
+
+def verification_s(operator: str) -> float:
+    """How long verifying every implementation of an operator may take."""
+    return _JUDGED_S + _IMPLEMENTATION_S * len(operators.implementations(operator))
+
+
+def warmed(only: Sequence[str]) -> Iterator[Planned]:
+    """Comparisons whose peers compile for long: they do so once while nothing is timed."""
+    for name, problems in (("kda", KDA), ("flash_attention", (_shape(128, 8192, causal=True),))):
+        if name in (only or operators.names()):
+            yield from (planned("peers", name, fields, 0.0) for fields in problems)
+
+
+def _first(names: Sequence[str]) -> Iterator[Planned]:
+    """kda and flash_attention, which have figures to reach, beside peers; then all that has such figures, a record of
+    every operator, and peers: these take longest, where frameworks compile.
     """
     if "kda" in names:
-        yield from (planned("defaults", "kda", fields, 4) for fields in KDA)
+        yield from _all_of("kda", KDA[0], 40, 60)
     if "flash_attention" in names:
-        yield from (planned("defaults", "flash_attention", fields, 3) for fields in attention(8192))
+        yield from _all_of("flash_attention", _shape(128, 8192, causal=True), 40, 60)
     if "kda" in names:
-        yield from _searched("kda", KDA[0], 40, 8)
+        yield from _all_of("kda", KDA[1], 25, 30)
     if "flash_attention" in names:
-        yield from _searched("flash_attention", _shape(128, 8192, causal=True), 40, 90)  # torch compiles what it keeps
+        yield from (planned("defaults", "flash_attention", fields, _DEFAULTS_S) for fields in attention(8192))
     yield from sorted(_rest_of_first(names), key=lambda each: each.kind == "peers")
 
 
 def _rest_of_first(names: Sequence[str]) -> Iterator[Planned]:
-    if "kda" in names:
-        yield from _searched("kda", KDA[1], 25, 8)
     if "flash_attention" in names:
         for head_dim in (64, 72):
             yield from _searched("flash_attention", _shape(head_dim, 8192, causal=True), 30, 25)
@@ -144,7 +173,7 @@ def _shape(head_dim: int, seq: int, *, causal: bool) -> Fields:
 
 
 def _all_of(name: str, fields: Fields, searching: float, comparing: float) -> Iterator[Planned]:
-    yield planned("defaults", name, fields, 4)
+    yield planned("defaults", name, fields, _DEFAULTS_S)
     yield from _searched(name, fields, searching, comparing)
 
 

@@ -1,16 +1,25 @@
 """A run of `gpu.py`: where it writes, how long it may take, what it measures with, and steps that are done once."""
 
-import json
+import os
 import sys
-import tarfile
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpu_keeper import Keeper
+from gpu_plan import planned_s
+from gpu_rows import Rows
+
+from tuner.arch import GPU
 from tuner.base.pool import Limits
+from tuner.base.result import Fields
+from tuner.bench import Venue
+from tuner.bench.peers import Rehearsed
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.gpu_device import Physical
@@ -20,83 +29,92 @@ from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
 from tuner.machines import gpu
-from tuner.search import study
-from tuner.store.sql import Store
+
+if TYPE_CHECKING:  # what measuring needs none of is imported where it is used: a bare machine may lack it
+    from tuner.search import study
+    from tuner.store.sql import Store
 
 _COMPILING = 16 << 30  # bytes of address space for a compiler: a driver maps more than the compiler takes
-_PACK_S = 20.0
-
-
-class Results:
-    """results.json: steps by name, each written when it is done, whole or not at all."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.steps: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-
-    def put(self, step: str, data: Any) -> None:
-        self.steps[step] = data
-        partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.steps, indent=1, default=str))
-        partial.replace(self._path)
-
-
-class Archive:
-    """Everything in a folder as one file, whole at any moment; without a path nothing is packed."""
-
-    def __init__(self, folder: Path, path: Path | None) -> None:
-        self._folder, self._path, self._packed = folder, path, time.monotonic()
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-
-    def renew(self) -> None:
-        """Now and then: packing takes time from the steps."""
-        if time.monotonic() - self._packed > _PACK_S:
-            self.pack()
-
-    def pack(self) -> None:
-        if self._path is None:
-            return
-        partial = self._path.with_name(self._path.name + ".partial")
-        own = {self._path.resolve(), partial.resolve()}  # they may lie in the folder
-        with tarfile.open(partial, "w:gz", compresslevel=3) as packed:
-            for each in sorted(self._folder.rglob("*")):
-                if each.resolve() not in own:
-                    packed.add(each, self._folder.name / each.relative_to(self._folder), recursive=False)
-        partial.replace(self._path)
-        self._packed = time.monotonic()
+_ROOMY = 32 << 30  # bytes of a device
+_SPARE_CORES = 2  # that compilers leave to the processes that time
+_FAREWELL_S = 10.0  # of a run's time, for its archive
 
 
 class Run:
-    """One call of the program. What is `small` takes little time on any device; a simulated one is not there."""
+    """One call of the program, which ends when its minutes do. What is `small` takes little time on any device; a
+    simulated one is not there, and `guests` are its peers.
+    """
 
     def __init__(
-        self, out: Path, minutes: float, stack: ExitStack, *, small: bool, simulate: bool, archive: Path | None
+        self,
+        out: Path,
+        minutes: float,
+        stack: ExitStack,
+        *,
+        small: bool,
+        simulate: bool,
+        archive: Path | None,
+        guests: tuple[Rehearsed, ...] = (),
     ) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        self._archive = Archive(out, archive)
-        stack.callback(self._archive.pack)
-        self.out, self.small, self.simulate, self.seconds = out, small, simulate, 60 * minutes
-        self._started = time.monotonic()
-        self.results = Results(out / "results.json")
+        self._keeper = Keeper(out, archive)
+        stack.callback(self._keeper.close)
+        self.out, self.small, self.simulate, self.guests = out, small, simulate, guests
+        self._began, self._seconds = time.monotonic(), 60 * minutes
+        self._step = ""  # that is under way
+        self.rows = Rows(out)
+        self._end_in_time(stack)
         self.place = Simulation() if simulate else Physical()
         self.policy = MeasurementPolicy()
-        self.store = stack.enter_context(Store.open(out / "tuner.db"))
-        self.compiler = stack.enter_context(Compiler(limits=Limits(memory_bytes=_COMPILING)))
-        self.checker = stack.enter_context(Checker(1))
+        self._stack = stack
         self.worker = stack.enter_context(Worker(self.place))
-        self.setup = Setup(self.worker, self.policy, Ledger(out / "ledger"))
-        facts = self.worker.look().facts
-        self.gpu, self.exclusive = gpu.named(str(facts["gpu"])), bool(facts.get("exclusive"))
+        self.venue = stack.enter_context(Venue(self.place))
         self.outcomes: list[study.Outcome] = []
+
+    @cached_property
+    def _facts(self) -> Fields:
+        return self.worker.look().facts
+
+    @cached_property
+    def gpu(self) -> GPU:
+        """Raises MachineError where there is none."""
+        return gpu.named(str(self._facts["gpu"]))
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one process at a time may open it."""
+        return bool(self._facts.get("exclusive"))
+
+    @property
+    def cramped(self) -> bool:
+        """Whether who measures and who compares cannot both stay on it."""
+        return self.exclusive or int(self._facts.get("memory_bytes", _ROOMY)) < _ROOMY
+
+    @cached_property
+    def store(self) -> "Store":
+        from tuner.store.sql import Store
+
+        found = self._stack.enter_context(Store.open(self.out / "tuner.db"))
+        found.add_device(self.gpu.name, self.rows.steps.get("device", self._facts))
+        return found
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        most = max(len(os.sched_getaffinity(0)) - _SPARE_CORES, 1)
+        return self._stack.enter_context(Compiler(most, limits=Limits(memory_bytes=_COMPILING)))
+
+    @cached_property
+    def setup(self) -> Setup:
+        return Setup(self.worker, self.policy, Ledger(self.out / "ledger"))
+
+    @cached_property
+    def checker(self) -> Checker:
+        return self._stack.enter_context(Checker(1))
 
     @property
     def left_s(self) -> float:
-        return self.until(1.0)
-
-    def until(self, share: float) -> float:
-        """Seconds until this share of the run's time is over; negative afterwards."""
-        return self._started + share * self.seconds - time.monotonic()
+        """Seconds that may still be planned."""
+        return self._began + planned_s(self._seconds) - time.monotonic()
 
     def say(self, text: str) -> None:
         line = f"[{self.left_s:5.0f} s left] {text}"
@@ -104,26 +122,51 @@ class Run:
         with (self.out / "log.txt").open("a") as log:
             log.write(line + "\n")
 
-    def step(self, name: str, work: Callable[[], Any]) -> bool:
-        """Do and write one step, unless it is done or the time is up; whether it was done now.
+    def step(
+        self,
+        name: str,
+        work: Callable[[], Any],
+        seconds: float,
+        known: Mapping[str, Any] | None = None,
+        most_s: float = 0.0,
+    ) -> bool:
+        """Do and write one step, unless it is done or `seconds` are not left; whether it was done now.
 
-        What failed, or was not finished in its time, is taken up again by the next call.
+        What failed, or was not finished in its time, is taken up again by the next call. `known` is what is known of it
+        before it is done, `most_s` what it may take where more than its seconds are left.
         """
-        if self.left_s <= 0 or self.done(name):
+        if self.done(name):
             return False
-        started = time.monotonic()
+        if self.left_s < seconds:
+            self.say(f"{name}: may take {seconds:.0f} s, so it waits for another call")
+            return False
+        may_take_s = max(seconds, most_s)
+        began, self._step = time.monotonic(), name
+        self.rows.begin(name, may_take_s, known or {})
         try:
             data = work()
         except Exception as error:  # the next step may still tell something
             data = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
-        self.results.put(name, data | {"seconds": round(time.monotonic() - started, 2)})
-        self.say(f"{name}: {data.get('error') or data.get('summary', 'done')}")
-        self.show("archive", self._archive.renew)
+        took_s = time.monotonic() - began
+        self.rows.end(name, data | {"seconds": round(took_s, 2), "may_take_s": round(may_take_s, 1)})
+        self._step = ""
+        over = f" (it took {took_s:.0f} s, and was to take {may_take_s:.0f})" if took_s > may_take_s else ""
+        self.say(f"{name}: {data.get('error') or data.get('summary', 'done')}{over}")
+        self._keeper.renew()
         return True
+
+    def find(self, **found: Any) -> None:
+        """Something of the step that is under way: it stays known if that does not end."""
+        self.rows.find(self._step, found)
+
+    def reopen(self, prefix: str) -> None:
+        """Steps whose name begins so are not done any more."""
+        for name in [each for each in self.rows.steps if each.startswith(prefix) and self.done(each)]:
+            self.rows.reopen(name)
 
     def done(self, name: str) -> bool:
         """Whether a step has come to its end, in this call or an earlier one."""
-        known = self.results.steps.get(name)
+        known = self.rows.steps.get(name)
         return known is not None and "error" not in known and bool(known.get("finished", True))
 
     def show(self, name: str, work: Callable[[], object]) -> None:
@@ -132,3 +175,20 @@ class Run:
             work()
         except Exception as error:
             self.say(f"{name}: {type(error).__name__}: {error}")
+
+    @property
+    def failed(self) -> bool:
+        return any("error" in data for data in self.rows.steps.values())
+
+    def _end_in_time(self, stack: ExitStack) -> None:
+        timer = threading.Timer(max(self._seconds - _FAREWELL_S, self._seconds / 2), self._end)
+        timer.daemon = True
+        timer.start()
+        stack.callback(timer.cancel)
+
+    def _end(self) -> None:
+        """The minutes are over: what is under way is cut off, with its processes, which end when their caller does."""
+        with suppress(OSError):
+            self.say(f"the time is over{': ' + self._step + ' is cut off' if self._step else ''}")
+            self._keeper.close(_FAREWELL_S / 2)
+        os._exit(int(self.failed))

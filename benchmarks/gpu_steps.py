@@ -1,57 +1,115 @@
-"""What `gpu.py` does, a function a step: each returns what results.json keeps, with a `summary` for the log."""
+"""What `gpu.py` does, a function a step: each returns what its last row keeps, with a `summary` for the log.
+
+What is found meanwhile is a row of its own (`run.find`). What measuring needs none of is imported where it is used.
+"""
 
 import resource
+import shutil
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gpu_timer as timer
 from gpu_run import Run
 
 from tuner import bench, operators
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.base.result import Attempt, spelled
-from tuner.bench import peers
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options
 from tuner.compiler.render import render
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measurer import Measurer
-from tuner.report import summary, write
-from tuner.search import study
-from tuner.search.final_race import final_race
-from tuner.search.history import code_of
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.spec.telling import telling
-from tuner.store.records import Snapshot
 
 ROOT = Path(__file__).parents[1]
 _TRIES, _FEW_TRIES = 160, 12
+_SETTLE = 0.25  # of a search's time, for the race of its finalists and the verdict
+# What is imported by another name than it is installed by, and what is missed without it.
+_PACKAGES = {
+    "numpy": ("numpy", "nothing at all"),
+    "cupy": ("cupy-cuda13x", "the device"),
+    "pynvml": ("nvidia-ml-py", "the device"),
+    "cuda.bindings": ("cuda-bindings", "NVRTC"),
+    "jinja2": ("jinja2", "every kernel"),
+    "scipy": ("scipy", "intervals of times"),
+    "filelock": ("filelock", "turns on the device"),
+    "platformdirs": ("platformdirs", "the cache"),
+    "sqlalchemy": ("sqlalchemy", "searches, and records"),
+    "alembic": ("alembic", "searches, and records"),
+    "optuna": ("optuna", "searches"),
+    "threadpoolctl": ("threadpoolctl", "searches"),
+    "pygments": ("pygments", "reports"),
+    "vl_convert": ("vl-convert-python", "plots of reports"),
+    "pytest": ("pytest", "tests on the device"),
+    "xdist": ("pytest-xdist", "tests side by side"),
+    "torch": ("torch", "every peer, and the timers of others"),
+    "triton": ("triton", "do_bench, and compiled peers"),
+    "fla": ("flash-linear-attention", "kda's peers"),
+}
+
+
+def installed(run: Run) -> dict[str, Any]:
+    """Which packages are here, and what is missed without the others."""
+    found = {name: _version(name, package) for name, (package, _) in _PACKAGES.items()}
+    missing = [name for name, version in found.items() if not version]
+    told = [f"{name} (without it {_PACKAGES[name][1]}: pip install {_PACKAGES[name][0]})" for name in missing]
+    tools = {tool: shutil.which(tool) or "" for tool in ("nvidia-smi", "ncu", "compute-sanitizer", "nvcc")}
+    if tools["nvidia-smi"]:
+        said = subprocess.run(
+            [tools["nvidia-smi"], "-q", "-d", "CLOCK,POWER,PERFORMANCE,TEMPERATURE"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        (run.out / "nvidia-smi.txt").write_text(said.stdout + said.stderr)
+    return {"packages": found, "tools": tools, "summary": f"missing: {'; '.join(told) or 'nothing'}"}
+
+
+def _version(name: str, package: str) -> str:
+    try:
+        if find_spec(name) is None:
+            return ""
+    except (ImportError, ValueError):
+        return ""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # another build of it
+        return "here"
 
 
 def device(run: Run) -> dict[str, Any]:
     facts = dict(run.worker.look(ceilings=True).facts)
-    run.store.add_device(run.gpu.name, facts)
     graphs = f"no CUDA graphs ({facts['no_graph']})" if facts.get("no_graph") else "CUDA graphs"
-    return facts | {"summary": f"{facts['model']}, copies {facts['copy_gb_s']:.0f} GB/s, {graphs}"}
+    found = facts | {"summary": f"{facts['model']}, copies {facts['copy_gb_s']:.0f} GB/s, {graphs}"}
+    return _warning(timer.warned(found, str(facts["gpu"])))
 
 
-def matmul(run: Run) -> dict[str, Any]:
-    """In a process of its own: a framework keeps GPU memory as long as it lives."""
-    if run.exclusive:
-        run.worker.rest()
-    memory = resource.getrlimit(resource.RLIMIT_AS)[1]
-    with Pool(peers.matmul_tflop_s, workers=1, limits=Limits(120.0, memory)) as pool:
-        try:
-            ((_, answer),) = pool.run([8192])
-        except peers.AbsentError as error:
-            return {"summary": f"absent: {error}"}
-    if isinstance(answer, Lost):
-        return {"error": answer.reason}
-    return {"tflop_s": answer, "summary": f"bf16 matmul {answer:.0f} TFLOP/s"}
+def timed_by_others(run: Run, question: timer.Question, pool: Pool[Any, Any]) -> dict[str, Any]:
+    """A row of the timer's own."""
+    for _, answer in pool.run([(run.place, question.name)], question.may_take_s):
+        if isinstance(answer, Lost):
+            return {"error": f"{answer.reason} {answer.log[-500:]}".strip()}
+        return _warning(timer.warned(answer, run.gpu.name))
+    raise AssertionError("a job has an answer")
+
+
+def judges_of_the_timer() -> Pool[Any, Any]:
+    """The process that has the device and torch: a framework keeps GPU memory as long as it lives."""
+    return Pool(timer.answer, workers=1, limits=Limits(120.0, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _warning(found: dict[str, Any]) -> dict[str, Any]:
+    return found | ({"summary": f"{found['summary']}. WARNING: {found['warning']}"} if "warning" in found else {})
 
 
 def compiled(run: Run, problems: list[tuple[Any, Any]]) -> dict[str, Any]:
@@ -80,7 +138,8 @@ def verification(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     for _, each, chosen in _served(run, operator, problem):
         small = operator.tails(chosen)[-1]  # a naive kernel takes long for a large one
         about = "" if chosen is problem else " (its example)"
-        found[each.name + about] = _verified(run, operator, each, small)
+        found[each.name + about] = text = _verified(run, operator, each, small)
+        run.find(found={each.name + about: text})
     wrong = [f"{name}: {text}" for name, text in found.items() if text != "right"]
     counted = f"{len(found) - len(wrong)} of {len(found)} implementations right"
     told = "; ".join([counted, *wrong])
@@ -101,51 +160,95 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
     return timed.fell.reason if timed.fell else "right"
 
 
+def known(operator: Any, problem: Any) -> dict[str, Any]:
+    """What is known of a problem before anything was timed on it."""
+    least = operator.cost(problem)
+    return {
+        "operator": operator.name,
+        "problem": to_fields(problem),
+        "about": f"{operator.name} {spelled(telling(problem))}".rstrip(),
+        "flops": least.flops,
+        "bytes": least.bytes,
+    }
+
+
 def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     """The default of every implementation, judged and timed on one problem: microseconds, or what went wrong."""
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
     served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
     fast = [each for each in served if not each.oracle] or served
     instances = [Instance.default(operator, each, problem, run.gpu.arch) for each in fast]
-    found = dict(measurer.attempts(instances))
-    _keep(run, measurer, instances, found, code_of(operator))
+    found = {}
+    for position, attempt in measurer.attempts(instances):
+        found[position] = attempt
+        run.find(**_outcome({fast[position].name: attempt}))
+    run.show("records", lambda: _keep(run, measurer, instances, found, operator))
     return _timed(operator, problem, {fast[position].name: attempt for position, attempt in found.items()})
 
 
-def _keep(run: Run, measurer: Measurer, instances: list[Instance], found: Mapping[int, Attempt], code: str) -> None:
+def _keep(run: Run, measurer: Measurer, instances: list[Instance], found: Mapping[int, Attempt], operator: Any) -> None:
     """For the search of the same problem, which may have little time: it goes on from these."""
+    from tuner.search.history import code_of
+
     rows = dict(zip(found, run.store.append(found.values()), strict=True))
     right = [position for position, attempt in found.items() if attempt.failure is None]
     for i, verdict in measurer.verdicts([instances[position] for position in right]):
-        run.store.append_verdict(rows[right[i]], verdict, code)
+        run.store.append_verdict(rows[right[i]], verdict, code_of(operator))
+
+
+def _outcome(attempts: Mapping[str, Attempt]) -> dict[str, dict[str, Any]]:
+    """Times by implementation, with what the device was like meanwhile, or why there is none."""
+    like = ("sm_mhz", "throttle", "temperature_c", "late", "floor_us")
+    return {
+        "device": {
+            name: {each: getattr(attempt.measurement, each) for each in like}
+            for name, attempt in attempts.items()
+            if attempt.measurement
+        },
+        "times_us": {name: each.measurement.time_us for name, each in attempts.items() if each.measurement},
+        "without": {name: each.failure.reason for name, each in attempts.items() if each.failure},
+    }
 
 
 def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict[str, Any]:
     """What is known of each implementation, and the least that the problem takes."""
-    times = {name: each.measurement.time_us for name, each in attempts.items() if each.measurement}
-    without = {name: each.failure.reason for name, each in attempts.items() if each.failure}
-    told = [f"{name} {time_us:.1f} us" for name, time_us in sorted(times.items(), key=lambda pair: pair[1])]
-    told += [f"{name}: {why}" for name, why in without.items()]
-    least = operator.cost(problem)
-    return {
-        "operator": operator.name,
-        "problem": to_fields(problem),
-        "about": f"{operator.name} {spelled(telling(problem))}".rstrip(),
-        "times_us": times,
-        "without": without,
-        "flops": least.flops,
-        "bytes": least.bytes,
-        "summary": ", ".join(told),
-    }
+    found = _outcome(attempts)
+    told = [f"{name} {time_us:.1f} us" for name, time_us in sorted(found["times_us"].items(), key=lambda pair: pair[1])]
+    told += [f"{name}: {why}" for name, why in found["without"].items()]
+    return known(operator, problem) | found | {"summary": ", ".join(told)}
+
+
+class _Telling(Measurer):
+    """Each attempt of a search is a row when it is there: what became of it, and the best of its implementation."""
+
+    def __init__(self, run: Run, operator: Any, problem: Any) -> None:
+        super().__init__(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
+        self._run, self._best = run, dict[str, Attempt]()
+
+    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
+        for position, attempt in super().attempts(batch):
+            name = batch[position].implementation.name
+            best = self._best.get(name, attempt)
+            if attempt.measurement and not (
+                best.measurement and best.measurement.time_us < attempt.measurement.time_us
+            ):
+                best = self._best[name] = attempt
+            told = {"implementation": name, "config": to_fields(batch[position].config), **_outcome({"": attempt})}
+            self._run.find(attempt=told, times_us=_outcome({name: best})["times_us"])
+            yield position, attempt
 
 
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
-    """Search, race the finalists, store and export the record. No config is begun when the seconds are over."""
+    """Search, race the finalists, store and export the record, in about so many seconds."""
+    from tuner.search import study
+    from tuner.search.final_race import final_race
+
+    seconds *= 1 - _SETTLE
     tries, deadline = _FEW_TRIES if run.small else _TRIES, time.monotonic() + seconds
     request = study.SearchRequest(
         operator, problem, run.gpu, budget=tries, seconds=seconds, command="benchmarks/gpu.py"
     )
-    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
+    measurer = _Telling(run, operator, problem)
     restarts = run.worker.restarts
     outcome = study.search(request, run.store, measurer, stopped=lambda: time.monotonic() > deadline)
     outcome, standing = final_race(outcome, run.store, measurer)
@@ -169,25 +272,40 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
 
 
 def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: float) -> dict[str, Any]:
-    """The comparison, in the log as a table."""
-    run.worker.rest()  # its tensors would stand in the way of the peers'
+    """The comparison, in the log as a table. Who enters and each round are rows of their own."""
+    from tuner.store.records import Snapshot
+
+    if run.cramped:
+        run.worker.rest()
     snapshot = Snapshot.load([run.out / "tuner.db"])
     related = bench.context(operator, problem)
     context = (bench.contender(*related, run.gpu, snapshot),) if related else ()
     ours = bench.contender(operator, problem, run.gpu, snapshot)
-    found = bench.compare(ours, run.place, run.policy, context=context, kind=kind, patience_s=seconds)
-    lines = [" | ".join(row) for row in found.table()]
-    finished = all(row.state != "lost" for row in found.rows)  # with more time it may come through
+    found = run.venue.compare(
+        ours, run.policy, context=context, kind=kind, patience_s=seconds, into=run.rows.path, guests=run.guests
+    )
+    if run.cramped:
+        run.venue.rest()
+    lines = [" | ".join(filter(None, row)) for row in found.table()]
+    finished = all(row.state not in ("lost", "untimed") for row in found.rows)  # with more time it may come through
     return found.data() | {"finished": finished, "summary": "\n    ".join(["", *lines])}
 
 
 def report(run: Run) -> None:
-    summary.write(run.outcomes, run.out / "report.html")
+    from tuner.report import summary
+
+    if run.outcomes:
+        summary.write(run.outcomes, run.out / "report.html")
 
 
-def page(run: Run, group: str) -> None:
-    """All comparisons of a group of steps so far, of earlier calls too, as one page."""
-    steps = [data for name, data in run.results.steps.items() if name.startswith(f"{group} ") and "rows" in data]
-    if steps:
-        found = [bench.Comparison.of(data) for data in steps]
-        write(bench.page(found), run.out / "peers" / f"{group.replace(' ', '-')}.html")
+def pages(run: Run) -> None:
+    """The comparisons of an operator, of earlier calls too, as one page; those of a sweep as another."""
+    from tuner.bench.page import page
+    from tuner.report import write
+
+    groups: dict[str, list[bench.Comparison]] = {}
+    for name, data in run.rows.steps.items():
+        if data.get("rows") and data.get("finished", True):
+            groups.setdefault("-".join(name.split()[:2]), []).append(bench.Comparison.of(data))
+    for name, found in groups.items():
+        write(page(found), run.out / "peers" / f"{name}.html")

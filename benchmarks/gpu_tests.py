@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,27 +27,47 @@ _FAILED = re.compile(r"\b(?:FAILED|ERROR) +(tests/\S+)|(tests/\S+) +(?:FAILED|ER
 
 @dataclass(frozen=True)
 class Tests:
-    """What pytest is asked, and where its words go."""
+    """What pytest is asked, where its words go, and with which libraries in the place of those that are installed."""
 
     log: str
     arguments: tuple[str, ...]
+    preloaded: str = ""
 
 
 CONFORMANCE = Tests("conformance.txt", (f"--ignore={_TIMING}", str(_TIMING.parent)))
-MEASURING = Tests("measuring.txt", (str(_TIMING),))  # nothing else may run on the device beside them
+# Nothing else may run on the device beside these; the last ones take its processes down, or wait for peers.
+_LAST = "spin or stray or peers"
+MEASURING = Tests("measuring.txt", ("-k", f"not ({_LAST})", str(_TIMING)))
+FAULTS = Tests("faults.txt", ("-k", _LAST, str(_TIMING)))
+
+
+def again(failed: Sequence[str], libraries: str) -> Tests:
+    """Tests that failed, with another NVRTC: a wrong result may be its compiler's."""
+    return Tests("again.txt", tuple(failed), libraries)
 
 
 @contextmanager
 def begun(which: Tests, folder: Path, *, side_by_side: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
     """Tests under way; what is left of them at the end is killed."""
-    with (folder / which.log).open("w") as said:
+    command, preloaded = _command(which, side_by_side=side_by_side), {"LD_PRELOAD": which.preloaded}
+    with beside(command, folder / which.log, preloaded if which.preloaded else {}) as process:
+        yield process
+
+
+@contextmanager
+def beside(
+    command: list[str], log: Path, variables: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process under way, which calls `end_with_caller`; at the end it is killed with all that it started."""
+    with log.open("w") as said:
         process = subprocess.Popen(
-            _command(which, side_by_side=side_by_side),
+            command,
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
             cwd=ROOT,
             start_new_session=True,
+            env={**os.environ, **(variables or {})},
         )
         try:
             yield process
@@ -55,6 +75,11 @@ def begun(which: Tests, folder: Path, *, side_by_side: bool = False) -> Iterator
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def end_with_caller() -> None:
+    """This process, and all that it starts, ends when its input does, which is its caller's."""
+    threading.Thread(target=_end_with, args=(os.dup(0),), daemon=True).start()  # pytest has another input
 
 
 def outcome(which: Tests, folder: Path, process: "subprocess.Popen[bytes]", seconds: float) -> dict[str, Any]:
@@ -91,7 +116,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _end_with_caller(pipe: int) -> None:
+def _end_with(pipe: int) -> None:
     os.read(pipe, 1)  # of which nobody writes: it ends with the caller
     os.killpg(0, signal.SIGKILL)
 
@@ -99,6 +124,6 @@ def _end_with_caller(pipe: int) -> None:
 if __name__ == "__main__":
     import pytest
 
-    threading.Thread(target=_end_with_caller, args=(os.dup(0),), daemon=True).start()  # pytest has another input
+    end_with_caller()
     sys.path[0] = str(ROOT)
     sys.exit(pytest.main(sys.argv[1:]))

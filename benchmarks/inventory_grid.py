@@ -36,6 +36,8 @@ _TRAINED: Mapping[str, Fields] = {  # by flash_attention and its gradients alike
     "256": _CAUSAL | {"head_dim": 256, "batch": 2, "heads": 8, "kv_heads": 4},
     "softcap": _CAUSAL | _LLAMA | {"use_softcap": True, "batch": 2},
     "packed": _CAUSAL | _LLAMA | _PACKED,
+    "packed, window": _CAUSAL | _LLAMA | _PACKED | {"use_window": True},
+    "64, window and s_aux": _CAUSAL | {"head_dim": 64, "use_window": True, "window_left": 127, "use_s_aux": True},
     "fp32": _FP32 | {"head_dim": 64, "batch": 1, "seq_q": 2048},
 }
 

@@ -46,6 +46,7 @@ _POOL: Fields = {"inplace_final_state": True, "use_state_indices": True, "state_
 _SETS: tuple[Fields, ...] = (  # what callers combine, of any operator that has all of these fields
     _CAPPED,
     _CAPPED | {"use_lse_gradient": True},
+    _CAPPED | {"use_window": True, "use_s_aux": True},
     {"size": "192/128", "causal": True, "use_cu_seqlens": True},
     {"size": "576/512"},
     *({"use_softcap": True, "use_cu_seqlens_q": True, "seq_q": seq_q} for seq_q in (1, 4096)),

@@ -16,8 +16,8 @@ from tuner.base.assets import ROOT, TEMPLATES
 
 LAYERS = """
 cli
-bench
-report torch
+bench foreign transformers
+report torch jax
 search dispatcher
 evaluate
 machines
@@ -31,12 +31,15 @@ DOORS = {
     "alembic": "store/sql",
     "cuda": "compiler",
     "cupy": "machines/gpu",
-    "filelock": "evaluate/measure machines/emulator",
+    "filelock": "machines/emulator",
+    "fla": "torch",
+    "jax": "jax",
     "jinja2": "compiler report",
     "optuna": "search/sampler",
     "pygments": "report",
     "pynvml": "evaluate/measure",
     "sqlalchemy": "store/sql",
+    "transformers": "transformers",
     "typer": "cli",
     "vl_convert": "report",
 }

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_python_examples_run(code: str, tmp_path: Path) -> None:
-    if "import torch" in code and importlib.util.find_spec("torch") is None:
-        pytest.skip("needs torch")
+    for name in ("torch", "transformers", "jax"):
+        if re.search(rf"^(import|from) {name}\b", code, re.MULTILINE) and importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -67,6 +69,13 @@ def test_commands_run_in_the_order_in_which_they_stand(
         page = ["--out", str(tmp_path / "b.html")] if line[0] == "bench" else []
         done = CliRunner().invoke(build(), [*line, *tries, *report, *out, *page])
         assert done.exit_code == 0, f"tuner {shlex.join(line)}\n{done.output}"
+
+
+def test_extras_that_are_named_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = [line[1] for line in commands("pip")]
+    assert named
+    assert all(set(line.removeprefix(".").strip("[]").split(",")) <= set(extras) for line in named)
 
 
 def test_make_has_the_targets_that_are_named() -> None:

@@ -3,8 +3,9 @@
 A config's failure is not here: that is a value, `result.Failed`.
 
 TunerError            anything that stops a command; its text says what, with which value, and what to do
-├── UsageError        the request is wrong: unknown GPU, operator or option, head_dim 7, a refused config
-│   └── InputError    an application's arrays are wrong: shape, dtype, strides, device (also a ValueError)
+├── UsageError        the request is wrong: unknown GPU, operator or option, head_dim 7, a refused config (also a
+│   │                 ValueError, which callers of other libraries' functions catch)
+│   └── InputError    an application's arrays are wrong: shape, dtype, strides, device
 ├── MachineError      this machine lacks something: g++, NVRTC, a GPU, disk space, write permission
 ├── TemplateError     an operator's own files are wrong: template variable, plan, missing attribute
 ├── StoreError        the database is corrupt, newer than this program, or not writable
@@ -18,11 +19,11 @@ class TunerError(Exception):
     exit_code = 2
 
 
-class UsageError(TunerError):
+class UsageError(TunerError, ValueError):
     """The request is wrong; the text lists what is accepted."""
 
 
-class InputError(UsageError, ValueError):
+class InputError(UsageError):
     """An application's arrays do not fit the operator."""
 
 

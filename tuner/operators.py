@@ -5,6 +5,8 @@ Nothing is registered.
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -39,6 +41,19 @@ def add_folder(folder: Path) -> None:
     if str(folder) not in __path__:
         __path__.append(str(folder))
         os.environ[VARIABLE] = os.pathsep.join(__path__[1:])  # worker processes find it there
+
+
+@contextmanager
+def folder(place: Path) -> Iterator[None]:
+    """Operators of `place` are found by this process for as long as this lasts, and then forgotten."""
+    __path__.append(str(place))
+    try:
+        yield
+    finally:
+        __path__.remove(str(place))
+        for name in (path.parent.name for path in place.glob("*/operator.py")):
+            for module in [each for each in sys.modules if each.startswith(f"{__name__}.{name}")]:
+                del sys.modules[module]
 
 
 def names() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """What flash_attention's kernels take: what every attention has, and what need not be there."""
 
 from dataclasses import replace
+from typing import Any
 
 from tuner.errors import UsageError
 from tuner.spec import Argument, DType, Plan, Role, within
@@ -52,7 +53,8 @@ OPTIONAL = (
         default=lambda _problem: SOFTCAP,
         doc="positive: what scaled scores are capped at, with use_softcap",
     ),
-    Argument("boundaries", DType.INT32, role=Role.SCALAR),
+    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("boundaries", "window_left", "window_right")),
+    Argument("s_aux", DType.FP32, ("s_aux_heads",), doc="a logit a head that joins the softmax's denominator"),
 )
 
 # Argument → the flag that brings it.
@@ -61,6 +63,9 @@ _FLAGS = {
     "cu_seqlens_k": "use_cu_seqlens",
     "softcap": "use_softcap",
     "boundaries": "use_cu_seqlens",
+    "window_left": "use_window",
+    "window_right": "use_window",
+    "s_aux": "use_s_aux",
 }
 
 
@@ -74,6 +79,23 @@ def scalars(softmax_scale: float | None, softcap: float = 0.0) -> dict[str, floa
     if softcap != 0:
         raise UsageError(f"softcap {softcap!r}: must be positive and finite, or 0 for none, as a number")
     return given
+
+
+def given_logits(s_aux: Any, keys: Any, axis: int) -> Any:
+    """s_aux. Raises UsageError where `axis` of `keys` is none: no kernel runs then, and lse would not be s_aux."""
+    if 0 in tuple(getattr(keys, "shape", ()))[axis : axis + 1]:
+        raise UsageError("s_aux: give it with keys: without any no kernel runs, and lse would not be s_aux")
+    return s_aux
+
+
+def optional_refusal(problem: Problem) -> str | None:
+    """Why a kernel whose walk over the keys begins with the first, and whose sums are of keys alone, does not serve a
+    problem; None if it may."""
+    if problem.use_window:
+        return "use_window: its tiles begin with the first key; mma_sync leaves out what no query of a block attends"
+    if problem.use_s_aux:
+        return "use_s_aux: its sums are over keys alone; mma_sync adds a head's logit to them"
+    return None
 
 
 def with_optional(problem: Problem, plan: Plan) -> Plan:

@@ -10,19 +10,20 @@ import numpy as np
 from tuner.errors import UsageError
 from tuner.spec import Array, Arrays, DType, Precision, normal
 
-from .problem import Problem, visible_keys
+from .problem import Problem, first_keys, visible_keys
 
 INPUT_KINDS = ("normal", "large_logits", "equal_keys", "one_hot")
 SOFTCAP = 3.0  # of inputs: near enough that N(0, 1) scores are bent, and large ones end at the cap
 
 
 def optional_inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """`inputs`, where packed sequences begin, and the softcap."""
+    """`inputs`, where packed sequences begin, the softcap, and logits s_aux from N(0, 1)."""
     arrays = inputs(problem, rng, kind)
     return arrays | {
         "cu_seqlens_q": _boundaries(problem, rng, problem.seq_q, problem.max_seqlen_q, of_keys=False),
         "cu_seqlens_k": _boundaries(problem, rng, problem.seq_k, problem.seq_k, of_keys=True),
         "softcap": SOFTCAP,
+        "s_aux": normal(rng, (problem.s_aux_heads,), np.float32),
     }
 
 
@@ -89,14 +90,17 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
-    softcap = arrays["softcap"] if problem.use_softcap else 0.0
+    options: dict[str, Any] = {"rounded": rounded, "softcap": arrays["softcap"] if problem.use_softcap else 0.0}
+    options["s_aux"] = arrays["s_aux"] if problem.use_s_aux else None
     if not problem.use_cu_seqlens:
-        return attention(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap)
+        return attention(problem, arrays, visibility(problem), **options)
     o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim_v))
     lse = np.full((1, problem.heads, problem.seq_q), -np.inf)
+    if problem.use_s_aux:  # of sequences without keys, too
+        lse[:] = arrays["s_aux"][:, None]
     for one, queries, keys in sequences(problem, arrays):
         alone = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
-        found = attention(one, arrays | alone, visibility(one), rounded=rounded, softcap=softcap)
+        found = attention(one, arrays | alone, visibility(one), **options)
         o[:, queries], lse[:, :, queries] = found["o"], found["lse"]
     return {"o": o, "lse": lse}
 
@@ -110,8 +114,14 @@ def sequences(problem: Problem, arrays: Arrays) -> Iterator[tuple[Problem, slice
             yield one, slice(first, end), slice(first_key, end_key)
 
 
-def attention(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0) -> Arrays:
-    """o and lse in float64, where query i attends the keys j with visible[i, j]; `visible` is boolean [T, S]."""
+def attention(
+    problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0, s_aux: Array | None = None
+) -> Arrays:
+    """o and lse in float64, where query i attends the keys j with visible[i, j]; `visible` is boolean [T, S].
+
+    s_aux: a logit of each head that joins the softmax's denominator, [H].
+    """
+    logits = np.full(problem.heads, -np.inf) if s_aux is None else s_aux.astype(np.float64)
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
     scale = arrays.get("softmax_scale", problem.head_dim**-0.5)
     group = problem.heads // problem.kv_heads
@@ -122,15 +132,18 @@ def attention(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
         if softcap:
             scores = softcap * np.tanh(scores / softcap)
         masked = np.where(visible, scores, -np.inf)
-        o[b, :, h], lse[b, h] = _softmax_product(masked, v[b, :, h // group], problem.dtype if rounded else None)
+        dtype = problem.dtype if rounded else None
+        o[b, :, h], lse[b, h] = _softmax_product(masked, v[b, :, h // group], float(logits[h]), dtype)
     return {"o": _round(o, problem.dtype) if rounded else o, "lse": lse}
 
 
-def _softmax_product(scores: Array, v: Array, rounded: DType | None) -> tuple[Array, Array]:
-    """Softmax of scores [T, S] times v [S, DV], and the logarithms of the sums [T]; P is rounded to a dtype if any."""
-    peak = np.max(scores, axis=1, keepdims=True)
-    p = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
-    total = np.sum(p, axis=1, keepdims=True)
+def _softmax_product(scores: Array, v: Array, logit: float, rounded: DType | None) -> tuple[Array, Array]:
+    """Softmax of scores [T, S], and of one logit more whose value is 0, times v [S, DV], and the logarithms of the sums
+    [T]; P is rounded to a dtype if any."""
+    peak = np.maximum(np.max(scores, axis=1, keepdims=True), logit)
+    shift = np.where(np.isfinite(peak), peak, 0)
+    p = np.exp(scores - shift)
+    total = np.sum(p, axis=1, keepdims=True) + np.exp(logit - shift)
     product = (_round(p, rounded) if rounded else p) @ v
     with np.errstate(divide="ignore"):
         lse = np.where(np.isfinite(peak), peak, 0) + np.log(total)
@@ -149,13 +162,14 @@ def round_tf32(x: Array) -> Array:
 
 def visibility(problem: Problem) -> Array:
     """Whether each query attends each key: bool [T, S]."""
-    found: Array = np.arange(problem.seq_k) < visible_keys(problem)[:, None]
+    key = np.arange(problem.seq_k)
+    found: Array = (key < visible_keys(problem)[:, None]) & (key >= first_keys(problem)[:, None])
     return found
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
     """One row; both sequences off every tile size; more queries than keys (causal: rows that attend none); GQA. Packed:
-    sequences of one query, of none and without keys, and a longest one that is known."""
+    sequences of one query, of none and without keys, and a longest one that is known. With a window of each kind."""
     dense = (
         (1, 1, 1, 1, 1),
         (1, 2, 1, 1, 77),
@@ -172,4 +186,12 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "boundaries", "max_seqlen_q")
     shapes: tuple[tuple[int, ...], ...] = packed if problem.use_cu_seqlens else dense
     extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=False)) for shape in shapes]
+    if problem.use_window:
+        extents = [{**each, **window} for each, window in zip(extents, _WINDOWS, strict=False)]
     return tuple(replace(problem, **sizes) for sizes in extents)
+
+
+# A query's own key; all to one side; narrower than a tile; across one; and the widest last.
+_WINDOWS = tuple(
+    {"window_left": left, "window_right": right} for left, right in ((0, 0), (3, -1), (17, 5), (40, 33), (-1, 9))
+)

@@ -10,7 +10,7 @@ from tuner.errors import UsageError
 from tuner.spec import Cost, DType, Gradient, Operator, Precision, Request, Tolerance
 
 from .arguments import ARGUMENTS as ARGUMENTS
-from .arguments import OPTIONAL
+from .arguments import OPTIONAL, given_logits
 from .arguments import scalars as given_scalars
 from .cases import INPUT_KINDS as INPUT_KINDS
 from .cases import attention as attention
@@ -23,8 +23,8 @@ from .problem import DTYPES as DTYPES
 from .problem import HEAD_DIMS as HEAD_DIMS
 from .problem import MAX_SEQ as MAX_SEQ
 from .problem import Problem as Problem
+from .problem import attended_keys, unpacked
 from .problem import check_sizes as check_sizes
-from .problem import unpacked
 from .problem import visible_keys as visible_keys
 
 LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}
@@ -41,11 +41,11 @@ def cost(problem: Problem) -> Cost:
     """A multiply-add an element of D, and one of DV, for an attended pair; every tensor once. Of packed sequences, as
     if their lengths were equal."""
     equal = unpacked(problem)
-    pairs = equal.batch * equal.heads * int(np.sum(visible_keys(equal)))
+    pairs = equal.batch * equal.heads * int(np.sum(attended_keys(equal)))
     columns = problem.head_dim + problem.head_dim_v  # of q and o, or of k and v
     elements = problem.batch * columns * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
     rows = problem.batch * problem.heads * problem.seq_q
-    nbytes = problem.dtype.itemsize * elements + 4 * rows + 8 * problem.boundaries
+    nbytes = problem.dtype.itemsize * elements + 4 * rows + 8 * problem.boundaries + 4 * problem.s_aux_heads
     return Cost(flops=2 * columns * pairs, bytes=nbytes, items=rows, item="query and head")
 
 
@@ -55,11 +55,14 @@ def flash_attention(
     v: Any,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
+    s_aux: Any = None,
     *,
     causal: bool = False,
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     max_seqlen_q: int | None = None,
+    window_left: int = -1,
+    window_right: int = -1,
     precision: str = "dtype",
     layout: str = "bthd",
 ) -> Request:
@@ -80,14 +83,22 @@ def flash_attention(
     (default T); those beyond it may be left out, and a bound near the truth saves blocks that find nothing to do. Rows
     that lie in no sequence are not written; entries beyond T and S count as these.
 
+    s_aux: fp32 [H], a logit of each head that joins the denominator of its softmax (attention sinks, as gpt-oss learns
+    them): as a key's score, neither scaled nor capped, whose value is 0. It counts in lse, which it is for a query
+    without any key. There must be keys.
+
+    window_left, window_right: query i, whose own key is p = i + S - T, attends only the keys from p - window_left to
+    p + window_right, in packed sequences with the sequence's own S and T; -1 is no limit. causal is a window_right of
+    0, and both may be given.
+
     precision: of fp32 tensors' operands of matrix products, whose sums are fp32. "dtype" keeps all of them; "tf32"
     rounds q, k, v and the probabilities to 11 significant bits, for a third of the products.
 
     o is [B, T, H, DV] in the layout and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials: results over parts of the keys merge with weights exp(lse_part - lse_total).
 
-    Raises UsageError for an unknown layout, a scale that is not positive, a softcap below 0, and only one of the two
-    cu_seqlens; InputError for arrays that do not fit.
+    Raises UsageError for an unknown layout, a scale that is not positive, a softcap below 0, a window below -1, and
+    only one of the two cu_seqlens; InputError for arrays that do not fit.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}")
@@ -97,12 +108,27 @@ def flash_attention(
     if max_seqlen_q is not None and (cu_seqlens_q is None or max_seqlen_q < 1):
         raise UsageError(f"max_seqlen_q {max_seqlen_q}: give it with cu_seqlens_q, 1 and more")
     arrays = {"q": q, "k": k, "v": v}
-    statics: dict[str, Any] = {"causal": causal, "use_softcap": "softcap" in scalars, "precision": precision}
+    statics: dict[str, Any] = {"use_softcap": "softcap" in scalars, "precision": precision}
+    statics |= masks(window_left, window_right, causal=causal)
+    if s_aux is not None:
+        arrays["s_aux"] = given_logits(s_aux, k, LAYOUTS[layout].index(1))
+        statics["use_s_aux"] = True
     if cu_seqlens_q is not None:
         arrays |= {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         statics |= {"use_cu_seqlens": True, "max_seqlen_q": max_seqlen_q or 0}
     axes = dict.fromkeys(("q", "k", "v", "o"), LAYOUTS[layout])
     return Request(arrays, statics, scalars, axes)
+
+
+def masks(window_left: int, window_right: int, *, causal: bool) -> dict[str, Any]:
+    """The Problem's fields that say what a query attends. What is a causal mask has one name. Raises UsageError for a
+    window below -1."""
+    if min(window_left, window_right) < -1:
+        raise UsageError(f"window_left {window_left}, window_right {window_right}: give 0 and more, or -1 for no limit")
+    causal = causal or window_right == 0
+    if window_left < 0 and (causal or window_right < 0):
+        return {"causal": causal}
+    return {"causal": causal, "use_window": True, "window_left": window_left, "window_right": window_right}
 
 
 OPERATOR = Operator(

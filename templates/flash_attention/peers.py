@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tuner.bench.peers import AbsentError, Peer, Run, Scalars, Tensors
-from tuner.bench.peers.attention import flex, scale_of, sdpa
+from tuner.bench.peers.attention import COMPILES_S, NOTES, flex, scale_of, sdpa
 
 
 def _sdpa(backend: str) -> Callable[[Any, Tensors, Scalars], Run]:
@@ -31,9 +31,9 @@ def same_mask(problem: Any) -> None:
 
 
 PEERS = (
-    Peer("torch SDPA flash", _sdpa("FLASH_ATTENTION")),
-    Peer("torch SDPA cuDNN", _sdpa("CUDNN_ATTENTION")),
+    Peer("torch SDPA flash", _sdpa("FLASH_ATTENTION"), note=NOTES["FLASH_ATTENTION"]),
+    Peer("torch SDPA cuDNN", _sdpa("CUDNN_ATTENTION"), note=NOTES["CUDNN_ATTENTION"]),
     Peer("torch SDPA efficient", _sdpa("EFFICIENT_ATTENTION")),
     Peer("torch SDPA math", _sdpa("MATH")),
-    Peer("torch flex_attention", _flex),
+    Peer("torch flex_attention", _flex, patience_s=COMPILES_S),
 )

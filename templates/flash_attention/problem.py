@@ -1,4 +1,4 @@
-"""What flash_attention computes on: sizes and dtype, sequences packed or not, and whether scores are capped."""
+"""What flash_attention computes on: sizes and dtype, sequences packed or not, windows, and what scores go through."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +24,12 @@ class Problem:
 
     Causal is bottom-right aligned: query i attends the keys j <= i + S - T, so the last query attends every key.
     Packed, T and S count the rows of all N sequences, whose lengths are data; each query attends keys of its own
-    sequence, and causal holds within it. Raises UsageError for sizes that no kernel takes.
+    sequence, and causal holds within it.
+
+    With s_aux, a head's softmax is over its keys and one logit more, whose value is 0.
+
+    With a window, query i, whose own key is p = i + S - T, attends the keys from p - window_left to p + window_right.
+    Raises UsageError for sizes that no kernel takes.
     """
 
     head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=HEAD_DIMS)
@@ -40,6 +45,8 @@ class Problem:
     head_dim_v: int = static(
         "DV: elements of a head of v and o, 8 to 256 in steps of 8 (0: head_dim)", default=0, choices=(0, *HEAD_DIMS)
     )
+    use_window: bool = static("a query attends the keys near its own: window_left, window_right", default=False)
+    use_s_aux: bool = static("s_aux, a logit a head, joins the softmax's denominator", default=False)
     batch: int = extent("B", default=4)
     heads: int = extent("H: query heads", default=16)
     kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=0)
@@ -47,6 +54,8 @@ class Problem:
     seq_k: int = extent("S: keys (0: as many as queries)", default=0)
     boundaries: int = extent("N + 1: entries of cu_seqlens_q and of cu_seqlens_k; 0 without", default=0)
     max_seqlen_q: int = extent("queries of the longest packed sequence (0: seq_q, which any is below)", default=0)
+    window_left: int = extent("keys before its own that a query attends, with use_window (-1: all)", default=1024)
+    window_right: int = extent("keys behind its own, with use_window and not causal (-1: all)", default=1024)
 
     def __post_init__(self) -> None:
         if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # one problem, one name
@@ -57,6 +66,11 @@ class Problem:
         longest = min(self.max_seqlen_q or self.seq_q, self.seq_q) * self.use_cu_seqlens
         object.__setattr__(self, "max_seqlen_q", longest)
         object.__setattr__(self, "boundaries", max(self.boundaries, 2) * self.use_cu_seqlens)
+        if refusal := next(_window_refusals(self), None):
+            raise UsageError(refusal)
+        object.__setattr__(self, "window_left", self.use_window * _reach(self.window_left, self.seq_k))
+        behind = _reach(self.window_right, self.seq_q)
+        object.__setattr__(self, "window_right", (self.use_window and not self.causal) * behind)
         check_sizes("flash_attention", self, (*DTYPES, DType.FP32))
         if refusal := next(_refusals(self), None):
             raise UsageError(refusal)
@@ -67,9 +81,25 @@ class Problem:
         return self.boundaries - 1 if self.use_cu_seqlens else self.batch
 
     @property
+    def s_aux_heads(self) -> int:
+        """Entries of s_aux."""
+        return self.heads * self.use_s_aux
+
+    @property
     def longest(self) -> int:
         """Queries of the longest sequence."""
         return self.max_seqlen_q if self.use_cu_seqlens else self.seq_q
+
+
+def _reach(keys: int, all_keys: int) -> int:
+    """Of a window to one side; from nowhere are there more keys than `all_keys`, which -1 stands for."""
+    return all_keys if keys < 0 else min(keys, all_keys)
+
+
+def _window_refusals(problem: Problem) -> Iterator[str]:
+    for name in ("window_left", "window_right"):
+        if getattr(problem, name) < -1:
+            yield f"{name} {getattr(problem, name)}: flash_attention takes 0 and more, or -1 for all"
 
 
 def _refusals(problem: Problem) -> Iterator[str]:
@@ -114,8 +144,29 @@ def unpacked(problem: Problem) -> Problem:
 
 @lru_cache(maxsize=2)  # asked for each config of a space
 def visible_keys(problem: Problem) -> Array:
-    """How many keys each query attends, from key 0 on: int64 [T], not to be written."""
-    last = np.arange(problem.seq_q, dtype=np.int64) + problem.seq_k - problem.seq_q
-    found: Array = np.clip(last + 1, 0, problem.seq_k) if problem.causal else np.full_like(last, problem.seq_k)
+    """Where the keys end that each query attends, which begin with key 0, or with `first_keys`: int64 [T], not to be
+    written."""
+    last = _own_keys(problem) + problem.window_right
+    limited = problem.causal or problem.use_window
+    found: Array = np.clip(last + 1, 0, problem.seq_k) if limited else np.full_like(last, problem.seq_k)
     found.flags.writeable = False
     return found
+
+
+@lru_cache(maxsize=2)
+def first_keys(problem: Problem) -> Array:
+    """The first key that each query attends, if any: int64 [T], not to be written."""
+    own = _own_keys(problem)
+    found: Array = np.clip(own - problem.window_left, 0, problem.seq_k) if problem.use_window else np.zeros_like(own)
+    found.flags.writeable = False
+    return found
+
+
+def attended_keys(problem: Problem) -> Array:
+    """How many keys each query attends: int64 [T]."""
+    found: Array = visible_keys(problem) - first_keys(problem)
+    return found
+
+
+def _own_keys(problem: Problem) -> Array:
+    return np.arange(problem.seq_q, dtype=np.int64) + problem.seq_k - problem.seq_q

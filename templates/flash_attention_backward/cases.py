@@ -101,6 +101,22 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
     return {name: _round(array, problem.dtype) if rounded else array for name, array in found.items()}
 
 
+def logit_gradients(problem: Any, arrays: Arrays, *, rounded: bool) -> Array:
+    """Of s_aux, float64 [H], or empty without it: over all queries of a sequence −P (D − dlse), where
+    P = exp(s_aux − lse) is the logit's share of the softmax, which counts no value. `rounded`: D is summed in fp32."""
+    if not problem.use_s_aux:
+        return np.zeros(0)
+    sums = np.float32 if rounded else np.float64
+    row_sums = (arrays["dout"].astype(sums) * arrays["o"].astype(sums)).sum(axis=3).astype(np.float64)
+    lse = arrays["lse"].astype(np.float64)
+    slopes = -np.exp(arrays["s_aux"].astype(np.float64)[:, None] - lse) * _delta(problem, arrays, row_sums, lse)
+    if problem.use_cu_seqlens:  # rows between sequences are anything
+        row, bounds = np.arange(problem.seq_q), arrays["cu_seqlens_q"]
+        slopes = np.where((row >= bounds[0]) & (row < bounds[-1]), slopes, 0)
+    found: Array = slopes.sum(axis=(0, 2))
+    return found
+
+
 def _delta(problem: Any, arrays: Arrays, row_sums: Array, lse: Array) -> Array:
     """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
     found = row_sums.swapaxes(1, 2)

@@ -12,8 +12,8 @@ from tuner.spec import Argument, Array, Arrays, Cost, DType, Operator, Request, 
 from ..flash_attention import arguments as forward_arguments
 from ..flash_attention import operator as forward
 from ..flash_attention.cases import optional_inputs, sequences, visibility
-from ..flash_attention.problem import unpacked, visible_keys
-from .cases import INPUT_KINDS, gradients, with_upstream
+from ..flash_attention.problem import attended_keys, unpacked
+from .cases import INPUT_KINDS, gradients, logit_gradients, with_upstream
 from .problem import Problem
 
 _QUERIES = ("batch", "seq_q", "heads", "head_dim")
@@ -43,6 +43,14 @@ ARGUMENTS = (
     replace(_tensor("dv", _VALUES, Role.OUTPUT, "gradient of v, likewise"), without={"seq_q": 0.0}),
     *(argument for argument in forward.ARGUMENTS if argument.role is Role.SCALAR),
 )
+DS_AUX = Argument(
+    "ds_aux",
+    DType.FP32,
+    ("s_aux_heads",),
+    Role.OUTPUT,
+    doc="gradient of s_aux; empty without it",
+    without={"batch": 0.0, "seq_q": 0.0},
+)
 OPTIONAL = forward_arguments.OPTIONAL
 
 
@@ -56,11 +64,11 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 def _attended(problem: Problem) -> Array:
     """How many keys each query attends, [T]; of packed sequences, as if their lengths were equal."""
-    return np.resize(visible_keys(unpacked(problem)), problem.seq_q)
+    return np.resize(attended_keys(unpacked(problem)), problem.seq_q)
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """dq, dk and dv in float64, from q, k, v and the gradients of o and lse alone."""
+    """dq, dk, dv and ds_aux in float64, from q, k, v, s_aux and the gradients of o and lse alone."""
     return _gradients(problem, arrays | forward.reference(problem, arrays), rounded=False)
 
 
@@ -70,9 +78,10 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+    of_logits = {"ds_aux": logit_gradients(problem, arrays, rounded=rounded)}
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     if not problem.use_cu_seqlens:
-        return gradients(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap)
+        return gradients(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap) | of_logits
     found = {f"d{name}": np.zeros(arrays[name].shape) for name in "qkv"}
     for one, queries, keys in sequences(problem, arrays):
         alone = {name: arrays[name][:, queries] for name in ("q", "dout", "o")}
@@ -80,13 +89,19 @@ def _gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
         alone |= {name: arrays[name][:, :, queries] for name in ("lse", "dlse")}
         of_one = gradients(one, arrays | alone, visibility(cast(Problem, one)), rounded=rounded, softcap=softcap)
         found["dq"][:, queries], found["dk"][:, keys], found["dv"][:, keys] = (of_one[f"d{name}"] for name in "qkv")
-    return found
+    return found | of_logits
 
 
 def tolerance(problem: Any) -> Mapping[str, Tolerance]:
     """To the rounding of P, dS and the results to the dtype; in fp32 to that of sums, whose order is free."""
     of_dtype = {DType.BF16: Tolerance(5e-3), DType.FP16: Tolerance(7e-4), DType.FP32: Tolerance(2e-5, slack=2)}
     return dict.fromkeys(("dq", "dk", "dv"), of_dtype[problem.dtype])
+
+
+def _tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    """ds_aux is as far off as the o that it is made from."""
+    found = tolerance(problem)
+    return {**found, "ds_aux": found["dq"]}
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
@@ -98,11 +113,11 @@ def cost(problem: Problem) -> Cost:
     """For an attended pair three products of a multiply-add an element of D, of S, dQ and dK, and two an element of DV;
     every tensor once. Of packed sequences, as if their lengths were equal."""
     equal = unpacked(problem)
-    pairs = equal.batch * equal.heads * int(np.sum(visible_keys(equal)))
+    pairs = equal.batch * equal.heads * int(np.sum(attended_keys(equal)))
     D, DV, rows = problem.head_dim, problem.head_dim_v, problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads
     elements = 2 * (D + DV) * problem.batch * rows
     lse_bytes = problem.lse_bytes * problem.batch * problem.heads * problem.seq_q
-    nbytes = problem.dtype.itemsize * elements + lse_bytes + 8 * problem.boundaries
+    nbytes = problem.dtype.itemsize * elements + lse_bytes + 8 * problem.boundaries + 8 * problem.s_aux_heads
     return Cost(flops=2 * (3 * D + 2 * DV) * pairs, bytes=nbytes)
 
 
@@ -115,15 +130,18 @@ def flash_attention_backward(
     lse: Any,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
+    s_aux: Any = None,
     *,
     dlse: Any = None,
     causal: bool = False,
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     max_seqlen_q: int | None = None,
+    window_left: int = -1,
+    window_right: int = -1,
     layout: str = "bthd",
 ) -> Request:
-    """The gradients of flash_attention. Returns (dq, dk, dv), each of the shape, layout and dtype of q, k and v.
+    """The gradients of flash_attention. Returns (dq, dk, dv, ds_aux), the first three as q, k and v.
 
     dout: the gradient of o; o and lse: what flash_attention returned for the same q, k, v and options, which mean what
     they mean there. q: [B, T, H, D]; dout, o: [B, T, H, DV]; k: [B, S, HK, D]; v: [B, S, HK, DV], or with
@@ -133,8 +151,10 @@ def flash_attention_backward(
     dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o, such as one over merged parts of the
     keys; of any strides, default zeros. What it holds for a query that attends no key does not count.
 
-    softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q: what flash_attention was given. Gradients of rows that lie in no
-    sequence are not written.
+    s_aux: what flash_attention was given, whose gradient is ds_aux, fp32 [H]; without it that is empty.
+
+    softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, window_left, window_right: what flash_attention was given.
+    Gradients of rows that lie in no sequence are not written.
 
     dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
     0. The same inputs give the same bits.
@@ -142,8 +162,8 @@ def flash_attention_backward(
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
     options: dict[str, Any] = {"causal": causal, "softmax_scale": softmax_scale, "softcap": softcap}
-    options["max_seqlen_q"] = max_seqlen_q
-    request = forward.flash_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, layout=layout, **options)
+    options |= {"max_seqlen_q": max_seqlen_q, "window_left": window_left, "window_right": window_right}
+    request = forward.flash_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, s_aux, layout=layout, **options)
     arrays = {"dout": dout, **request.arrays, "o": o, "lse": lse}
     if dlse is not None:
         arrays["dlse"] = dlse
@@ -155,12 +175,12 @@ OPERATOR = Operator(
     name="flash_attention_backward",
     summary="gradients of flash_attention, exact for every head_dim and head_dim_v, with the same bits every time",
     problem=Problem,
-    arguments=(*ARGUMENTS, *OPTIONAL),
+    arguments=(*ARGUMENTS, DS_AUX, *OPTIONAL),
     inputs=inputs,
     input_kinds=INPUT_KINDS,
     reference=reference,
     rounded=rounded,
-    tolerance=tolerance,
+    tolerance=_tolerance,
     cost=cost,
     tails=tails,
     call=flash_attention_backward,

@@ -8,6 +8,10 @@ _FLAGS = {
     "cu_seqlens_k": "use_cu_seqlens",
     "boundaries": "use_cu_seqlens",
     "softcap": "use_softcap",
+    "window_left": "use_window",
+    "window_right": "use_window",
+    "s_aux": "use_s_aux",
+    "ds_aux": "use_s_aux",
 }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tuner.bench.peers import Peer, Run, Scalars, Tensors
-from tuner.bench.peers.attention import gradients, scale_of, sdpa, without_lse
+from tuner.bench.peers.attention import NOTES, gradients, scale_of, sdpa, without_lse
 
 from ..flash_attention.peers import same_mask
 
@@ -20,8 +20,8 @@ def _sdpa(backend: str) -> Callable[[Any, Tensors, Scalars], Run]:
 
 
 PEERS = (
-    Peer("torch SDPA flash, backward", _sdpa("FLASH_ATTENTION")),
-    Peer("torch SDPA cuDNN, backward", _sdpa("CUDNN_ATTENTION")),
+    Peer("torch SDPA flash, backward", _sdpa("FLASH_ATTENTION"), note=NOTES["FLASH_ATTENTION"]),
+    Peer("torch SDPA cuDNN, backward", _sdpa("CUDNN_ATTENTION"), note=NOTES["CUDNN_ATTENTION"]),
     Peer("torch SDPA efficient, backward", _sdpa("EFFICIENT_ATTENTION")),
     Peer("torch SDPA math, backward", _sdpa("MATH")),
 )

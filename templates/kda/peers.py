@@ -51,7 +51,10 @@ def _outputs(problem: Any, found: tuple[Any, ...]) -> dict[str, Any]:
     return {"o": o} | ({"final_state": final_state} if problem.output_final_state else {})
 
 
+_TUNES_S = (
+    300.0  # Triton tries some hundred configs of the chunked form's kernels, one after the other, at a first call
+)
 PEERS = (
-    Peer("fla chunk_kda", _chunk, many_launches=True),
-    Peer("fla fused_recurrent_kda", _recurrent, many_launches=True),
+    Peer("fla chunk_kda", _chunk, many_launches=True, patience_s=_TUNES_S),
+    Peer("fla fused_recurrent_kda", _recurrent, many_launches=True, patience_s=_TUNES_S),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Array, Arrays
+from tuner.spec import Array, Arrays, normal
 
 from ..flash_attention import cases as dense
 from ..streaming_attention.cases import of_sequences, sized
@@ -40,6 +40,7 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         "block_table": table,
         "cache_seqlens": np.array(lengths, np.int32),
         "softcap": dense.SOFTCAP,
+        "s_aux": normal(rng, (problem.s_aux_heads,), np.float32),
         **descales,
     }
 
@@ -108,6 +109,13 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+    found = _of_all(problem, arrays, rounded=rounded)
+    if problem.use_s_aux:  # a logit is what a sequence without keys has
+        found["lse"] = np.where(np.isneginf(found["lse"]), arrays["s_aux"][:, None], found["lse"])
+    return found
+
+
+def _of_all(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     lengths = np.clip(arrays["cache_seqlens"], 0, problem.seq_k).tolist()
     if problem.use_cu_seqlens_q:
         return _packed(problem, arrays, lengths, rounded=rounded)
@@ -138,7 +146,8 @@ def _one_sequence(problem: Problem, arrays: Arrays, b: int, q: Array, length: in
     keys = {name: _loaded(problem, arrays, name, b, at) for name in ("k", "v")}
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     given = arrays | keys | {"q": q[None]}
-    return dense.attention(one, given, attends(one), rounded=rounded, softcap=softcap)
+    logits = arrays["s_aux"] if problem.use_s_aux else None
+    return dense.attention(one, given, attends(one), rounded=rounded, softcap=softcap, s_aux=logits)
 
 
 def _loaded(problem: Problem, arrays: Arrays, name: str, b: int, at: tuple[Array, Array]) -> Array:

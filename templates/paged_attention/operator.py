@@ -34,6 +34,7 @@ ARGUMENTS = (
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SCALARS),
 )
 SOFTCAP = _SHARED["softcap"]
+S_AUX = _SHARED["s_aux"]
 PACKED = (
     _SHARED["cu_seqlens_q"],
     Argument("max_seqlen_q", DType.INT32, role=Role.SCALAR),
@@ -55,9 +56,14 @@ def cost(problem: Problem) -> Cost:
     """
     equal = unpacked(problem)
     pages = -(-min(equal.seq_k, equal.reach) // problem.page_size)
-    found = cost_of(equal, equal.batch * (1 + pages) + problem.boundaries + 2 * problem.descales * problem.kv_heads)
+    found = cost_of(equal, equal.batch * (1 + pages) + problem.boundaries + _floats(problem))
     cached = 2 * equal.batch * min(equal.seq_k, equal.reach) * equal.kv_heads * equal.head_dim
     return replace(found, bytes=found.bytes - cached * (equal.dtype.itemsize - equal.kv_cache_dtype.itemsize))
+
+
+def _floats(problem: Problem) -> int:
+    """Of scales and logits."""
+    return 2 * problem.descales * problem.kv_heads + problem.s_aux_heads
 
 
 def paged_attention(
@@ -69,6 +75,7 @@ def paged_attention(
     cu_seqlens_q: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
+    s_aux: Any = None,
     *,
     window: int = 0,
     sinks: int = 0,
@@ -101,7 +108,8 @@ def paged_attention(
     Query i of T of a sequence of n positions is at p = i + n - T and attends the keys j <= p; with a window, those with
     p - j < window or j < sinks. Where p is negative, o = 0 and lse = -inf. window: 0 for all, sinks: 0 and more.
     softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become
-    softcap · tanh(x / softcap); 0 is none.
+    softcap · tanh(x / softcap); 0 is none. s_aux: fp32 [H], a logit of each head that joins the denominator of its
+    softmax, and counts in lse, as flash_attention has it.
 
     o has the shape, strides' order and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials.
@@ -125,6 +133,9 @@ def paged_attention(
     if cu_seqlens_q is not None:
         arrays |= {"cu_seqlens_q": cu_seqlens_q}
         statics |= {"use_cu_seqlens_q": True, "max_seqlen_q": max_seqlen_q or 0}
+    if s_aux is not None:
+        arrays |= {"s_aux": dense.given_logits(s_aux, block_table, 1)}
+        statics |= {"use_s_aux": True}
     if k_descale is not None:
         arrays |= {"k_descale": k_descale, "v_descale": v_descale}
     return Request(arrays, statics, scalars)
@@ -134,7 +145,7 @@ OPERATOR = Operator(
     name="paged_attention",
     summary="attention of prompts and steps to keys and values in pages of a cache, over sequences of any lengths",
     problem=Problem,
-    arguments=(*ARGUMENTS, SOFTCAP, *PACKED, *DESCALES),
+    arguments=(*ARGUMENTS, SOFTCAP, *PACKED, *DESCALES, S_AUX),
     inputs=inputs,
     input_kinds=INPUT_KINDS,
     reference=reference,

@@ -1,10 +1,10 @@
-"""What only some problems have, a softcap, packed queries, scales of an 8-bit cache: other launches do not take it."""
+"""What only some problems have, a softcap, packed queries, scales of an 8-bit cache, s_aux: others do not take it."""
 
 from dataclasses import replace
 
 from tuner.spec import Plan
 
-from .operator import ARGUMENTS, DESCALES, PACKED, SOFTCAP
+from .operator import ARGUMENTS, DESCALES, PACKED, S_AUX, SOFTCAP
 from .problem import Problem
 
 
@@ -22,7 +22,8 @@ def with_optional(problem: Problem, plan: Plan) -> Plan:
     """
     capped, packed = problem.use_softcap, problem.use_cu_seqlens_q
     scaled = DESCALES if problem.eight_bits else ()
-    there = (*((SOFTCAP,) if capped else ()), *(PACKED if packed else ()), *scaled)
+    logits = (S_AUX,) if problem.use_s_aux else ()
+    there = (*((SOFTCAP,) if capped else ()), *(PACKED if packed else ()), *scaled, *logits)
     arguments = (*(each.name for each in (*ARGUMENTS, *there)), *(each.name for each in plan.workspaces))
     spelled = {
         "softcap_argument": SOFTCAP.name if capped else "0.0f",

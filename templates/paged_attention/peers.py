@@ -3,7 +3,7 @@
 from typing import Any
 
 from tuner.bench.peers import AbsentError, Peer, Run, Scalars, Tensors, module
-from tuner.bench.peers.attention import dense_mask, grouped, scale_of
+from tuner.bench.peers.attention import COMPILES_S, dense_mask, grouped, scale_of
 
 
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
@@ -84,5 +84,5 @@ def _finite(tensors: Tensors) -> tuple[Any, Any]:
 
 PEERS = (
     Peer("torch SDPA, gathered pages", _gathered),
-    Peer("torch flex_attention, BlockMask over pages", _flex),
+    Peer("torch flex_attention, BlockMask over pages", _flex, patience_s=COMPILES_S),
 )

@@ -32,6 +32,7 @@ class Problem:
         "of k_cache and v_cache: 8 bits, or else that of q", default=DType.BF16, choices=(*DTYPES, *EIGHT_BITS)
     )
     use_softcap: bool = static("scores x become softcap · tanh(x / softcap)", default=False)
+    use_s_aux: bool = static("s_aux, a logit a head, joins the softmax's denominator", default=False)
     use_cu_seqlens_q: bool = static("queries of any number a sequence are packed into one", default=False)
     batch: int = extent("B: sequences; 1 where queries are packed", default=16)
     heads: int = extent("H: query heads", default=32)
@@ -79,6 +80,11 @@ class Problem:
     def boundaries(self) -> int:
         """Entries of cu_seqlens_q."""
         return (self.sequences + 1) * self.use_cu_seqlens_q
+
+    @property
+    def s_aux_heads(self) -> int:
+        """Entries of s_aux."""
+        return self.heads * self.use_s_aux
 
     @property
     def longest(self) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tuner.bench.peers import AbsentError, Context, Peer, Run, Scalars, Tensors, module
-from tuner.bench.peers.attention import Visible, dense_mask, flex, scale_of, sdpa
+from tuner.bench.peers.attention import COMPILES_S, Visible, dense_mask, flex, scale_of, sdpa
 
 from ..flash_attention.problem import Problem as Dense
 from .problem import Problem
@@ -50,6 +50,6 @@ def context(problem: Problem) -> Context | None:
 
 
 PEERS = (
-    Peer("torch flex_attention, BlockMask", _flex),
+    Peer("torch flex_attention, BlockMask", _flex, patience_s=COMPILES_S),
     Peer("torch SDPA, dense mask", _masked),
 )

@@ -77,8 +77,9 @@ def _refusals(problem: Problem) -> Iterator[str]:
             yield f"{name} {getattr(problem, name)}: streaming_attention takes {least} to {dense.MAX_SEQ}"
     if not problem.rolling and problem.slots != problem.seq_k:
         yield f"slots {problem.slots}: as many as seq_k {problem.seq_k}, unless the cache is rolling"
-    some = f"{problem.reach} keys" if problem.ragged else f"{min(problem.seq_k, problem.reach)} of {problem.seq_k} keys"
     if not problem._least_slots <= problem.slots <= dense.MAX_SEQ:
+        of_all = "" if problem.ragged else f" of {problem.seq_k}"
+        some = f"{problem.reach if problem.ragged else min(problem.seq_k, problem.reach)}{of_all} keys"
         yield (
             f"slots {problem.slots}: {problem.seq_q} queries with window {problem.window} and {problem.sinks} sinks "
             f"attend {some}, and all of them must be in the cache"

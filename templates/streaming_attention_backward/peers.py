@@ -1,6 +1,7 @@
 """Peers of streaming_attention_backward: the gradients of streaming_attention's."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tuner.bench.peers import Peer, Run, Scalars, Tensors
@@ -17,4 +18,4 @@ def _backward(forward: Peer) -> Callable[[Any, Tensors, Scalars], Run]:
     return prepare
 
 
-PEERS = tuple(Peer(f"{each.name}, backward", _backward(each)) for each in FORWARD)
+PEERS = tuple(replace(each, name=f"{each.name}, backward", prepare=_backward(each)) for each in FORWARD)

@@ -18,6 +18,7 @@ from tuner.evaluate.measure.judge import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.spec.instance import Instance
+from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot
 
 H200 = gpu("H200")
@@ -53,7 +54,7 @@ def test_a_comparison_has_a_row_for_them(name: str) -> None:
 def test_they_compute_what_the_operator_defines(name: str) -> None:
     pytest.importorskip("torch")
     (peer,) = peers.of(name)
-    edges = cases(operators.load(name), code(name).problem, every=False)
+    edges = cases(operators.load(name), to_fields(operators.load(name).problem(rows=64)), every=False)
     assert judged(peer, edges, "cpu") in [each.name for each in edges]
 
 
@@ -72,7 +73,7 @@ def test_one_that_is_wrong_is_told(name: str, tmp_path: Path, old: str, new: str
     (tmp_path / name / "peers.py").write_text(call.replace(old, new))
     (peer,) = peers.of(name)
     with pytest.raises(WrongError, match=message):
-        judged(peer, cases(operators.load(name), code(name).problem, every=False), "cpu")
+        judged(peer, cases(operators.load(name), to_fields(operators.load(name).problem(rows=64)), every=False), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """What a run on a device brought back: its tables, and which of its records ship."""
 
-import json
 import sys
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import pytest
 from tests.support.store_factory import WRONG, record
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.base import journal
 from tuner.base.assets import ROOT
 from tuner.base.canonical import encode
 from tuner.base.result import Evidence, Measurement, TuningRecord, to_data
 from tuner.bench import Comparison, Row
 from tuner.compiler.render import render
-from tuner.evaluate.measure.samples import Estimate
+from tuner.evaluate.measure.samples import Estimate, State
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store import lines
@@ -56,7 +56,7 @@ def steps(**device: Any) -> dict[str, Any]:
     return {
         "device": DEVICE | device,
         "conformance": {"summary": "1 failed, 9 passed", "failed": ["tests/gpu/test_wgmma_gpu.py::test_one[a]"]},
-        "matmul": {"tflop_s": 900.0},
+        "timer matmul": {"tflop_s": 900.0, "summary": "900 TFLOP/s", "proves": "the clock"},
         "verification flash_attention": {"found": {"wgmma": "right"}},
         "verification flash_attention fp16": {"found": {"wgmma": "o: wrong"}, "error": "wgmma: o: wrong"},
         "defaults flash_attention head_dim=72": timed,
@@ -67,9 +67,16 @@ def steps(**device: Any) -> dict[str, Any]:
     }
 
 
+def write_rows(folder: Path, steps: dict[str, Any]) -> None:
+    told = journal.Journal(folder / "rows.jsonl")
+    for name, data in steps.items():
+        told.append({"begins": name, "may_take_s": 9.0})
+        told.append({"ends": name, **data})
+
+
 def run_folder(folder: Path, records: list[TuningRecord], **device: Any) -> Path:
     folder.mkdir()
-    (folder / "results.json").write_text(json.dumps(steps(**device)))
+    write_rows(folder, steps(**device))
     lines.write(folder / "tuned" / "H200.jsonl", records)
     return folder
 
@@ -169,15 +176,56 @@ def test_what_was_not_measured_on_the_device_or_is_not_right_does_not_ship(
     assert not (tmp_path / "H200.jsonl").exists()
 
 
+def test_rows_alone_are_read_and_what_was_under_way_is_told_as_far_as_it_came(tmp_path: Path, collect: Collect) -> None:
+    folder = run_folder(tmp_path / "out", [])
+    told = journal.Journal(folder / "rows.jsonl")
+    fields = {"operator": OPERATOR.name, "problem": to_fields(PROBLEM), "about": "flash_attention head_dim=64"}
+    told.append({"begins": "defaults flash_attention head_dim=64", **fields})
+    told.append({"finds": "defaults flash_attention head_dim=64", "times_us": {"wgmma": 4 * REACHED_US}})
+    told.append({"finds": "defaults flash_attention head_dim=64", "times_us": {"naive": 9 * REACHED_US}})
+    told.append({"begins": "peers flash_attention head_dim=64, normal"})
+    entered, empty = Row("tuner", "ok"), comparison()
+    told.append({"event": "meets", **empty})
+    told.append({"event": "enters", "row": asdict(entered)})
+    state = asdict(State(sm_mhz=1755))
+    for time_us in (3.0, 4.0, 5.0):
+        told.append({"event": "round", "times_us": [time_us], "states": [state]})
+    path = tmp_path / "alone.jsonl"
+    path.write_bytes((folder / "rows.jsonl").read_bytes() + b'{"event": "round", "times_us": [7')
+    said = collect(path)
+    assert said.exit_code == 0, said.err
+    assert f"| head_dim=64 | wgmma {4 * REACHED_US:.4g} |" in said.out
+    assert sum("| 4 (" in line for line in said.out.splitlines()) == 1  # the median of the rounds so far
+    assert "- defaults flash_attention head_dim=64: not finished" in said.out
+    assert "- peers flash_attention head_dim=64, normal: not finished" in said.out
+
+
+def test_a_run_that_ended_before_it_knew_its_device_is_told_and_has_no_records(
+    tmp_path: Path, collect: Collect
+) -> None:
+    write_rows(tmp_path, {"installed": {"summary": "missing: torch"}})
+    assert "The device is not known" in collect(tmp_path).out
+    said = collect(tmp_path, "--records", tmp_path / "db")
+    assert said.exit_code == 2 and "has no records" in said.err
+
+
+def test_what_the_timer_says_and_warnings_stand_above_the_tables(tmp_path: Path, collect: Collect) -> None:
+    slow = {"summary": "copies 3000 GB/s", "proves": "the flush", "warning": "copies at 3000 GB/s"}
+    write_rows(tmp_path, steps() | {"timer copies": slow})
+    said = collect(tmp_path).out
+    assert "| matmul | 900 TFLOP/s | the clock |" in said and "| copies | copies 3000 GB/s | the flush |" in said
+    assert "- timer copies: copies at 3000 GB/s" in said
+
+
 def test_a_simulated_device_is_named_so_above_its_tables(tmp_path: Path, collect: Collect) -> None:
     said = collect(run_folder(tmp_path / "out", [], model="simulated"))
     assert said.out.startswith("SIMULATED, nothing here was measured: ")
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"device": {"error": "no device"}}'])
+@pytest.mark.parametrize("content", [None, "", '{"begins": '])
 def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, collect: Collect, content: str | None) -> None:
     if content is not None:
-        (tmp_path / "results.json").write_text(content)
+        (tmp_path / "rows.jsonl").write_text(content)
     said = collect(tmp_path)
     assert (said.exit_code, said.out) == (2, "")
     assert said.err.startswith("error: ")

@@ -16,6 +16,7 @@ from tuner.base.assets import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 Programs = Callable[[str], Any]
+_AHEAD = ("kda", "flash_attention")
 
 
 @pytest.fixture
@@ -30,40 +31,75 @@ class Clock:
 
     left_s: float
     known: set[str] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
 
     def done(self, name: str) -> bool:
         return name in self.known
 
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+class Recorder:
+    """A run that begins every step, and does none; with a device that may belong to one process at a time."""
+
+    small, simulate, left_s, out = True, False, 1000.0, Path()
+
+    def __init__(self, *, exclusive: bool) -> None:
+        self.exclusive, self.begun = exclusive, list[str]()
+        self.gpu, self.worker = SimpleNamespace(name="H200"), SimpleNamespace(rest=lambda: self.begun.append("rest"))
+        self.rows = SimpleNamespace(steps={"conformance": {"failed": ["tests/gpu/test_wgmma_gpu.py::test_one"]}})
+
+    def done(self, name: str) -> bool:
+        return name in self.begun
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, name: str, work: Callable[[], object]) -> None: ...
+
+    def step(self, name: str, *_: Any, **__: Any) -> bool:
+        if not self.done(name):
+            self.begun.append(name)
+        return False
+
 
 @pytest.mark.parametrize("exclusive", [False, True])
-def test_a_gpu_that_one_process_may_open_is_tested_when_nobody_else_has_it(
+def test_the_timer_is_judged_first_then_kernels_are_tested_and_nothing_is_timed_beside(
     programs: Programs, monkeypatch: pytest.MonkeyPatch, *, exclusive: bool
 ) -> None:
-    gpu, begun = programs("gpu"), list[str]()
-    run = SimpleNamespace(
-        small=True,
-        simulate=False,
-        exclusive=exclusive,
-        out=Path(),
-        done=lambda _: False,
-        until=lambda _: 1.0,
-        left_s=0.0,
+    gpu, run = programs("gpu"), Recorder(exclusive=exclusive)
+    monkeypatch.setattr(gpu.tests, "begun", lambda which, *_, **__: nullcontext(run.begun.append(f"begin {which.log}")))
+    monkeypatch.setattr(gpu, "warming", lambda *_: nullcontext(run.begun.append("warming")))
+    gpu.everything(run, ["kda"], nvrtc="libnvrtc.so")
+    order = [name for name in run.begun if name != "rest"]
+    asked = [f"timer {each.name}" for each in programs("gpu_timer").QUESTIONS]
+    assert order[: 2 + len(asked)] == ["installed", "device", *asked]
+    assert order[2 + len(asked) :][:2] == ["begin measuring.txt", "measuring"]
+    assert ("warming" in order) is not exclusive
+    beside = order.index("begin conformance.txt")
+    assert order[beside + 1 : beside + 3] == (
+        ["conformance", "begin again.txt"] if exclusive else ["compiled", "conformance"]
     )
-    run.step = lambda name, _: begun.append(name)
-    beside = nullcontext(True)
-    monkeypatch.setattr(gpu.tests, "begun", lambda *_, **__: begun.append("tests beside the rest") or beside)
-    gpu.everything(run, ["kda"])
-    tested = ["conformance", "matmul"] if not exclusive else ["matmul", "conformance"]
-    before = [] if exclusive else ["tests beside the rest"]
-    assert begun == ["device", *before, "compiled", "verification kda", *tested, "measuring"]
+    assert "begin again.txt" in order and "wgmma with another NVRTC" in order
+    timed = next(i for i, name in enumerate(order) if name.startswith("defaults"))
+    assert "verification kda" in order[:timed] and "compiled" in order[:timed]
 
 
-def test_every_operator_is_searched_before_peers_of_more_than_two_take_their_time(programs: Programs) -> None:
+def test_the_first_call_times_kda_and_flash_attention_beside_peers_before_anything_else(programs: Programs) -> None:
     first, _ = programs("gpu_plan").plan([], small=False)
-    third = [i for i, each in enumerate(first) if each.kind == "peers"][2]
-    assert {each.operator.name for each in first[:third] if each.kind == "search"} == set(operators.names())
-    searched = [(each.operator.name, each.problem) for each in first if each.kind == "search"]
-    assert searched == [(each.operator.name, each.problem) for each in first if each.kind == "peers"]
+    head = [(each.kind, each.operator.name) for each in first[:6]]
+    kinds = ("defaults", "search", "peers")
+    assert head == [(kind, name) for name in ("kda", "flash_attention") for kind in kinds]
+    peers = next(each for each in first if each.kind == "peers" and each.operator.name == "kda")
+    assert peers.patience_s >= 300
+
+
+def test_every_operator_is_searched_before_the_peers_of_others_take_their_time(programs: Programs) -> None:
+    first, _ = programs("gpu_plan").plan([], small=False)
+    others = [i for i, each in enumerate(first) if each.kind == "peers" and each.operator.name not in _AHEAD]
+    assert {each.operator.name for each in first[: others[0]] if each.kind == "search"} == set(operators.names())
+    searched = {(each.operator.name, each.problem) for each in first if each.kind == "search"}
+    assert searched == {(each.operator.name, each.problem) for each in first if each.kind == "peers"}
 
 
 def test_attention_meets_its_peers_at_every_head_dim_length_and_mask(programs: Programs) -> None:
@@ -76,42 +112,52 @@ def test_attention_meets_its_peers_at_every_head_dim_length_and_mask(programs: P
     assert set(product((40, 64, 72, 80, 96, 128, 160, 192), (2048, 8192, 16384), (False, True))) <= met
 
 
-def test_a_later_call_gives_each_step_its_time_and_leaves_the_rest_to_another(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu, (_, later) = programs("gpu"), programs("gpu_plan").plan([], small=False)
-    given: list[tuple[str, float]] = []
+def spending(programs: Programs, monkeypatch: pytest.MonkeyPatch, share: float) -> list[tuple[str, float]]:
+    """What steps are given, of which each takes a share of it."""
+    gpu, given = programs("gpu"), list[tuple[str, float]]()
 
     def spend(run: Clock, each: Any, seconds: float) -> None:
         given.append((each.name, seconds))
-        run.left_s -= seconds
+        run.left_s -= share * seconds
         run.known.add(each.name)
 
     for kind in gpu.STEPS:
         monkeypatch.setitem(gpu.STEPS, kind, spend)
-    planned, known, calls = {each.name: each.seconds for each in later}, set[str](), 0
+    return given
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["first", "later"])
+def test_a_step_begins_where_it_fits_and_the_rest_waits_for_another_call(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    gpu, listed = programs("gpu"), programs("gpu_plan").plan([], small=False)[which]
+    given = spending(programs, monkeypatch, 1.0)
+    planned, known, calls = {each.name: each.seconds for each in listed}, set[str](), 0
     while len(known) < len(planned):
-        clock = Clock(480.0, known)
-        gpu.carry_out(clock, later, whole=True)
+        clock = Clock(420.0, known)
+        gpu.carry_out(clock, listed)
         calls += 1
         assert clock.left_s > -1e-6
+        assert len(known) == len(planned) or "wait for another call" in clock.said[-1]
     assert sorted(name for name, _ in given) == sorted(planned)
     assert all(seconds >= planned[name] for name, seconds in given)
-    assert calls <= sum(planned.values()) / 480 + 2
+    assert calls <= sum(planned.values()) / 420 + 2
 
 
-def test_the_first_list_shares_out_what_time_there_is(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, (first, _) = programs("gpu"), programs("gpu_plan").plan([], small=False)
-    given: dict[str, float] = {}
+def test_where_there_is_more_time_steps_share_it_out(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, (first, _) = programs("gpu"), programs("gpu_plan").plan(["kda"], small=False)
+    given = spending(programs, monkeypatch, 0.5)  # one that is quicker leaves its rest to the next
+    gpu.carry_out(Clock(1000.0), first)
+    seconds = dict(given)
+    assert seconds.keys() == {each.name for each in first}
+    searches = [each for each in first if each.kind == "search"]
+    assert all(seconds[each.name] > 2 * each.seconds for each in searches)
 
-    def spend(run: Clock, each: Any, seconds: float) -> None:
-        given[each.name] = seconds
-        run.left_s -= seconds / 2  # one that is quicker leaves its rest to the next
-        run.known.add(each.name)
 
-    for kind in gpu.STEPS:
-        monkeypatch.setitem(gpu.STEPS, kind, spend)
-    gpu.carry_out(Clock(384.0), first)
-    assert given.keys() == {each.name for each in first}
-    names = [each.name for each in first if each.kind == "defaults"]
-    assert given[names[-1]] > given[names[0]]
+@pytest.mark.parametrize("minutes", [2.0, 8.0, 10.0])
+def test_a_minute_or_an_eighth_is_not_planned_and_the_outline_keeps_to_that(programs: Programs, minutes: float) -> None:
+    gpu, whole = programs("gpu"), programs("gpu_plan").planned_s(60 * minutes)
+    assert 60 * minutes - whole == min(60.0, 7.5 * minutes)
+    lines = gpu.outline(minutes, ["kda"], small=False).splitlines()
+    assert [line.split("s  ")[1] for line in lines[:3]] == ["installed", "device", "timer monitor"]
+    assert all(float(line.split(" s")[0]) <= whole for line in lines if " s  " in line)

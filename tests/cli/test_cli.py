@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tuner import __version__, operators
-from tuner.base.result import Evidence, Measurement, Verdict, spelled
+from tuner.base.result import Evidence, FinalRace, Lap, Measurement, Runner, Verdict, spelled
 from tuner.cli import display, output
 from tuner.cli.app import build
 from tuner.cli.registry import COMMANDS
@@ -217,6 +217,11 @@ def measured(searched: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
         (record,) = predicted.records("flash_attention")
         winner = replace(record, identity=identity, config=each.attempt.config, measurement=timed)
         store.promote(replace(winner, evidence=Evidence.MEASURED))
+        another = replace(identity, source="of an earlier version")
+        for key in (identity, another):  # the race that settled the record, and one that settled another
+            runner = Runner(key.implementation, winner.config, key.source)
+            where = key.operator, key.problem, key.gpu, key.policy
+            store.append_race(FinalRace(*where, (runner,), 0, ((Lap(12.0, 1755, 4, 61),), (Lap(12.0, 1740, 4, 61),))))
     kind = operators.implementation("flash_attention", "mma_sync").config
     return place, to_fields(from_fields(kind, each.attempt.config))
 
@@ -226,6 +231,8 @@ def test_a_report_is_of_what_was_measured_where_anything_was(measured: tuple[Pat
     (reported,) = json.loads(run("report", *HEAD, "--db", place, "--format", "json").stdout)["problems"]
     assert reported["evidence"] == "measured"
     assert list(reported["record"]["config"].items()) == list(config.items())
+    assert reported["race"]["contenders"][0]["source"] == reported["record"]["identity"]["source"]
+    assert [lap["sm_mhz"] for (lap,) in reported["race"]["rounds"]] == [1755, 1740]
 
 
 def test_show_tells_the_time_of_a_measured_record_and_its_choices_in_their_order(
@@ -333,7 +340,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["explain", *HEAD, "--seq-q", "512..128"], "--seq-q 512..128: give LO..HI with 0 < LO <= HI"),
         (["search", *HEAD, "--seq-q", ","], "--seq-q ',': give at least one value"),
         (["bench", "kda", "--inputs", "gates"], "inputs 'gates': kda has strong_gate, weak_gate"),
-        (["search", *HEAD, "--dtype", "fp64"], "--dtype 'fp64': known: bf16, fp16"),
+        (["search", *HEAD, "--dtype", "fp64"], "dtype fp64: flash_attention takes bf16, fp16, fp32"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "7"], "head_dim 7"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "x"], "--head-dim 'x': known: 8, 16, 24"),
         (["search", *HEAD, "--heads", "6", "--kv-heads", "4"], "kv_heads 4 does not divide heads 6"),

@@ -33,12 +33,65 @@ def test_the_compiler_is_named_with_its_library_and_the_arches_that_it_knows() -
     assert nvrtc.toolkit().build in detail and nvrtc.library() in detail and "sm_90a" in detail
 
 
-def test_a_compiler_with_known_faults_works_and_a_better_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc_library, "version", lambda: (13, 3))
-    assert "ptxas" not in doctor()[1]["compiling (NVRTC)"]["remedy"]
-    monkeypatch.setattr(nvrtc_library, "version", lambda: (13, 2))
+@pytest.mark.parametrize(
+    ("version", "ok", "told"),
+    [((13, 3), True, ""), ((13, 2), False, "pip install"), ((12, 8), False, "pip install"), ((12, 6), True, "faults")],
+)
+def test_a_compiler_that_miscompiles_is_a_fault_with_the_command_that_mends_it(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], ok: bool, told: str
+) -> None:
+    monkeypatch.setattr(nvrtc_library, "version", lambda: version)
     code, found = doctor()
-    assert code == 0 and "ptxas before 13.3" in found["compiling (NVRTC)"]["remedy"]
+    check = found["compiling (NVRTC)"]
+    assert (code == 0, check["ok"], check["fault"]) == (ok, ok, not ok)
+    assert told in check["remedy"] and bool(check["remedy"]) == bool(told)
+
+
+@pytest.mark.usefixtures("driver")
+def test_with_a_driver_for_cuda_12_only_a_newer_driver_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "driverGetVersion", lambda: 12080)
+    monkeypatch.setattr(nvrtc_library, "version", lambda: (12, 8))
+    assert "install a driver for CUDA 13" in doctor()[1]["compiling (NVRTC)"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("version", "requires", "detail", "remedy"),
+    [
+        ((13, 0), ["filelock"], "2.9.0, which pins no NVRTC", ""),
+        (
+            (13, 0),
+            ["nvidia-cuda-nvrtc==13.0.88; sys_platform == 'linux'"],
+            "nvidia-cuda-nvrtc==13.0.88",
+            "TUNER_NVRTC=",
+        ),
+        ((13, 3), ["nvidia-cuda-nvrtc==13.0.88"], "nvidia-cuda-nvrtc==13.0.88", ""),
+        ((12, 6), ["nvidia-cuda-nvrtc-cu12==12.6.77"], "nvidia-cuda-nvrtc-cu12==12.6.77", ""),
+        ((13, 2), ["cuda-toolkit[cudart,nvrtc]==13.2.1"], "cuda-toolkit[cudart,nvrtc]==13.2.1", "TUNER_NVRTC="),
+    ],
+)
+def test_torch_is_named_with_the_compiler_that_it_pins(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    version: tuple[int, int],
+    requires: list[str],
+    detail: str,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr(nvrtc_library, "version", lambda: version)
+    about = tmp_path / "torch-2.9.0.dist-info"
+    about.mkdir()
+    wanted = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n{wanted}")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = doctor()[1]["PyTorch"]
+    assert found["ok"] and detail in found["detail"]
+    assert remedy in found["remedy"] and bool(found["remedy"]) == bool(remedy)
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if not (Path(each) / "torch").is_dir()])
+    found = doctor()[1]["PyTorch"]
+    assert not found["ok"] and not found["needed"] and "kerntune[torch]" in found["remedy"]
 
 
 @pytest.mark.usefixtures("driver")

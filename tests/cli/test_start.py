@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.store_factory import record
-from tuner.base.result import Evidence, to_data
+from tests.support.store_factory import race, record
+from tuner.base.result import Evidence, Measurement, race_from, to_data
 from tuner.cli.app import build
 from tuner.store import lines
 from tuner.store.sql import Store
@@ -50,8 +51,29 @@ def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) 
             store.promote(each)
         current = [to_data(each) for each in store.records()]
     shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
+    told = json.loads(shown.stdout)["records"]
+    assert [each.pop("race") for each in told if each["evidence"] == "measured"] == [None]
+    for each, record_ in zip(told, current, strict=True):
+        if each["measurement"]:  # all that is known of a time is told, and the record leaves out what is not
+            assert each["measurement"] == each["measurement"] | record_["measurement"]
+            each["measurement"] = record_["measurement"]
     assert len(current) == 3
-    assert json.loads(shown.stdout)["records"] == current
+    assert told == current
+
+
+def test_show_tells_what_the_device_was_like_and_the_race_that_settled_a_record(tmp_path: Path) -> None:
+    db, found = tmp_path / "tuner.db", record(64, Evidence.MEASURED)
+    time = Measurement(12.5, 12.25, 12.75, 30, sm_mhz=1965, throttle=4, temperature_c=62, late=0.125, floor_us=2.25)
+    settled = race(policy=found.identity.policy)
+    with Store.open(db) as store:
+        store.promote(replace(found, measurement=time))
+        for each in (settled, race(policy="another")):
+            store.append_race(each)
+    shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
+    (told,) = json.loads(shown.stdout)["records"]
+    assert told["measurement"] == asdict(time) | {"cycles": 12.5 * 1965}
+    assert race_from(told["race"]) == settled
+    assert "24562 cycles" in " ".join(CliRunner().invoke(build(), ["show", "--db", str(db)]).stdout.split())
 
 
 def test_show_lists_the_records_of_a_file_in_which_a_line_is_wrong(tmp_path: Path) -> None:

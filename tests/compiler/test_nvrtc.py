@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tuner.base.assets import ROOT
 from tuner.base.cache import Cache
 from tuner.base.pool import Limits
 from tuner.base.result import Failed, Stage
-from tuner.compiler import nvrtc
+from tuner.compiler import nvrtc, nvrtc_library
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.source import Source
@@ -354,3 +355,72 @@ print(compile(Source(("fill",), {FILL!r}, (), "cuda"), Options("sm_90a"), Cache(
     assert len(digests) == 1 and [process.returncode for process in both] == [0, 0]
     assert cache.size().entries == 1
     assert isinstance(nvrtc.compile(source(FILL, "fill"), HOPPER, cache), Cubin)
+
+
+def asked(named: object, code: str) -> subprocess.CompletedProcess[str]:
+    """A program that runs with TUNER_NVRTC."""
+    environment = os.environ | {nvrtc_library.VARIABLE: str(named)}
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment)
+
+
+NAMES_AND_COMPILES = """
+from tuner.compiler import nvrtc
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+text = 'extern "C" __global__ void fill(float* x) { *x = 1.0f; }'
+print(nvrtc.library(), type(nvrtc.compile(Source(("fill",), text, (), "cuda"), Options("sm_90a"))).__name__)
+print(*{each.split()[-1] for each in open("/proc/self/maps") if "libnvrtc" in each})
+"""
+
+
+def test_the_library_that_is_named_is_used_with_the_builtins_beside_it(tmp_path: Path) -> None:
+    own = Path(nvrtc.library()).parent
+    for each in own.glob("libnvrtc*.so.*"):
+        shutil.copy(each, tmp_path)
+    (named,) = tmp_path.glob("libnvrtc.so.*")
+    done = asked(named, NAMES_AND_COMPILES)
+    assert done.stdout.splitlines()[0] == f"{named} Cubin", done.stderr
+    assert {Path(each).parent for each in done.stdout.splitlines()[1].split()} == {tmp_path}
+
+
+def test_what_is_no_such_library_is_one_message(tmp_path: Path) -> None:
+    own, text = Path(nvrtc.library()), tmp_path / "libnvrtc.so.13"
+    alone = tmp_path / "alone" / own.name
+    alone.parent.mkdir()
+    shutil.copy(own, alone)
+    text.write_text("no library")
+    (tmp_path / "libnvrtc-builtins.so.13.5").write_text("nor this")
+    reasons = {tmp_path / "nothing": "is no file", alone: "has no libnvrtc-builtins", text: "cannot be loaded"}
+    for named, reason in reasons.items():
+        done = asked(named, "from tuner.compiler import nvrtc; nvrtc.toolkit()")
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("tuner.errors.MachineError: TUNER_NVRTC=") and reason in last
+
+
+def test_another_library_that_was_loaded_before_is_named(tmp_path: Path) -> None:
+    own = Path(nvrtc.library())
+    for each in own.parent.glob("libnvrtc*.so.*"):
+        shutil.copy(each, tmp_path)
+    code = f"import ctypes; ctypes.CDLL({str(own)!r}); from tuner.compiler import nvrtc; nvrtc.toolkit()"
+    done = asked(tmp_path / own.name, code)
+    assert f"but {own} is used" in done.stderr.splitlines()[-1]
+
+
+def test_a_compiler_that_miscompiles_is_warned_of_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "faulty", lambda: True)
+    nvrtc._warn_of_faults.cache_clear()
+    try:
+        with pytest.warns(nvrtc.CompilerWarning, match="tuner doctor") as told:
+            nvrtc.compile(fill(1), HOPPER, cache)
+            nvrtc.compile(fill(2), HOPPER, cache)
+        assert len(told) == 1
+    finally:
+        nvrtc._warn_of_faults.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("version", "faulty"),
+    [((12, 6), False), ((12, 8), True), ((12, 9), True), ((13, 2), True), ((13, 3), False), ((13, 5), False)],
+)
+def test_versions_with_bugs_that_miscompile_are_known(version: tuple[int, int], faulty: bool) -> None:
+    assert nvrtc.faulty(version) is faulty

@@ -188,7 +188,7 @@ WRONG = {
     "batches that differ": ({"k": q[:1]}, r"k \[batch, .*\] = \(1, 4, 2, 16\): batch is 1, but 2 in q \[batch"),
     "lengths that differ": ({"v": q[:, :3]}, r"v .*: seq_k is 3, but 4 in k "),
     "no heads": ({"k": q[:, :, :0], "v": q[:, :, :0]}, r"k .*: kv_heads must be 1 or more"),
-    "float64": ({"q": q.astype(float)}, r"q is float64: it takes bf16, fp16"),
+    "float64": ({"q": q.astype(float)}, r"q is fp64: it takes bf16, fp16"),
     "big-endian": ({"q": q.astype(">f2")}, r"q is >f2: it takes bf16, fp16"),
     "two dtypes": ({"v": q.astype(ml_dtypes.bfloat16)}, r"v is bf16, but q is fp16"),
     "columns not contiguous": ({"q": q.transpose(0, 1, 3, 2).copy().transpose(0, 1, 3, 2)}, r"q .* head_dim must be"),
@@ -237,7 +237,7 @@ def test_the_kind_of_a_call_knows_its_arguments_by_name() -> None:
 
 def test_a_wrong_call_is_as_wrong_the_second_time() -> None:
     for _ in range(2):
-        with pytest.raises(InputError, match="float64"):
+        with pytest.raises(InputError, match="fp64"):
             dispatcher.row_norm(rows().astype(float), WEIGHT)
 
 

@@ -95,6 +95,29 @@ def test_a_copy_that_is_timed_is_no_faster_than_the_ceiling(worker: Worker) -> N
     assert 1e-3 * nbytes / time_us < 1.3 * float(worker.look(ceilings=True).facts["copy_gb_s"])
 
 
+def test_what_waits_for_the_device_is_let_go_and_timed_without_a_hold() -> None:
+    device = Physical().open()
+    copy, runtime = device.ready_copy(1 << 20), gpu.opened().cuda.runtime
+
+    def waits() -> None:
+        copy()
+        runtime.deviceSynchronize()
+
+    assert device.times_us(copy, 64, MeasurementPolicy())
+    assert device.state().late == 0
+    assert device.times_us(waits, 4, MeasurementPolicy())
+    assert device.times_us(copy, 64, MeasurementPolicy())
+    assert device.state().late == 0
+
+
+def test_a_launch_of_nothing_takes_microseconds_and_is_told_with_each_race(worker: Worker) -> None:
+    facts = worker.look(ceilings=True).facts
+    assert 0.1 < float(facts["floor_eager_us"]) < 50
+    raced = worker.race(Heat((code(),), MeasurementPolicy(), rounds=3, seed=0))
+    assert raced.floor_us == pytest.approx(float(facts["floor_eager_us"]), rel=0.5)
+    assert all(each.state.sm_mhz > 0 for laps in raced.rounds for each in laps) == facts["nvml"]
+
+
 @pytest.mark.parametrize(
     ("body", "fault"), [("", Fault.WRONG), (STRAY, Fault.ILLEGAL), (SPIN, Fault.TIMEOUT)], ids=["idle", "stray", "spin"]
 )

@@ -53,8 +53,8 @@ def answered(D: int, columns: int, arrays: Mapping[str, Any]) -> dict[str, np.nd
     device = {key: cupy.asarray(array) for key, array in arrays.items() if np.size(array) > 1}
     facts = {key: FRAMEWORKS["cupy"].facts(key, array) for key, array in device.items()}
     binding = bind(OPERATOR, OPERATOR.call(**device), facts)
-    plan = TCGEN05.plan(problem, config)
-    kernel = on_gpu.GpuKernel(OPERATOR, binding, plan, compiled(problem, config), FRAMEWORKS["cupy"], 0)
+    numbers = on_gpu.Numbers.of(OPERATOR, binding, TCGEN05.plan(problem, config))
+    kernel = on_gpu.GpuKernel(numbers, on_gpu.Functions(compiled(problem, config), 0), FRAMEWORKS["cupy"])
     outputs = kernel(device, {"softmax_scale": arrays["softmax_scale"]})
     driver.wait("flash_attention")
     return {argument.name: array.get() for argument, array in zip(OPERATOR.outputs, outputs, strict=True)}

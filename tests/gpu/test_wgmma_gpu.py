@@ -76,9 +76,8 @@ def loaded(
     facts = {key: FRAMEWORKS[framework].facts(key, array) for key, array in device.items()}
     binding = bind(operator, operator.call(**device), facts)
     plan = operators.implementation(name, "wgmma").plan(question.problem, question.config)
-    return on_gpu.GpuKernel(
-        operator, binding, plan, compiled(name, question.problem, question.config), FRAMEWORKS[framework], 0
-    )
+    functions = on_gpu.Functions(compiled(name, question.problem, question.config), 0)
+    return on_gpu.GpuKernel(on_gpu.Numbers.of(operator, binding, plan), functions, FRAMEWORKS[framework])
 
 
 def answered(name: str, question: Question | BackwardQuestion, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:

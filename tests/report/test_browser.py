@@ -18,6 +18,7 @@ from tests.report.report_factory import report_data
 from tests.support.patience import GENEROUS_S
 from tuner import bench, operators, report
 from tuner.arch import gpu
+from tuner.bench.page import page
 from tuner.report import ReportData
 from tuner.store.records import Snapshot
 
@@ -153,7 +154,7 @@ def framed(frame: str, folder: Path, *, scripts: bool = True) -> Any:
 def test_a_bar_of_a_comparison_tells_its_row(tmp_path: Path) -> None:
     operator = operators.load("streaming_attention")
     found = bench.forecast(operator, operator.problem(seq_q=4096), gpu("H200"), Snapshot.load([]))
-    told = driven(bench.page([found]), POINT, tmp_path)["told"]
+    told = driven(page([found]), POINT, tmp_path)["told"]
     assert [shown["tip"]["contender"] for shown in told.values()] == [row.name for row in found.rows]
     assert all(shown["tip"]["bound by"] for shown in told.values())
 

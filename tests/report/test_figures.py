@@ -1,5 +1,6 @@
 """A report's figures, read as drawn: the marks, where they lie, and the rows that they link to."""
 
+import json
 import random
 import re
 import subprocess
@@ -16,9 +17,11 @@ import pytest
 
 from tests.report.report_factory import CHOICES, DEFAULT, attempt, report_data
 from tuner import report
-from tuner.base.result import spelled
+from tuner.base.result import FinalRace, Lap, Runner, spelled
+from tuner.report.clocks import clocks
 from tuner.report.convergence import convergence
 from tuner.report.data import ReportData
+from tuner.report.notation import reasons
 from tuner.report.parallel import FEWEST, LINES, parallel
 from tuner.report.profile import Profile, profile
 from tuner.report.section import Section, sections
@@ -413,3 +416,49 @@ def printed(code: str) -> str:
     path = f"sys.path.insert(0, {str(Path(__file__).parent)!r})"
     start = f"import sys; {path}; from report_factory import report_data; from tuner import report\n"
     return subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, check=True).stdout
+
+
+def raced(throttle: int = 4) -> ReportData:
+    """A measured search with a race in four rounds: the winner's clock falls, the last one's is held down."""
+    data = report_data(24, measured=True)
+    assert data.record is not None
+    won = data.record
+    others = [each for each in data.attempts if each.measurement and each.config != won.config][:2]
+    runners = tuple(Runner(each.identity.implementation, each.config, each.identity.source) for each in (*others, won))
+    rounds = tuple(
+        (Lap(90.0, 1980, 0, 60), Lap(91.0, 1965, throttle, 62, 0.25), Lap(80.0, 1980 - 60 * n, 0, 61)) for n in range(4)
+    )
+    key = won.identity
+    race = FinalRace(key.operator, key.problem, key.gpu, key.policy, runners, 2, rounds, floor_us=2.25, voided=3)
+    return replace(data, race=race)
+
+
+def test_the_clock_of_each_contender_is_drawn_over_the_rounds_and_told_in_cycles() -> None:
+    data = raced()
+    found = clocks(sections([data])[0])
+    assert found is not None and found.svg is not None
+    assert [each.time_us for each in found.ran] == [80.0, 90.0, 91.0]
+    assert found.ran[0].cycles == pytest.approx(80.0 * (1980 + 1800) / 2, rel=0.02)
+    assert (found.ran[0].low_mhz, found.ran[0].high_mhz) == (1800, 1980)
+    assert data.record is not None and found.ran[0].own.items() <= data.record.config.items()
+    assert found.svg.count('stroke-width="2.5"') == 1
+    assert found.svg.count('fill="var(--bad)"') == 4  # triangles, a round each
+    page = report.render([data])
+    assert "power cap" in page and "takes 2.25 µs there" in page and "drawn again 3 times" in page
+    assert json.loads(report.data_json([data]))["problems"][0]["race"]["rounds"][3][2]["sm_mhz"] == 1800
+
+
+def test_where_nobody_could_read_a_clock_the_race_is_a_table_alone() -> None:
+    data = raced()
+    assert data.race is not None
+    blind = tuple(tuple(Lap(each.time_us) for each in laps) for laps in data.race.rounds)
+    found = clocks(sections([replace(data, race=replace(data.race, rounds=blind))])[0])
+    assert found is not None and found.svg is None
+    assert "Final race" in report.render([replace(data, race=replace(data.race, rounds=blind))])
+    assert clocks(sections([report_data(24, measured=True)])[0]) is None
+
+
+def test_reasons_for_a_lower_clock_are_told_in_words_and_unknown_ones_by_their_bits() -> None:
+    assert reasons(0) == ""
+    assert reasons(0x44) == "power cap, heat, by hardware"
+    assert reasons(0x1004) == "power cap, 0x1000"

@@ -1,6 +1,8 @@
 """Who races at the end of a search on a device, and which config its record names."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,15 +19,16 @@ from tests.support.simulated_search import (
     request,
     timed_as,
 )
-from tuner.base.result import Verdict
+from tuner.base.result import Evidence, Verdict
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Heat, Raced
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
 from tuner.search import study
 from tuner.search.final_race import final_race
-from tuner.search.session import Measured
+from tuner.search.session import Measured, beside_timing, session
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.store.sql import Store
@@ -48,7 +51,7 @@ class Racing(Worker):
     """Notes of each race whether it was at own clocks."""
 
     def race(self, heat: Heat) -> Raced:
-        if len(heat.codes) > 1:
+        if heat.rounds > 3:  # with which the drift monitor is content
             self.raced = [*getattr(self, "raced", []), heat.own_clock]
         return super().race(heat)
 
@@ -58,7 +61,7 @@ class Cut(Racing):
 
     def race(self, heat: Heat) -> Raced:
         found = super().race(heat)
-        return replace(found, times_us=found.times_us[:2]) if heat.own_clock else found
+        return replace(found, rounds=found.rounds[:2]) if heat.own_clock else found
 
 
 def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_decide(
@@ -206,3 +209,22 @@ def seemed(each: study.Tried, time_us: float) -> study.Tried:
     assert each.attempt.measurement is not None
     told = replace(each.attempt.measurement, time_us=time_us, low_us=time_us - 1, high_us=time_us + 1)
     return replace(each, attempt=replace(each.attempt, measurement=told))
+
+
+def test_two_cores_are_left_to_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, compilers in ((16, 14), (3, 1), (1, 1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert beside_timing() == compilers
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_a_ban_lasts_until_a_session_is_asked_to_try_again(
+    machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, retry: bool
+) -> None:
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("tuner.search.session.evidence_for", lambda _: Evidence.MEASURED)
+    for _ in range(2):
+        Ledger(tmp_path / "ledger" / GPU.name).began("a config")
+    with Store.open(":memory:") as store, session(GPU, store, *machines, POLICY, retry=retry) as opened:
+        assert isinstance(opened, Measured)
+        assert opened._setup.ledger.banned("a config") is not retry

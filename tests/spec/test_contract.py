@@ -54,7 +54,7 @@ WHEN_CALLED: list[tuple[Edit, str]] = [
     ((OPERATOR, "inputs=inputs,", "inputs=inputs, tails=lambda problem: (),"), "at least one Problem"),
     (
         (OPERATOR, "inputs=inputs,", "inputs=inputs, tails=lambda problem: (Problem(columns=8),),"),
-        "tails.* changed columns from 256 to 8: .* change extents only",
+        "tails.* changed columns from 256 to 8: .* change sizes only",
     ),
     ((OPERATOR, "inputs=inputs,", "inputs=inputs, tolerance=lambda problem: {},"), "says nothing about y"),
     ((OPERATOR, "inputs=inputs,", "inputs=inputs, cost=lambda problem: None,"), "returned None: return a Cost"),
@@ -216,14 +216,15 @@ _HOLD = """  if (threadIdx.x < 32) {
 """
 
 
-def test_a_kernel_that_is_not_extern_c_is_told_so(tmp_path: Path) -> None:
+def test_a_kernel_need_not_be_extern_c(tmp_path: Path) -> None:
     with own_operator(tmp_path, (TEMPLATE, 'extern "C" ', "")) as name:
         operator, implementation = operators.load(name), operators.implementation(name, "block")
-        problem = operator.problem()
-        source = render(Instance.default(operator, implementation, problem, TARGET.arch))
-        failed = compile_source(source, Options(arch="sm_80"))
-    assert isinstance(failed, Failed)
-    assert 'it needs extern "C" __global__' in failed.reason
+        instance = Instance.default(operator, implementation, operator.problem(), TARGET.arch)
+        compiled = compile_source(render(instance), Options(arch="sm_80"))
+        assert not isinstance(compiled, Failed), compiled
+        (launch,) = instance.plan().launches
+        assert compiled.code(launch.entry)
+        assert check(Job(instance.fields())).ok
 
 
 def test_a_call_goes_straight_to_the_operators_own_function() -> None:

@@ -15,7 +15,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Table, create_engine
 
-from tests.support.store_factory import attempt, read_only
+from tests.support.store_factory import attempt, race, read_only, record
+from tuner.base.result import Evidence
 from tuner.errors import StoreError
 from tuner.store.sql import Store
 from tuner.store.sql.migrate import MIGRATIONS, VERSION_TABLE, newest
@@ -148,10 +149,34 @@ def test_an_older_database_that_cannot_be_written_says_so(older: Path) -> None:
     shutil.rmtree(folder)
 
 
+def steps_until(last: str, folder: Path) -> Path:
+    """The steps of a program as old as that version."""
+    newer = [path.name for path in (MIGRATIONS / "versions").glob("v*.py") if path.name[1:5] > last]
+    shutil.copytree(MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__", *newer))
+    return folder
+
+
+def test_a_database_from_before_races_keeps_its_rows_and_takes_races(tmp_path: Path) -> None:
+    path, measured = tmp_path / "tuner.db", record(evidence=Evidence.MEASURED)
+    with Store.open(path, migrations=steps_until("0003", tmp_path / "migrations")) as store:
+        assert store.version == "0003"
+        store.append([attempt()])
+        store.promote(measured)
+    with closing(sqlite3.connect(path)) as connection:
+        (line,) = connection.execute("SELECT record FROM records").fetchone()
+        assert "sm_mhz" not in line  # as such a program wrote it
+    with Store.open(path) as store:
+        assert [each.attempt for each in store.attempts("scan")] == [attempt()]
+        assert store.records() == [measured]
+        assert store.races("scan") == []
+        store.append_race(race())
+        assert store.races("scan") == [race()]
+        assert store.check() == []
+    assert version(path) == newest()
+
+
 def test_rows_from_before_plans_were_known_have_none(tmp_path: Path) -> None:
-    first = tmp_path / "migrations"
-    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("__pycache__", "v0002*", "v0003*"))
-    Store.open(tmp_path / "tuner.db", migrations=first).close()
+    Store.open(tmp_path / "tuner.db", migrations=steps_until("0001", tmp_path / "migrations")).close()
     row = {name: value for name, value in attempt_row(attempt(), None, "2026-11-21T10:00:00").items() if name != "plan"}
     with closing(sqlite3.connect(tmp_path / "tuner.db")) as connection:
         places = ", ".join(f":{name}" for name in row)

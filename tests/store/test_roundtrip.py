@@ -34,7 +34,9 @@ identities = st.builds(Identity, *[names] * 2, fields.map(encode), *[names] * 5)
 failures = st.builds(Failed, st.sampled_from(Stage), texts, st.text(st.characters(), max_size=40))
 resources = st.builds(Resources, *[whole] * 5, texts, texts)
 predictions = st.builds(Prediction, floats, st.dictionaries(texts, floats, max_size=3), texts, texts)
-measurements = st.builds(Measurement, floats, floats, floats, whole)
+measurements = st.builds(
+    Measurement, floats, floats, floats, whole, sm_mhz=whole, throttle=whole, temperature_c=whole, late=st.floats(0, 1)
+)
 attempts = st.builds(
     Attempt,
     identities,

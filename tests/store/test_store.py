@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.store_factory import OK, WRONG, attempt, identity, record, study
-from tuner.base.result import Evidence
+from tests.support.store_factory import OK, WRONG, attempt, identity, race, record, study
+from tuner.base.result import Evidence, Measurement
 from tuner.errors import StoreError
 from tuner.store.sql import Store
 
@@ -155,6 +155,23 @@ def test_a_record_without_its_evidence_is_refused(store: Store, change: dict[str
     with pytest.raises(StoreError, match=reason):
         store.promote(replace(record(), **change))  # type: ignore[arg-type]
     assert store.history() == []
+
+
+def test_final_races_come_back_in_the_order_in_which_they_were_run(store: Store) -> None:
+    given = [race(), race(own_clock=True, voided=2), race(problem="{}")]
+    for each in given:
+        store.append_race(each)
+    assert store.races("scan") == given
+    assert store.races("scan", problem=given[0].problem, gpu="H200") == given[:2]
+    assert store.races("other") == []
+
+
+def test_a_measurement_keeps_what_the_device_was_like(store: Store) -> None:
+    found = Measurement(12.5, 12.0, 13.0, 12, sm_mhz=1755, throttle=4, temperature_c=61, late=0.25, floor_us=2.25)
+    store.append([replace(attempt(), measurement=found)])
+    (stored,) = store.attempts("scan")
+    assert stored.attempt.measurement == found
+    assert found.cycles == 12.5 * 1755
 
 
 def test_a_study_is_running_until_it_ends(store: Store) -> None:

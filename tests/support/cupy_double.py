@@ -65,14 +65,60 @@ def asarray(array: np.ndarray) -> ndarray:
     return copy
 
 
-class Driver:
-    """One device that knows the kernels of `host` sources by their entry."""
+class Hold:
+    """The default stream, held by `tuner_hold` until the host lets go or the device gives up."""
+
+    MOST = 1023  # that a driver queues before it lets the host wait, which here is an error: it would last
 
     def __init__(self) -> None:
+        self.held = self.gave_up = self.most = self.queued = 0  # how often; and the longest queue behind one, and now
+        self._words: tuple[int, int, int] | None = None
+        self.blocking = False  # the host waits for each launch, as with CUDA_LAUNCH_BLOCKING
+
+    def launch(self, grid: Any, block: Any, values: Any) -> None:
+        released, expired, ticket, limit_ns = values
+        assert [type(each) for each in values] == [np.uint64, np.uint64, np.uint32, np.uint64]
+        assert (grid, block) == ((1, 1, 1), (1, 1, 1)) and 0 < limit_ns < 1e10
+        assert not self.holds, "the stream is held already"
+        self._words = int(released), int(expired), int(ticket)
+        self.held, self.queued = self.held + 1, 0
+        if self.blocking:
+            self.wait()
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing that is queued runs."""
+        if self._words is None:
+            return False
+        released, expired, ticket = self._words
+        return ticket not in (ctypes.c_uint32.from_address(word).value for word in (released, expired))
+
+    def queue(self) -> None:
+        """Something is put on the stream."""
+        if self.holds:
+            self.queued += 1
+            self.most = max(self.most, self.queued)
+            assert self.queued <= self.MOST, "the host waits for a place in the queue"
+
+    def wait(self) -> None:
+        """The host waits for the device: if it is held, until it gives up."""
+        if self.holds:
+            assert self._words is not None
+            ctypes.c_uint32.from_address(self._words[1]).value = self._words[2]
+            self.gave_up += 1
+
+
+class Driver:
+    """One device that knows the kernels of `host` sources by their entry, and those that measuring needs."""
+
+    def __init__(self) -> None:
+        self.hold = Hold()
+        self.reads: list[tuple[int, int]] = []  # (address, bytes) of `tuner_read`
         self.kernels: dict[str, Kernel] = {}
         self.granted: dict[str, int] = {}  # dynamic shared memory by entry
         self.unasked = 48 * 1024  # of it, for a kernel that did not ask; less where it has static shared memory
         self.launches: list[str] = []
+        self.names: dict[str, str] = {}  # entry by symbol, of kernels that C++ names otherwise
         self.unloaded = 0  # modules
 
     def know(self, *kernels: Kernel) -> None:
@@ -83,12 +129,28 @@ class Driver:
             stream.queue(lambda: self.launch(entry, grid, block, arguments, smem_bytes, None))
             return
         assert stream is None, "CuPy arrays run on CuPy's own stream"
+        assert arguments, "CuPy takes the address of the first"
+        if entry.startswith("tuner_"):
+            self._instrument(entry, grid, block, arguments)
+            return
+        self.hold.queue()
         if smem_bytes > self.granted.get(entry, self.unasked):
             raise DriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
         values = [each if isinstance(each, np.generic) else np.int64(each) for each in arguments]
         run = self.kernels[entry].launch(entry, grid, block, smem_bytes, values, Mode())
         assert not run.findings, run.findings
         self.launches.append(entry)
+
+    def _instrument(self, entry: str, grid: Any, block: Any, values: Any) -> None:
+        if entry == "tuner_hold":
+            self.hold.launch(grid, block, values)
+            return
+        self.hold.queue()
+        if entry == "tuner_read":
+            assert [type(each) for each in values] == [np.uint64] * 3
+            self.reads.append((int(values[0]), 16 * int(values[1])))
+        else:
+            self.launches.append(entry)
 
     def modules(self) -> dict[str, ModuleType]:
         """`cupy`, as far as it is used."""
@@ -99,7 +161,7 @@ class Driver:
             {_entry(attribute, function): value}
         )
         cuda.driver, cuda.runtime, cuda.Device = driver, _RUNTIME, _device
-        cuda.Stream = Stream
+        cuda.Stream, cuda.get_current_stream = Stream, lambda: SimpleNamespace(ptr=0)
         cuda.Module = lambda: Module(self)
         cupy.cuda, cupy.ndarray, cupy.empty, cupy.asarray = cuda, ndarray, empty, asarray
         return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.driver": driver}
@@ -115,7 +177,11 @@ class Module:
         assert image.startswith(b"\x7fELF")
 
     def get_function(self, entry: str) -> "Function":
-        return Function(self, entry)
+        return Function(self, self.driver.names.get(entry, entry))
+
+    def get_global_var(self, name: str) -> int:
+        """The address of a `__constant__` symbol: the emulator's."""
+        return next(each.symbol(name) for each in self.driver.kernels.values() if name in each.source.constants)
 
     def __del__(self) -> None:
         self.driver.unloaded += 1
@@ -138,6 +204,9 @@ _RUNTIME = SimpleNamespace(
     getDeviceProperties={0: MODEL}.__getitem__,
     deviceGetAttribute=lambda attribute, _: TOLD[attribute],
     CUDARuntimeError=RuntimeError,
+    memcpyAsync=lambda target, source, nbytes, kind, _stream: ctypes.memmove(
+        target, source, nbytes if kind == 3 else 0
+    ),
 )
 
 
@@ -185,18 +254,19 @@ def _entry(attribute: int, function: str) -> str:
 
 
 def _encode_tiled(
-    place: Any, dtype: int, rank: Any, base: Any, size: Any, stride: Any, box: Any, step: Any, *options: int
+    place: int, dtype: int, rank: int, base: int, size: int, stride: int, box: int, step: int, *options: int
 ) -> int:
     """The driver's encoder, in the emulator's terms."""
     interleave, swizzle, _, fill = options
     if not getattr(_THREAD, "bound", False):
         return 201  # CUDA_ERROR_INVALID_CONTEXT
-    assert place.value % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(step) == {1}
+    sizes, strides = ((ctypes.c_uint64 * count).from_address(at) for at, count in ((size, rank), (stride, rank - 1)))
+    boxes, steps = ((ctypes.c_uint32 * rank).from_address(at) for at in (box, step))
+    assert place % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(steps) == {1}
     magic = int.from_bytes(b"tnsormap", "little")
     kind = SWIZZLES.index((0, 32, 64, 128)[swizzle])
-    strides = (2, *stride)
-    found = TensorMap(magic, base.value, rank.value, 2, kind, 0, tuple(size), tuple(box), strides)
-    ctypes.memmove(place.value, bytes(found), 128)
+    found = TensorMap(magic, base, rank, 2, kind, 0, tuple(sizes), tuple(boxes), (2, *strides))
+    ctypes.memmove(place, bytes(found), 128)
     return 0
 
 
@@ -218,6 +288,13 @@ def _bind() -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A machine with a GPU, as far as `tuner.machines.gpu` can see."""
+    with machine(monkeypatch) as found:
+        yield found
+
+
+@contextmanager
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """The same where there is no fixture."""
     nvrtc.toolkit()  # the compiler is CuPy's real one
     found = Driver()
     cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)

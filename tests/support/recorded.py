@@ -43,6 +43,9 @@ class Recorded:
     def prior(self, instance: Instance) -> float:
         return float(crc32(canonical(instance.config).encode()) % 997)
 
+    def sampled(self, some: Sequence[Instance]) -> list[float]:
+        return [self.prior(each) for each in some]
+
     def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         for position, instance in enumerate(batch):
             self.tried.append(canonical(instance.config))

@@ -13,6 +13,8 @@ import torch
 
 
 def main(calls: str, results: str) -> None:
+    import unfit_torchvision  # noqa: F401  # it lies beside this file
+
     served = interpreted()
     torch.save([run(served[name], tensors, options) for name, tensors, options in torch.load(calls)], results)
 

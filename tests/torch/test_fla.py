@@ -164,3 +164,50 @@ def test_what_is_untuned_is_told_where_the_application_calls() -> None:
         o, _ = chunk_kda(*(x[name].requires_grad_() for name in ("q", "k", "v", "g", "beta")))
         o.sum().backward()
     assert len(caught) == 2 and all(each.filename == __file__ for each in caught)
+
+
+def recurrence(x: dict[str, Any]) -> tuple[Any, Any]:
+    """o and the final state of the recurrence, token by token in float64."""
+    q, k, v, g, beta, state = (x[name].double() for name in ("q", "k", "v", "g", "beta", "initial_state"))
+    o = []
+    for t in range(q.shape[1]):
+        state = state * g[:, t, :, :, None].exp()
+        error = (v[:, t] - (state * k[:, t, :, :, None]).sum(-2)) * beta[:, t, :, None]
+        state = state + k[:, t, :, :, None] * error[..., None, :]
+        o.append((state * q[:, t, :, :, None]).sum(-2) * q.shape[-1] ** -0.5)
+    return torch.stack(o, 1), state
+
+
+def alike(tokens: int, dtype: Any) -> dict[str, Any]:
+    """Keys that nearly agree and gates that forget little, as trained models have them."""
+    torch.manual_seed(0)
+    base, noise = torch.randn(1, 1, 2, 64), torch.randn(1, tokens, 2, 64)
+    rows = {
+        "q": torch.nn.functional.normalize(torch.randn(1, tokens, 2, 64), dim=-1),
+        "k": torch.nn.functional.normalize(base + 0.3 * noise, dim=-1),
+        "v": torch.randn(1, tokens, 2, 64),
+        "g": -0.01 * torch.rand(1, tokens, 2, 64),
+        "beta": torch.rand(1, tokens, 2),
+    }
+    return {name: each.to(dtype) for name, each in rows.items()} | {"initial_state": torch.randn(1, 2, 64, 64)}
+
+
+def ratio(found: Any, right: Any) -> float:
+    return float((found.double() - right).square().mean().sqrt() / right.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 16])
+def test_the_recurrent_function_keeps_states_of_fp32(tokens: int) -> None:
+    x = alike(tokens, torch.bfloat16)
+    o, state = fused_recurrent_kda(**x, output_final_state=True)
+    exact, right = recurrence(x)
+    assert ratio(state, right) < 1e-5
+    assert ratio(o, exact) < 1.02 * ratio(exact.bfloat16(), exact), "its only rounding is that of o"
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 100])
+def test_fp16_is_as_good_as_its_mantissa(tokens: int) -> None:
+    x = alike(tokens, torch.float16)
+    o, state = chunk_kda(**x, output_final_state=True)
+    exact, right = recurrence(x)
+    assert max(ratio(o, exact), ratio(state, right)) < 2**-11

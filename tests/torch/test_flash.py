@@ -39,6 +39,11 @@ def exact(q: Any, k: Any, v: Any, visible: Any = None, softcap: float = 0.0) -> 
     return (scores.softmax(-1) @ v).transpose(1, 2), scores.logsumexp(-1)
 
 
+def near(queries: int, keys: int, left: int, right: int) -> Any:
+    distance = torch.arange(keys) - (torch.arange(queries)[:, None] + keys - queries)
+    return (distance >= -left) & (distance <= right)
+
+
 def causal(queries: int, keys: int, left: int = 10**6) -> Any:
     position, key = torch.arange(queries)[:, None] + keys - queries, torch.arange(keys)
     return (key <= position) & (position - key <= left)
@@ -48,9 +53,11 @@ def test_arguments_have_the_order_and_defaults_of_flash_attn() -> None:
     options = ["dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic"]
     options.append("return_attn_probs")
     dense, packed = (signature(each).parameters for each in (flash_attn_func, flash_attn_varlen_func))
-    assert list(dense) == ["q", "k", "v", *options]
+    forms = ["s_aux", "out", "return_softmax_lse"]
+    assert list(dense) == ["q", "k", "v", *options, *forms, "others"]
+    scales = ["k_descale", "v_descale"]
     lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
-    assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table", "k_descale", "v_descale"]
+    assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table", "seqused_k", *forms, *scales, "others"]
     defaults = [0.0, None, False, (-1, -1), 0.0, None, False, False]
     assert [dense[name].default for name in options] == defaults == [packed[name].default for name in options]
 
@@ -63,8 +70,15 @@ def test_arguments_have_the_order_and_defaults_of_flash_attn() -> None:
         ({"window_size": (-1, 0)}, causal(12, 20), 0.0),
         ({"window_size": (3, 0)}, causal(12, 20, 3), 0.0),
         ({"window_size": (0, -1), "causal": True}, causal(12, 20, 0), 0.0),
+        ({"window_size": (4, 4)}, near(12, 20, 4, 4), 0.0),
+        ({"window_size": (4, -1)}, near(12, 20, 4, 20), 0.0),
+        ({"window_size": (-7, 2)}, near(12, 20, 20, 2), 0.0),
+        ({"window_size": (3, 5), "causal": True, "softcap": 2.0}, causal(12, 20, 3), 2.0),
     ],
-    ids=["plain", "causal_capped", "a_window_that_is_causal", "a_window", "a_window_of_one"],
+    ids=[
+        *("plain", "causal_capped", "a_window_that_is_causal", "a_window", "a_window_of_one"),
+        *("symmetric", "left_alone", "right_alone", "capped_window"),
+    ],
 )
 def test_results_are_flash_attns(options: dict[str, Any], visible: Any, softcap: float) -> None:
     q, k, v = qkv(2)
@@ -75,7 +89,11 @@ def test_results_are_flash_attns(options: dict[str, Any], visible: Any, softcap:
     assert pattern is None
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 1.5}], ids=["plain", "causal_capped"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": True, "softcap": 1.5}, {"causal": True, "window_size": (3, 0)}, {"window_size": (2, 4)}],
+    ids=["plain", "causal_capped", "window", "symmetric"],
+)
 def test_packed_sequences_get_what_each_gets_alone(options: dict[str, Any]) -> None:
     q, k, v = qkv()
     bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
@@ -83,7 +101,9 @@ def test_packed_sequences_get_what_each_gets_alone(options: dict[str, Any]) -> N
     assert (o.shape, lse.shape) == (q.shape, (4, 12))
     for (first, end), (key, last) in zip(*map(pairwise, BOUNDS), strict=True):
         if end > first:
-            mask = causal(end - first, last - key) if options else None
+            left, right = options.get("window_size", (-1, -1))
+            right = 0 if options.get("causal") else right
+            mask = near(end - first, last - key, left if left >= 0 else 99, right if right >= 0 else 99)
             alone = (each[None] for each in (q[first:end], k[key:last], v[key:last]))
             expected, sums = exact(*alone, mask, options.get("softcap", 0.0))
             assert torch.allclose(o[first:end].double(), expected[0], atol=2e-3)
@@ -133,7 +153,7 @@ def test_tensors_that_kernels_cannot_address_are_copied() -> None:
     assert torch.equal(flash_attn_func(*awkward), flash_attn_func(q, k, v))
 
 
-@pytest.mark.parametrize(("window", "softcap"), [((-1, -1), 0.0), ((3, 0), 0.0), ((-1, -1), 1.5)])
+@pytest.mark.parametrize(("window", "softcap"), [((-1, -1), 0.0), ((3, 0), 0.0), ((-1, -1), 1.5), ((3, 0), 1.5)])
 def test_gradients_are_those_of_the_definition(window: tuple[int, int], softcap: float) -> None:
     given = [each.requires_grad_() for each in qkv(1)]
     flash_attn_func(*given, causal=True, window_size=window, softcap=softcap).float().square().sum().backward()
@@ -148,35 +168,35 @@ def test_gradients_are_those_of_the_definition(window: tuple[int, int], softcap:
     [
         {"dropout_p": 0.1},
         {"alibi_slopes": torch.ones(4)},
-        {"window_size": (3, 3)},
-        {"window_size": (3, -1)},
-        {"softcap": 2.0, "window_size": (3, 0)},
     ],
-    ids=["dropout", "alibi", "right", "left_alone", "capped_window"],
+    ids=["dropout", "alibi"],
 )
 def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=rf"flash_attn_func: {next(iter(wrong))}.*is not served"):
         flash_attn_func(*qkv(1), **wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"window_size": (3, 0)}, {"dropout_p": 0.5}])
+@pytest.mark.parametrize("wrong", [{"k_descale": torch.ones(3, 2)}, {"dropout_p": 0.5}])
 def test_what_is_not_served_for_packed_sequences_is_refused_by_name(wrong: dict[str, Any]) -> None:
     bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
     with pytest.raises(UsageError, match=rf"flash_attn_varlen_func: {next(iter(wrong))}.*is not served"):
         flash_attn_varlen_func(*qkv(), *bounds, 7, 10, **wrong)
 
 
-def test_gradients_of_packed_sequences_are_those_of_each_alone() -> None:
+@pytest.mark.parametrize("window", [(-1, 0), (3, 0), (2, 4)])
+def test_gradients_of_packed_sequences_are_those_of_each_alone(window: tuple[int, int]) -> None:
     bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
     given = [each.requires_grad_() for each in qkv()]
-    o, lse, _ = flash_attn_varlen_func(*given, *bounds, 7, 10, causal=True, return_attn_probs=True)
+    o, lse, _ = flash_attn_varlen_func(*given, *bounds, 7, 10, window_size=window, return_attn_probs=True)
     (o.float().square().sum() + lse.sum()).backward()
     doubles = [each.detach().double().requires_grad_() for each in given]
     total = torch.zeros(())
     for (first, end), (key, last) in zip(*map(pairwise, BOUNDS), strict=True):
         if end > first:
             q, k, v = doubles[0][first:end], doubles[1][key:last], doubles[2][key:last]
-            expected, sums = exact(q[None], k[None], v[None], causal(end - first, last - key))
+            left, right = window
+            visible = near(end - first, last - key, left if left >= 0 else 99, right)
+            expected, sums = exact(q[None], k[None], v[None], visible)
             total = total + expected.square().sum() + sums.sum()
     total.backward()
     for ours, theirs in zip(given, doubles, strict=True):

@@ -138,11 +138,11 @@ def test_what_is_not_served_is_refused_by_name(name: str, value: Any) -> None:
 
 
 def test_arguments_come_in_the_order_of_flash_attn() -> None:
-    """Behind them, by name, those of FlashAttention-3 for 8-bit caches."""
+    """Behind them, by name, those of FlashAttention-3, vLLM and SGLang."""
     theirs = (
         "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad block_table "
         "softmax_scale causal window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse "
-        "k_descale v_descale"
+        "k_descale v_descale page_table cu_seqlens_q cu_seqlens_k_new max_seqlen_q s_aux sinks out others"
     )
     assert " ".join(signature(flash_attn_with_kvcache).parameters) == theirs
 

@@ -64,4 +64,4 @@ def test_a_cache_of_several_heads_is_refused() -> None:
 
 def test_arguments_come_in_the_order_of_flashmla() -> None:
     theirs = "q k_cache block_table cache_seqlens head_dim_v tile_scheduler_metadata num_splits softmax_scale causal"
-    assert " ".join(signature(flash_mla_with_kvcache).parameters) == theirs
+    assert " ".join(signature(flash_mla_with_kvcache).parameters) == f"{theirs} others"

@@ -22,11 +22,17 @@ class Arch:
     since: tuple[int, int]  # the first CUDA whose NVRTC knows it under this name
     fp32_lanes: int = 128  # FMA a clock and SM
     exp_lanes: int = 16  # exponentials a clock and SM
+    access_lanes: int = 32  # loads and stores a clock and SM: its LD/ST units, as white papers draw them
     registers_per_sm: int = 65536
     registers_per_thread: int = 255
     threads_per_block: int = 1024
     smem_reserved: int = 1024  # what the driver keeps of each CTA's shared memory
     register_unit: int = 256  # registers are given to a warp in multiples of this
+
+    @property
+    def l1_bytes(self) -> int:
+        """L1 and shared memory together: 28 KB are always L1's (CUDA C++ Programming Guide, "Shared Memory")."""
+        return self.smem_per_sm + 28 * _KB
 
     @property
     def has_wgmma(self) -> bool:
@@ -57,15 +63,15 @@ ARCHES = {
     arch.name: arch
     for arch in (
         _arch("sm_80", 108, 164, 2048, 32, (11, 0), fp32_lanes=64),
-        _arch("sm_86", 82, 100, 1536, 16, (11, 1)),
-        _arch("sm_87", 16, 164, 1536, 16, (11, 4)),
-        _arch("sm_89", 128, 100, 1536, 24, (11, 8)),
+        _arch("sm_86", 82, 100, 1536, 16, (11, 1), access_lanes=16),
+        _arch("sm_87", 16, 164, 1536, 16, (11, 4), access_lanes=16),
+        _arch("sm_89", 128, 100, 1536, 24, (11, 8), access_lanes=16),
         _arch("sm_90a", 132, 228, 2048, 32, (12, 0)),
         _arch("sm_100a", 148, 228, 2048, 32, (12, 8)),
         # Twice the exponentials of sm_100a (NVIDIA, "Making Softmax More Efficient with NVIDIA Blackwell Ultra").
         _arch("sm_103a", 148, 228, 2048, 32, (12, 9), exp_lanes=32),
         _arch("sm_110a", 20, 228, 1536, 24, (13, 0)),  # sm_101a before CUDA 13
-        _arch("sm_120a", 170, 100, 1536, 24, (12, 8)),
-        _arch("sm_121a", 48, 100, 1536, 24, (12, 9)),
+        _arch("sm_120a", 170, 100, 1536, 24, (12, 8), access_lanes=16),
+        _arch("sm_121a", 48, 100, 1536, 24, (12, 9), access_lanes=16),
     )
 }

@@ -87,16 +87,17 @@ class Pool(Generic[J, R]):
         for worker in list(self._workers):
             self._drop(worker)
 
-    def run(self, jobs: Iterable[J]) -> Iterator[tuple[J, R | Lost]]:
+    def run(self, jobs: Iterable[J], timeout_s: float | None = None) -> Iterator[tuple[J, R | Lost]]:
         """Each job with its answer, in the order in which they finish. A job is taken when a worker is free for it.
 
-        Raises what `function` raises, and MachineError when workers do not start.
+        `timeout_s` is the limit of these jobs, in the place of the pool's. Raises what `function` raises, and
+        MachineError when workers do not start.
         """
         source, pending = iter(jobs), deque[J]()
         try:
             while True:
                 pending.extend(islice(source, self._most - len(self._in(_State.BUSY)) - len(pending)))
-                self._assign(pending)
+                self._assign(pending, timeout_s or self._limits.timeout_s)
                 if not pending and not self._in(_State.BUSY):
                     return
                 for worker in self._heard():
@@ -112,12 +113,12 @@ class Pool(Generic[J, R]):
     def _in(self, state: "_State") -> "list[_Worker]":
         return [worker for worker in self._workers if worker.state is state]
 
-    def _assign(self, pending: deque[J]) -> None:
+    def _assign(self, pending: deque[J], timeout_s: float) -> None:
         """Jobs to idle workers; workers for the jobs that are left."""
         for worker in self._in(_State.IDLE):
             if pending:
                 try:
-                    worker.give(pending[0], self._limits.timeout_s)
+                    worker.give(pending[0], timeout_s)
                     pending.popleft()
                 except OSError:  # it died while it was idle
                     self._drop(worker)

@@ -12,7 +12,7 @@ Scalar = int | float | str | bool
 Fields = Mapping[str, Scalar]  # a Problem or a Config as data
 V = TypeVar("V")
 _CANCELS = 2.0**-6, 4.0  # of the result, and × the usual limit: a limit above both only terms that cancel explain
-_LATER = ("usual_limit", "case")  # of an OutputError
+_LATER = ("usual_limit", "case", "sm_mhz", "throttle", "temperature_c", "late", "floor_us")  # of errors and times
 _ACCEPTED = {str: str, int: int, float: float | int, float | None: float | int | None}  # by the annotation of a field
 
 
@@ -197,7 +197,8 @@ class Prediction:
 class Measurement:
     """Kernel time on a device, in microseconds: median and confidence interval over samples.
 
-    What won a final race also says how sure that is; None where there was none.
+    What won a final race also says how sure that is; None where there was none. What the device was like while it was
+    timed is 0 where nobody could read it.
     """
 
     time_us: float
@@ -207,10 +208,65 @@ class Measurement:
     regret_bound: float | None = None  # it is at most this much slower than the fastest contender, relative
     flip_probability: float | None = None  # that the same race, run again, names another
     duplicate_of: str = ""  # canonical JSON of the earlier config that is the same machine code: the samples are its
+    sm_mhz: int = 0  # median clock
+    throttle: int = 0  # NVML's reasons for a clock that is not the highest, a bit each; those of all samples
+    temperature_c: int = 0  # the highest
+    late: float = 0.0  # share of the launches that may have waited for the host, and do not count
+    floor_us: float = 0.0  # a kernel that does nothing, launched alike on that machine
+
+    @property
+    def cycles(self) -> float:
+        """Of an SM's clock; 0 where that is not known."""
+        return self.time_us * self.sm_mhz
 
     def overlaps(self, other: "Measurement") -> bool:
         """Whether the two intervals share a value."""
         return self.low_us <= other.high_us and other.low_us <= self.high_us
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """One contender in one round of a final race, and the device just after it; 0 is what nobody could read."""
+
+    time_us: float
+    sm_mhz: int = 0
+    throttle: int = 0
+    temperature_c: int = 0
+    late: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Who runs in a final race."""
+
+    implementation: str
+    config: Fields
+    source: str  # Source.digest of the rendered config
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRace:
+    """The race that settled a measured search: `rounds[n][i]` is contender i in round n, in the order they were run."""
+
+    operator: str
+    problem: str  # canonical JSON of all its fields
+    gpu: str
+    policy: str
+    contenders: tuple[Runner, ...]
+    winner: int
+    rounds: tuple[tuple[Lap, ...], ...]
+    own_clock: bool = False  # each ran until the clock was its own; else all shared one
+    floor_us: float = 0.0  # what a kernel takes that does nothing; 0 where it is not known
+    voided: int = 0  # how often, in the search before it, samples were drawn again since the device had changed
+
+    def laps(self, contender: int) -> tuple[Lap, ...]:
+        return tuple(each[contender] for each in self.rounds)
+
+    def settled(self, record: "TuningRecord") -> bool:
+        """Whether it is of that record."""
+        key, winner = record.identity, self.contenders[self.winner]
+        where = (self.operator, self.problem, self.gpu, self.policy) == (key.operator, key.problem, key.gpu, key.policy)
+        return where and winner == Runner(key.implementation, record.config, key.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +401,15 @@ def record_from(data: Mapping[str, Any]) -> TuningRecord:
         "measurement": _maybe(Measurement, data["measurement"]),
     }
     return _typed(TuningRecord, made | {name: data[name] for name in ("margin", "tried", "tuner", "created")})
+
+
+def race_from(data: Mapping[str, Any]) -> FinalRace:
+    """Raises KeyError, TypeError or ValueError for data that is no final race."""
+    runners = tuple(_typed(Runner, {**each, "config": fields_from(each["config"])}) for each in data["contenders"])
+    rounds = tuple(tuple(_typed(Lap, lap) for lap in each) for each in data["rounds"])
+    if not runners or any(len(each) != len(runners) for each in rounds) or data["winner"] not in range(len(runners)):
+        raise ValueError("its rounds, its contenders and its winner do not agree")
+    return _typed(FinalRace, {**data, "contenders": runners, "rounds": rounds})
 
 
 def fields_from(data: Any) -> Fields:

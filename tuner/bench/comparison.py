@@ -15,14 +15,15 @@ from tuner.spec.telling import independent
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contender. Times in microseconds; `ratio` is its time over ours, from paired differences."""
+    """One contender. Times in microseconds; `ratio` is its time over ours launched in the same way: paired."""
 
     name: str
-    state: str  # ok, absent, failed, wrong, lost with its process, or roof: a copy and no kernel
+    state: str  # ok, absent, failed, wrong, lost with its process, untimed, or roof: a copy and no kernel
     note: str = ""
     launch: str = "eager"  # or graph
     time_us: Estimate | None = None
     ratio: Estimate | None = None
+    sm_mhz: float = 0.0  # the median of the SM clock after its samples; 0 where nobody could read it
 
     @property
     def label(self) -> str:
@@ -33,7 +34,7 @@ class Row:
 class Comparison:
     """A table of contenders on one problem and device. Ours first."""
 
-    COLUMNS: ClassVar = ("contender", "launch", "state", "time", "interval", "ratio", "interval ", "note")
+    COLUMNS: ClassVar = ("contender", "state", "eager", "eager ×", "graph", "graph ×", "SM MHz", "note")
 
     operator: str
     problem: Fields
@@ -69,9 +70,9 @@ class Comparison:
         return {"evidence": self.evidence, **asdict(self)}
 
     def table(self) -> list[tuple[str, ...]]:
-        """COLUMNS: median µs with interval, and time over ours with interval."""
+        """COLUMNS: median µs and time over ours, with intervals; what is launched eager and as a graph stands apart."""
         return [
-            (row.name, row.launch, row.state, *_spelled(row.time_us, "µs"), *_spelled(row.ratio, "×"), row.note)
+            (row.name, row.state, *_times(row), f"{row.sm_mhz:.0f}" if row.sm_mhz else "", row.note)
             for row in self.rows
         ]
 
@@ -86,7 +87,11 @@ def spelled(operator: str, problem: Fields, names: Collection[str] | None = None
     return result.spelled({n: value for n, value in told.items() if value and (names is None or n in names)})
 
 
-def _spelled(found: Estimate | None, unit: str) -> tuple[str, str]:
-    if found is None:
-        return "", ""
-    return f"{found.mid:.4g} {unit}", f"{found.low:.4g} … {found.high:.4g}"
+def _times(row: Row) -> tuple[str, ...]:
+    """The cells of both ways to launch, of which a row has one."""
+    cells = (_spelled(row.time_us, " µs"), _spelled(row.ratio, ""))
+    return (*cells, "", "") if row.launch == "eager" else ("", "", *cells)
+
+
+def _spelled(found: Estimate | None, unit: str) -> str:
+    return f"{found.mid:.4g}{unit} ({found.low:.4g} … {found.high:.4g})" if found else ""

@@ -26,7 +26,7 @@ def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
     outcome = nvrtc.compile(render(instance), Options(gpu.arch.name), Cache.of("cubin"))
     if isinstance(outcome, Failed):
         raise TemplateError(f"{instance.name} does not compile: {outcome.reason}")
-    return Code(instance.fields(), outcome.image)
+    return Code(instance.fields(), outcome.image, outcome.symbols)
 
 
 def context(operator: Operator[Any], problem: Any) -> tuple[Operator[Any], Any] | None:

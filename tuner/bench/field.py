@@ -1,8 +1,14 @@
 """The process in which contenders meet: ours, related kernels, a plain copy and peers, on the same inputs, in turns."""
 
+import faulthandler
+import gc
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,15 +19,15 @@ from tuner import operators
 from tuner.base.pool import Lost
 from tuner.bench import peers
 from tuner.bench.comparison import Comparison, Row
+from tuner.bench.events import Teller
 from tuner.bench.peers import AbsentError, Peer
 from tuner.errors import MachineError
-from tuner.evaluate.measure.device import SIMULATED, Code, DeviceFaultError
+from tuner.evaluate.measure.device import SIMULATED, Code, Device, DeviceFaultError
 from tuner.evaluate.measure.gpu_device import GpuDevice
 from tuner.evaluate.measure.judge import Case, cases
-from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import State, Times, disturbed, estimate, in_units, interval, typical, usual
+from tuner.evaluate.measure.samples import State, typical
 from tuner.evaluate.measure.worker import DeviceOpener, Stand
 from tuner.spec.contract import line_of
 from tuner.spec.parameters import scalars
@@ -30,13 +36,14 @@ from tuner.spec.problem import from_fields
 OURS = "tuner"
 COPY = "plain copy"
 _WARM_UPS = 3
+_RACE_S = 5.0  # for a race, of what is left while peers get ready
 
 Sampler = Callable[[], float]  # the time of a run, in microseconds
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Who meets on what. `policies` are the ways to launch, those of ours first; `journal` names who took it down."""
+    """Who meets on what, for how long. `policies` are the ways to launch, those of ours first."""
 
     code: Code
     context: tuple[Code, ...]  # kernels of ours for other problems on the same tensors
@@ -45,43 +52,103 @@ class Meeting:
     kind: str  # of inputs
     seed: int
     journal: Path
+    seconds: float = inf  # after which no peer gets ready any more and no round begins
+    lost: Mapping[str, str] = field(default_factory=dict)  # peers that took the process down, with what they did
+    ready: tuple[str, ...] = ()  # peers that were so in an earlier try
+    guests: tuple[Peer, ...] = ()  # beside the operator's peers
 
 
-def meet(meeting: Meeting) -> Comparison | Lost:
-    """The comparison; Lost where a contender took the device down: the journal says who. Raises MachineError."""
-    try:
-        return _Field(meeting).comparison()
-    except DeviceFaultError as error:
-        return Lost(f"{error.fault.value}: {error}")
+def meet(meeting: Meeting) -> Lost | None:
+    """What happens is in the journal; Lost where a contender took the device down. Raises MachineError.
+
+    A peer that is not ready in its patience ends this process: nobody else can stop it.
+    """
+    with ExitStack() as held:
+        try:
+            _Field(meeting, held).race()
+        except DeviceFaultError as error:
+            return Lost(f"{error.fault.value}: {error}")
+    _give_back()
+    return None
+
+
+def warm(code: Code, kind: str) -> Iterator[tuple[str, str]]:
+    """(peer, why it did not) of each that was run on an edge case and on the problem; empty where it was.
+
+    What its compiler made of that stays in the compiler's cache.
+    """
+    inputs = _Inputs(code, kind)
+    for peer in peers.of(code.instance.operator):
+        try:
+            judged(peer, inputs.cases())
+            peer.prepare(inputs.problem, inputs.tensors, inputs.scalars)()
+            yield peer.name, ""
+        except Exception as error:
+            yield peer.name, _reason(error)
+
+
+def late(log: str) -> bool:
+    """Whether a process ended, by what it printed, because a peer was not ready in its patience."""
+    return "Timeout (" in log  # faulthandler's words
+
+
+@cache
+def _device(place: DeviceOpener) -> Device:
+    """One a process, for all of its meetings."""
+    return place.open()
+
+
+@cache
+def _copy(place: DeviceOpener, nbytes: int) -> Any:
+    return _device(place).ready_copy(nbytes)
+
+
+def _give_back() -> None:
+    """What a framework keeps on the device for later: the next meeting may be of other sizes."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class _Stand(Stand):
+    """One whose memory is given back after a meeting."""
+
+    def close(self) -> None:
+        if self._timed.arena:
+            self._timed.arena.close()
 
 
 class _Field:
-    """The contenders of one meeting that came through, each with what samples it, and a row for each of the others."""
+    """The contenders of one meeting that came through, each with what samples it."""
 
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting, self._device = meeting, meeting.place.open()
+    def __init__(self, meeting: Meeting, held: ExitStack) -> None:
+        self._meeting, self._held, self._device = meeting, held, _device(meeting.place)
+        self._began = time.monotonic()
+        self._ends = self._began + meeting.seconds
         self._facts = self._device.facts()
         self._policies = tuple(dict.fromkeys(policy.on(self._facts) for policy in meeting.policies))
-        self._ledger = Ledger(meeting.journal, most_deaths=1)
         self._inputs = _Inputs(meeting.code, meeting.kind)
-        self._copy = self._device.ready_copy(self._inputs.nbytes)
+        self._copy = _copy(meeting.place, self._inputs.nbytes)
         self._samplers: dict[tuple[str, str], Sampler] = {}
-        self._left_out: list[Row] = []
-        if len(self._policies) < len(meeting.policies):
-            self._left_out.append(Row(OURS, "absent", f"no CUDA graph here: {self._facts['no_graph']}", "graph"))
+        self._teller = Teller(meeting.journal)
+        self._teller.meets(self._empty())
 
-    def comparison(self) -> Comparison:
-        code, policy = self._meeting.code, self._policies[0]
-        self._enter_kernel(OURS, code)
-        if not self._samplers:
-            raise MachineError(f"our own {code.instance.name} fails here: {self._left_out[-1].note}")
-        self._samplers[COPY, "eager"] = self._sampler(self._copy, policy)
-        for each in self._meeting.context:
-            self._enter_kernel(f"{OURS} {each.instance.operator}", each)
-        for peer in peers.of(code.instance.operator):
-            self._enter_peer(peer)
-        times = self._race(policy.rounds)
-        rows = (*self._placed(times), *self._left_out)
+    def race(self) -> None:
+        """Everybody enters, and then is timed once a round, in random order."""
+        self._enter_all()
+        rng, samplers = np.random.default_rng(self._meeting.seed), list(self._samplers.values())
+        for turn in range(self._policies[0].rounds):
+            if turn and time.monotonic() > self._ends:
+                return
+            times, states = [0.0] * len(samplers), [State()] * len(samplers)
+            for i in map(int, rng.permutation(len(samplers))):
+                times[i] = samplers[i]()
+                states[i] = self._device.state()
+            self._teller.round(times, states)
+
+    def _empty(self) -> Comparison:
+        code, simulated = self._meeting.code, " simulated" * (self._facts["model"] == SIMULATED)
         return Comparison(
             code.instance.operator,
             code.instance.problem,
@@ -89,82 +156,97 @@ class _Field:
             code.instance.config,
             code.instance.implementation,
             self._facts,
-            policy.name + (" simulated" if self._facts["model"] == SIMULATED else ""),
-            rows,
+            self._policies[0].name + simulated,
+            (),
         )
 
-    def _enter_kernel(self, name: str, code: Code) -> None:
-        """One of ours, once it is right, in each way to launch it."""
-        stand = Stand(self._device, lambda _: self._inputs.arrays)
+    def _enter_all(self) -> None:
+        code = self._meeting.code
+        if len(self._policies) < len(self._meeting.policies):
+            self._out(Row(OURS, "absent", f"no CUDA graph here: {self._facts['no_graph']}", "graph"))
+        wrong = self._enter_kernel(OURS, code)
+        if wrong:
+            raise MachineError(f"our own {code.instance.name} fails here: {wrong}")
+        self._enter(Row(COPY, "roof", self._inputs.moved), self._sampler(self._copy, self._policies[0]))
+        for each in self._meeting.context:
+            self._enter_kernel(f"{OURS} {each.instance.operator}", each)
+        for peer in (*peers.of(code.instance.operator), *self._meeting.guests):
+            self._enter_peer(peer)
+
+    def _enter(self, row: Row, sampler: Sampler) -> None:
+        self._samplers[row.name, row.launch] = sampler
+        self._teller.enters(row)
+
+    def _out(self, row: Row) -> None:
+        self._teller.stays_out(row)
+
+    def _enter_kernel(self, name: str, code: Code) -> str:
+        """One of ours, once it is right, in each way to launch it; what is wrong with it."""
+        stand = _Stand(self._device, lambda _: self._inputs.arrays)
+        self._held.callback(stand.close)
         judged = stand.do(Task(code, self._policies[0], timed=False))
         assert isinstance(judged, Timed), "that is the answer to a task"
         fell = judged.fell
         if fell is not None and fell.fatal:
             raise MachineError(f"our own {code.instance.name} took the device down: {fell.reason}")
         if fell is not None:
-            self._left_out.append(Row(name, "wrong", fell.reason))
-            return
+            self._out(Row(name, "wrong", fell.reason))
+            return fell.reason
         for policy in self._policies:
             timer = stand.timer(code, policy)
-            self._samplers[name, policy.launch] = lambda timer=timer: timer.sample().time_us  # type: ignore[misc]
+            self._enter(Row(name, "ok", "", policy.launch), lambda timer=timer: timer.sample().time_us)  # type: ignore[misc]
+        return ""
 
     def _enter_peer(self, peer: Peer) -> None:
-        if self._ledger.banned(peer.name):
-            self._left_out.append(Row(peer.name, "lost", "it took the process down, or too long"))
+        left_s = self._left_s(peer)
+        if peer.name in self._meeting.lost:
+            self._out(Row(peer.name, "lost", self._meeting.lost[peer.name]))
             return
-        self._ledger.began(peer.name)
+        if left_s <= 0:
+            self._out(Row(peer.name, "untimed", "the time was over before it got ready"))
+            return
+        self._teller.begins(peer.name)
+        faulthandler.dump_traceback_later(min(peer.patience_s, left_s), exit=True)  # whatever it hangs in
         try:
             for launch, sampler in self._peer_samplers(peer):
-                self._samplers[peer.name, launch] = sampler
+                self._enter(Row(peer.name, "ok", peer.note, launch), sampler)
         except AbsentError as error:
-            self._left_out.append(Row(peer.name, "absent", str(error)))
+            self._out(Row(peer.name, "absent", str(error)))
         except WrongError as error:
-            self._left_out.append(Row(peer.name, "wrong", str(error)))
+            self._out(Row(peer.name, "wrong", str(error)))
         except Exception as error:  # a peer may fail in any way, and that is no reason to lose the others
             reached = "graph" if (peer.name, "eager") in self._samplers else "eager"
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0] + self._inputs.line_of(error)
-            self._left_out.append(Row(peer.name, "failed", reason, reached))
+            self._out(Row(peer.name, "failed", _reason(error) + self._inputs.line_of(error), reached))
         self._device.times_us(self._copy, 1, self._policies[0])  # raises where the peer took the device down …
-        self._ledger.ended(peer.name)  # … and then it has not ended
+        faulthandler.cancel_dump_traceback_later()
+        self._teller.ends(peer.name)  # … and then it has not ended
+
+    def _left_s(self, peer: Peer) -> float:
+        """What a peer may take: if that does not suffice, the others have to get ready again, and be timed."""
+        now = time.monotonic()
+        again = 0.0 if peer.name in self._meeting.ready else now - self._began + _RACE_S
+        return self._ends - now - again
 
     def _peer_samplers(self, peer: Peer) -> Iterator[tuple[str, Sampler]]:
         """(way to launch, sampler) of a peer that is right."""
         device = self._device
         if not isinstance(device, GpuDevice):
-            raise AbsentError("peers need a GPU")
+            yield from self._rehearsed(peer)
+            return
         run = peer.prepare(self._inputs.problem, self._inputs.tensors, self._inputs.scalars)
-        if not judged(peer, self._inputs.cases()):
-            raise AbsentError("it takes none of the edge cases, so nothing says that it is right")
+        judged(peer, self._inputs.cases())
         run()
         for policy in self._policies:
             ready = run if policy.launch == "eager" else peers.captured(run)
             yield policy.launch, self._sampler(ready, policy)
 
-    def _race(self, rounds: int) -> Times:
-        """[rounds, contenders] in microseconds: everybody once a round, in random order.
-
-        Rounds that a throttle or another process disturbed are left out, unless that leaves none.
-        """
-        rng, samplers = np.random.default_rng(self._meeting.seed), list(self._samplers.values())
-        times = np.empty((rounds, len(samplers)))
-        states: list[list[State]] = [[] for _ in range(rounds)]
-        for n in range(rounds):
-            for i in rng.permutation(len(samplers)):
-                times[n, i] = samplers[i]()
-                states[n].append(self._device.state())
-        session = usual([state for each in states for state in each])
-        calm = np.array([not any(disturbed(state, session) for state in each) for each in states])
-        return times[calm] if calm.any() else times
-
-    def _placed(self, times: Times) -> list[Row]:
-        """`times` is [rounds, contenders] in microseconds; ours is first."""
-        logs = np.log(times)
-        rows = []
-        for i, (name, launch) in enumerate(self._samplers):
-            ratio = in_units(interval(logs[:, i] - logs[:, 0]))
-            state, note = ("roof", self._inputs.moved) if name == COPY else ("ok", "")
-            rows.append(Row(name, state, note, launch, estimate(times[:, i].tolist()), ratio))
-        return rows
+    def _rehearsed(self, peer: Peer) -> Iterator[tuple[str, Sampler]]:
+        if not isinstance(peer, peers.Rehearsed):
+            raise AbsentError("peers need a GPU")
+        peer.get_ready()
+        ready = _copy(self._meeting.place, int(peer.slower * self._inputs.nbytes))
+        for policy in self._policies:
+            yield policy.launch, self._sampler(ready, policy)
 
     def _sampler(self, ready: Any, policy: MeasurementPolicy) -> Sampler:
         """What as many runs as make a sample have in common."""
@@ -212,21 +294,32 @@ class WrongError(Exception):
 
 
 def judged(peer: Peer, edge_cases: Sequence[Case], device: str = "cuda") -> str:
-    """The largest case that a peer takes; empty for none. Raises WrongError where it comes out wrong."""
+    """The largest case that a peer takes. Raises WrongError where it comes out wrong.
+
+    Raises AbsentError, with what the peer says of the smallest, where it takes none: nothing says that it is right.
+    """
+    refusal = "there is none"
     for case in sorted(edge_cases, key=_elements, reverse=True):
         try:
             outputs = peer.prepare(case.problem, peers.to_torch(case.arrays, device), case.scalars)()
-        except Exception:  # not this shape; perhaps another, and it must take the timed one in any case
+        except Exception as error:  # not this shape; perhaps another, and it must take the timed one in any case
+            refusal = _reason(error)
             continue
         known = case.expected.exact.keys()
         if not outputs or outputs.keys() - known:
             raise WrongError(f"it returns {', '.join(outputs) or 'nothing'}, and {', '.join(known)} can be judged")
         for name, tensor in outputs.items():
-            error = case.expected.error(name, peers.to_numpy(tensor))
-            if not error.ok:
-                raise WrongError(f"{case.name}: {error.reason}")
+            off = case.expected.error(name, peers.to_numpy(tensor))
+            if not off.ok:
+                raise WrongError(f"{case.name}: {off.reason}")
         return case.name
-    return ""
+    raise AbsentError(f"it takes none of the edge cases, so nothing says that it is right: {refusal}")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what somebody else's code says."""
+    said = str(error).partition("\n")[0]
+    return said if isinstance(error, AbsentError) else f"{type(error).__name__}: {said}"
 
 
 def _elements(case: Case) -> int:

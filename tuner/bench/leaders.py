@@ -45,10 +45,11 @@ def _lead(run: Sequence[Comparison | Forecast]) -> str:
 
 
 def _kernels(found: Comparison | Forecast) -> list[tuple[str, float, float]]:
-    """(name, low, high) of each that computes the result: a plain copy is a roof, and no contender."""
+    """(name, low, high) of each that computes the result, launched as ours is: a plain copy is a roof."""
     if isinstance(found, Forecast):
         return [(row.name, row.cost, row.cost) for row in found.rows]
-    return [(row.label, row.time_us.low, row.time_us.high) for row in found.rows if row.time_us and row.state == "ok"]
+    alike = [row for row in found.rows if row.state == "ok" and row.launch == found.rows[0].launch]
+    return [(row.label, row.time_us.low, row.time_us.high) for row in alike if row.time_us]
 
 
 def _span(sizes: Sequence[object]) -> str:

@@ -7,7 +7,7 @@ from tuner.base.result import Fields
 from tuner.bench.comparison import Comparison, spelled
 from tuner.bench.forecast import Forecast
 
-_WORDS = frozenset({"contender", "launch", "state", "note", "config of", "bound by"})
+_WORDS = frozenset({"contender", "state", "note", "config of", "bound by"})
 
 Found = Sequence[Comparison | Forecast]  # all of one kind
 

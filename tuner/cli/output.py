@@ -26,6 +26,9 @@ def literal(text: str) -> str:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON to stdout instead of tables")]
 GpuOption = Annotated[str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …")]
+CheckSecondsOption = Annotated[
+    float, typer.Option("--check-seconds", metavar="N", min=1, help="the longest that checking a config may take")
+]
 DbOption = Annotated[
     str | None, typer.Option("--db", help=literal("database file or URL [default: $TUNER_DB, or the user's]"))
 ]

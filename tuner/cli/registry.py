@@ -13,7 +13,7 @@ from tuner.cli.output import ending, guarded
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the function `body` of its module in `tuner.cli.commands`, and a line about it.
+    """A command: the function `body` of its module in `tuner.cli.commands`, which has its name, and a line about it.
 
     `per_operator` ones have a command of their own for each operator, with its problem's fields for options.
     """
@@ -22,11 +22,12 @@ class Command:
     body: str
     help: str
     per_operator: bool = False
+    module: str = ""  # where the name is a word of Python
 
     def load(self) -> Any:
         """The command itself, ready to run."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        body = getattr(import_module(f"tuner.cli.commands.{self.name}"), self.body)
+        body = getattr(import_module(f"tuner.cli.commands.{self.module or self.name}"), self.body)
         if not self.per_operator:
             app.command(self.name, help=self.help)(guarded(body))
             return get_command(app)
@@ -43,6 +44,7 @@ COMMANDS = (  # those first that are needed first
     Command("bench", "bench_command", "Race our best against peers, or predict for a GPU.", True),
     Command("doctor", "doctor", "Say what works here and what to install."),
     Command("export", "export_command", "Write the attempts at a problem as T4, for other tuners.", True),
+    Command("import", "import_kernel", "Make an operator of a Kernel Tuner script or T1 file.", module="import_kernel"),
     Command("inspect", "inspect_command", "Compile a config and print what it uses.", True),
     Command("new", "new", "Write a small operator of your own to start from."),
     Command("operators", "list_operators", "List the operators, or say all about one."),

@@ -7,6 +7,7 @@ from functools import cached_property
 from hashlib import sha256
 
 from tuner.compiler.sass import decode as sass
+from tuner.compiler.source import symbols
 from tuner.compiler.toolkit import Options, Toolkit
 from tuner.compiler.usage import Usage, parse_log
 
@@ -16,6 +17,7 @@ _CLUSTER = 0x3D  # of __cluster_dims__
 _WITH_VALUE = 4  # attribute format: a 16-bit size and that many bytes; other formats have their value in the header
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")  # a row of .symtab
 _NOBITS = 8  # a section that takes no room in the file: uninitialised memory
 
 
@@ -35,6 +37,7 @@ class Cubin:
     toolkit: Toolkit
     compile_seconds: float = field(default=0.0, compare=False)
     log: str = field(default="", repr=False, compare=False)
+    ptx: str = field(default="", repr=False, compare=False)  # what ptxas made it of; empty where nobody kept it
 
     @cached_property
     def sass_digest(self) -> str:
@@ -59,7 +62,7 @@ class Cubin:
     def disassemble(self, entry: str) -> str:
         """SASS as text. Raises MachineError where nvdisasm is not installed."""
         self.code(entry)
-        return self._listing[entry]
+        return self._listing[self.symbol(entry)]
 
     @cached_property
     def _listing(self) -> Mapping[str, str]:
@@ -73,10 +76,21 @@ class Cubin:
         """Machine code of a kernel."""
         if entry not in self.entries:
             raise KeyError(f"no kernel {entry!r} in this cubin (it has {', '.join(self.entries)})")
-        return self._sections[f".text.{entry}"].data
+        return self._sections[f".text.{self.symbol(entry)}"].data
+
+    def symbol(self, entry: str) -> str:
+        """What the machine code calls a kernel."""
+        return self.symbols.get(entry, entry)
+
+    @cached_property
+    def symbols(self) -> Mapping[str, str]:
+        """What it calls kernels that C++ names otherwise: instances of templates, and what is not extern "C"."""
+        return symbols(self.log)
 
 
-def read(image: bytes, log: str, options: Options, toolkit: Toolkit, compile_seconds: float = 0.0) -> Cubin:
+def read(
+    image: bytes, log: str, options: Options, toolkit: Toolkit, compile_seconds: float = 0.0, ptx: str = ""
+) -> Cubin:
     """The Cubin of a compiler's output: an ELF file, and a log of `--ptxas-options=-v`.
 
     Raises ValueError when the two do not belong together.
@@ -86,8 +100,9 @@ def read(image: bytes, log: str, options: Options, toolkit: Toolkit, compile_sec
     kernels = [name.removeprefix(".nv.info.") for name in found if name.startswith(".nv.info.")]
     if missing := sorted(set(kernels) - set(logged)):
         raise ValueError(f"the log tells no usage of {', '.join(missing)}")
-    entries = {name: _with_elf(logged[name], name, found) for name in kernels}
-    return Cubin(image, entries, options, toolkit, compile_seconds, log)
+    called = {symbol: expression for expression, symbol in symbols(log).items()}
+    entries = {called.get(name, name): _with_elf(logged[name], name, found) for name in kernels}
+    return Cubin(image, entries, options, toolkit, compile_seconds, log, ptx)
 
 
 def _with_elf(usage: Usage, entry: str, found: Mapping[str, Section]) -> Usage:
@@ -138,6 +153,14 @@ def _sections(image: bytes) -> dict[str, Section]:
         data = b"" if each[1] == _NOBITS else _content(image, each)
         found[names[each[0] : names.index(b"\0", each[0])].decode()] = Section(each[5], data)
     return found
+
+
+def symbol_sizes(image: bytes) -> Mapping[str, int]:
+    """Bytes of each named object of an ELF file: what a `__constant__` symbol has room for."""
+    found = sections(image)
+    table, names = (found[each].data for each in (".symtab", ".strtab"))
+    rows = (_SYMBOL.unpack_from(table, at) for at in range(0, len(table), _SYMBOL.size))
+    return {names[at : names.index(b"\0", at)].decode(): size for at, *_, size in rows if at}
 
 
 def _content(image: bytes, header: tuple[int, ...]) -> bytes:

@@ -1,7 +1,10 @@
 """CUDA source to cubin on a machine without a GPU: NVRTC, a cache, and a pool of processes."""
 
+import base64
 import re
 import time
+import warnings
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +19,7 @@ from tuner.compiler import headers as nvrtc_headers
 from tuner.compiler import nvrtc_library
 from tuner.compiler.cubin import Cubin, read
 from tuner.compiler.nvrtc_library import INSTALL, NvrtcError, Program
-from tuner.compiler.source import Source
+from tuner.compiler.source import Source, symbol_lines
 from tuner.compiler.toolkit import Options, Toolkit
 from tuner.errors import MachineError, UsageError
 
@@ -30,7 +33,7 @@ _LACKING = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _OLDEST = (12, 3)  # the first that has __builtin_bit_cast
 # The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
 # branches that diverge are nested (release notes of CUDA 13.3).
-_MENDED = (13, 3)
+_FAULTY, _MENDED = (12, 8), (13, 3)
 _PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
 
 
@@ -52,9 +55,28 @@ def arches() -> tuple[str, ...]:
     return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in known)
 
 
+class CompilerWarning(UserWarning):
+    """The compiler that was found is known to make wrong code of some right kernels."""
+
+
+def faulty(version: tuple[int, int] | None = None) -> bool:
+    """Whether ptxas of a version, by default of the library here, makes wrong code of right kernels, as far as its
+    makers have told."""
+    return _FAULTY <= (version or nvrtc_library.version()) < _MENDED
+
+
 def mended() -> bool:
-    """Whether ptxas is free of faults that make wrong code of right kernels, as far as its makers have told."""
+    """Whether it is free of what is known; before the faulty ones, other faults were."""
     return nvrtc_library.version() >= _MENDED
+
+
+@cache
+def _warn_of_faults() -> None:
+    """Once a process, when it is about to compile."""
+    if faulty():
+        found = f"{toolkit()} at {library()}"
+        text = f"{found} has a ptxas that miscompiles some right kernels: `tuner doctor` says what to do"
+        warnings.warn(text, CompilerWarning, stacklevel=2)
 
 
 def library() -> str:
@@ -72,6 +94,7 @@ def compile(source: Source, options: Options, cache: Cache | None = None) -> Cub
     key = _key(source, options)
     if cache and (known := _cached(cache, key, options)):
         return known
+    _warn_of_faults()
     outcome = _compile(source, options)
     if cache:
         cache.put(key, _entry(outcome))
@@ -113,7 +136,7 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
     flags = tuple(flag.replace("-arch=sm_", "-arch=compute_") for flag in options.flags)
     try:
         with _compiled(source, flags) as program:
-            text = program.ptx()
+            text = _ptx(program, source)
     except _RefusedError as refusal:
         return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
     if cache:
@@ -176,6 +199,7 @@ class _Batch:
                 self._known.append((position, _verdict(known)))
             else:
                 self._waiting[key] = [position]
+                _warn_of_faults()
                 yield key, source, options
 
     def known(self) -> Iterator[tuple[int, Cubin | Failed]]:
@@ -206,10 +230,10 @@ def _compile_job(job: _Job) -> Cubin | Failed:
 def _compile(source: Source, options: Options) -> Cubin | Failed:
     started = time.perf_counter()
     try:
-        image, log = _invoke(source, options.flags)
+        image, log, text = _invoke(source, options.flags)
     except _RefusedError as refusal:
         return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
-    cubin = read(image, log, options, toolkit(), time.perf_counter() - started)
+    cubin = read(image, log, options, toolkit(), time.perf_counter() - started, text)
     if missing := [name for name in source.entries if name not in cubin.entries]:
         reason = f'the source defines no kernel {missing[0]} (it needs extern "C" __global__)'
         return Failed(Stage.COMPILE, reason, log)
@@ -224,10 +248,21 @@ class _RefusedError(Exception):
         self.log = log
 
 
-def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str]:
-    """(cubin, log) of one compilation."""
+def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str, str]:
+    """(cubin, log, PTX) of one compilation."""
     with _compiled(source, flags) as program:
-        return program.cubin(), program.log()
+        log = "\n".join((program.log(), *symbol_lines(_symbols(program, source))))
+        return program.cubin(), log, _ptx(program, source).decode()
+
+
+def _ptx(program: Program, source: Source) -> bytes:
+    """With the names of entries that C++ has to name, as comments."""
+    return program.ptx() + "".join(f"\n// {line}" for line in symbol_lines(_symbols(program, source))).encode()
+
+
+def _symbols(program: Program, source: Source) -> dict[str, str]:
+    """What the machine code calls the entries that C++ has to name."""
+    return {expression: program.symbol(expression) for expression in source.expressions}
 
 
 @contextmanager
@@ -236,7 +271,9 @@ def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
     headers = (*source.headers, *nvrtc_headers.supplied(source))
     with nvrtc_library.program(source.text, headers) as program:
         try:
-            program.compile((*flags, *nvrtc_headers.flags(source)))
+            for expression in source.expressions:
+                program.name(expression)
+            program.compile((*flags, *source.flags, *nvrtc_headers.flags(source)))
             yield program
         except NvrtcError as error:
             raise _translated(error, program.log(), flags) from error
@@ -266,6 +303,9 @@ def _too_new(flags: tuple[str, ...]) -> bool:
 def _first_error(log: str) -> str:
     found = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
     first = (found[0] if found else log.partition("\n")[0]).strip()
+    if first.startswith("__nv_name_map"):  # of name expressions
+        undefined = re.search(r'"([^"]+)" is undefined', first)
+        return f"the source defines no kernel {undefined[1] if undefined else 'of the name that is launched'}: {first}"
     lacking = _LACKING.search(first)
     return f"{first}: {nvrtc_headers.advice(lacking[1])}" if lacking else first
 
@@ -273,7 +313,8 @@ def _first_error(log: str) -> str:
 def _entry(outcome: Cubin | Failed) -> Entry:
     if isinstance(outcome, Failed):
         return Entry(b"", {"reason": outcome.reason, "log": outcome.log})
-    return Entry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds})
+    packed = base64.b64encode(zlib.compress(outcome.ptx.encode(), 1)).decode()
+    return Entry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds, "ptx": packed})
 
 
 def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
@@ -287,7 +328,8 @@ def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
 
 def _cubin(entry: Entry, options: Options, compiler: Toolkit) -> Cubin:
     about = entry.metadata
-    return read(entry.data, str(about["log"]), options, compiler, float(about["compile_seconds"]))
+    text = zlib.decompress(base64.b64decode(str(about["ptx"]))).decode() if "ptx" in about else ""
+    return read(entry.data, str(about["log"]), options, compiler, float(about["compile_seconds"]), text)
 
 
 def _verdict(outcome: _Outcome) -> Cubin | Failed:

@@ -4,14 +4,19 @@ Importing CuPy for them takes a quarter of a second. cuda.bindings takes 20 ms a
 process that compiles (`python -X importtime -c 'import cuda.bindings.nvrtc'`).
 """
 
+import ctypes
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from tuner.errors import MachineError
 
+VARIABLE = "TUNER_NVRTC"  # names the file of a library to be used instead of the one that would be found
+_BUILTINS = "libnvrtc-builtins.so.*"
 INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12]; [cuda13-local] with a CUDA toolkit that CUDA_PATH names)"
 
 
@@ -28,6 +33,14 @@ class Program:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
+
+    def name(self, expression: str) -> None:
+        """To be called before `compile`, which makes what C++ calls so; `symbol` tells its name in the machine code."""
+        _given(_library().functions.nvrtcAddNameExpression(self._handle, expression.encode()))
+
+    def symbol(self, expression: str) -> str:
+        found: bytes = _given(_library().functions.nvrtcGetLoweredName(self._handle, expression.encode()))
+        return found.decode()
 
     def compile(self, flags: Sequence[str]) -> None:
         """Raises NvrtcError; then the log says why."""
@@ -86,13 +99,36 @@ class _Library(NamedTuple):
 def _library() -> _Library:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
+    named = os.environ.get(VARIABLE)
+    if named:
+        _load(Path(named))
     try:
         path = str(load_nvidia_dynamic_lib("nvrtc").abs_path)  # by which cuda.bindings finds the same one
         from cuda.bindings import nvrtc
     except (RuntimeError, ImportError) as error:
         why = str(error).partition(",")[0]
         raise MachineError(f"compiling needs the NVRTC library ({why}): {INSTALL}") from error
+    if named and not Path(path).samefile(named):
+        raise MachineError(
+            f"{VARIABLE} names {named}, but {path} is used: the file is no libnvrtc.so.12 or .13, or other code of "
+            "this process loaded one before: compile first"
+        )
     return _Library(nvrtc, path)
+
+
+def _load(library: Path) -> None:
+    """Load a library with its built-in functions: what a process holds, cuda.pathfinder takes before it searches, and
+    NVRTC before it does. Raises MachineError for what is no such pair."""
+    give = f"give {VARIABLE} the path of libnvrtc.so.13 or .12 in a CUDA toolkit or wheel"
+    beside = sorted({each for folder in (library, library.resolve()) for each in folder.parent.glob(_BUILTINS)})
+    if not library.is_file() or not beside:
+        lacks = f"has no {_BUILTINS} beside it" if library.is_file() else "is no file"
+        raise MachineError(f"{VARIABLE}={library} {lacks}: {give}")
+    try:
+        for each in (*beside, library):
+            ctypes.CDLL(str(each), mode=os.RTLD_NOW)
+    except OSError as error:
+        raise MachineError(f"{VARIABLE}={library} cannot be loaded ({error}): {give}") from error
 
 
 def _given(answer: tuple[Any, ...]) -> Any:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -21,6 +21,8 @@ from tuner.spec.plan import Plan
 from tuner.spec.problem import extents, to_fields
 
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TEXTURE = re.compile(r"\b(?:texture\s*<|cudaTextureObject_t\b|tex[123]D\w*\s*\()")
 _PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
 _OURS = (
     "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
@@ -42,7 +44,23 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
     if (foreign := next((each for each in includes(text) if not each.quoted), None)) and not on_ptx:
         raise TemplateError(f"{folder.name}/{name}: #include <{foreign.name}>: {_OURS}")
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
-    return Source(entries, text, headers(text, folder, target, passing=on_ptx), target)
+    reached = headers(text, folder, target, passing=on_ptx)
+    code = "\n".join((text, *(each for _, each in reached)))
+    for each in instance.operator.constants:
+        if not re.search(rf"\b{each.name}\b", code):
+            raise TemplateError(f"{folder.name}/{name} has no __constant__ symbol {each.name}, which an argument fills")
+    if found := _TEXTURE.search(text) or _TEXTURE.search(_own(reached)):
+        raise TemplateError(f"{folder.name}/{name} reads a texture ({found[0]}): read the array, const or by __ldg")
+    unbounded = target == "cuda" and "__launch_bounds__" not in _COMMENT.sub("", text) + _own(reached)
+    threads = max(each.block_threads for each in plan.launches) if unbounded else 0
+    filled = tuple(argument.name for argument in instance.operator.constants)
+    return Source(entries, text, reached, target, threads, filled)
+
+
+@lru_cache(maxsize=256)
+def _own(reached: tuple[tuple[str, str], ...]) -> str:
+    """The code of an operator's own headers: primitives have no kernels."""
+    return "\n".join(_COMMENT.sub("", text) for name, text in reached if not (PRIMITIVES / name).is_file())
 
 
 def template_name(implementation: Implementation[Any, Any]) -> str:

@@ -1,12 +1,14 @@
 """A rendered translation unit with every header it reaches: all that decides what a compiler sees."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Literal, NamedTuple
 
 Target = Literal["cuda", "host"]
+_NAMED = re.compile(r"^(?:// )?name expression (.+) is (\S+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">].*\n?', re.MULTILINE)
 
 
@@ -29,6 +31,21 @@ def without_includes(text: str) -> str:
     return _INCLUDE.sub("", text)
 
 
+def _is_plain(entry: str, text: str) -> bool:
+    """Whether the text says so: a compiler that is asked needlessly gives the name itself."""
+    return bool(re.search(rf'\bextern\s*"C"[^;{{}}]*\b{re.escape(entry)}\s*\(', text))
+
+
+def symbol_lines(symbols: Mapping[str, str]) -> tuple[str, ...]:
+    """How a log, or a text of PTX, carries what the machine code calls kernels that C++ names otherwise."""
+    return tuple(f"name expression {expression} is {symbol}" for expression, symbol in symbols.items())
+
+
+def symbols(text: str) -> dict[str, str]:
+    """The symbols that `symbol_lines` left in a text, by what C++ calls them."""
+    return {found[1]: found[2] for found in _NAMED.finditer(text)}
+
+
 @dataclass(frozen=True)
 class Source:
     """CUDA C++ for one compiler: `cuda` goes to NVRTC, `host` to g++ and the emulator.
@@ -37,10 +54,22 @@ class Source:
     and a source travels to a worker process as one value.
     """
 
-    entries: tuple[str, ...]  # the extern "C" kernels
+    entries: tuple[str, ...]  # the kernels: extern "C" ones, or name expressions of C++
     text: str
     headers: tuple[tuple[str, str], ...]
     target: Target
+    threads: int = 0  # of the largest block, where no kernel says it by __launch_bounds__
+    constants: tuple[str, ...] = ()  # `__constant__` symbols that launches fill
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a compiler is told of it: ptxas shares out registers by the block."""
+        return (f"--ptxas-options=--maxntid={self.threads}",) if self.threads else ()
+
+    @cached_property
+    def expressions(self) -> tuple[str, ...]:
+        """The entries whose symbols only the compiler knows: of templates, namespaces, and without extern "C"."""
+        return tuple(entry for entry in self.entries if not _is_plain(entry, self.text))
 
     @cached_property
     def foreign(self) -> tuple[str, ...]:
@@ -52,5 +81,12 @@ class Source:
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that change with any byte the compiler would see."""
-        parts = [self.target, *self.entries, self.text, *(f"{name}\0{text}" for name, text in self.headers)]
+        parts = [
+            self.target,
+            *self.flags,
+            *self.constants,
+            *self.entries,
+            self.text,
+            *(f"{name}\0{text}" for name, text in self.headers),
+        ]
         return sha256("\0".join(parts).encode()).hexdigest()[:16]

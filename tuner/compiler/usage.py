@@ -76,8 +76,8 @@ def occupancy(usage: Usage, launch: Launch, arch: Arch) -> Occupancy:
         return Occupancy(0, f"__cluster_dims__ says {usage.cluster} CTAs, the launch {launch.cluster}")
     fits = {
         "shared memory": _by_smem(usage.static_shared + launch.smem_bytes, arch),
-        "registers": _by_registers(usage, launch.threads, arch),
-        "threads": _by_threads(usage, launch.threads, arch),
+        "registers": _by_registers(usage, launch.block_threads, arch),
+        "threads": _by_threads(usage, launch.block_threads, arch),
         "CTA slots": arch.ctas_per_sm,
     }
     if launch.tensor_columns:

@@ -4,8 +4,8 @@ A framework is never imported here: where its arrays are, it is loaded already.
 """
 
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -50,6 +50,9 @@ class Framework(Protocol):
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
         """A new array in C order."""
 
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
+        """`empty` again and again, where the place is the current device."""
+
     def put(self, array: Any, value: Any) -> None:
         """Set all elements of an array to a number, or to those of another array, on the current stream."""
 
@@ -81,6 +84,9 @@ class _NumPy:
 
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:  # noqa: ARG002
         return np.empty(shape, dtype.numpy)
+
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
+        return partial(self.empty, shape, dtype, place)
 
     def put(self, array: Any, value: Any) -> None:
         array[...] = value
@@ -115,6 +121,9 @@ class _CuPy:
         cupy = _loaded("cupy")
         with cupy.cuda.Device(place):
             return cupy.empty(shape, dtype.numpy)
+
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:  # noqa: ARG002
+        return partial(_loaded("cupy").empty, shape, dtype.numpy)
 
     def put(self, array: Any, value: Any) -> None:
         with _loaded("cupy").cuda.Device(array.data.device_id):
@@ -153,9 +162,12 @@ class _Torch:
         return tuple(stride * facts.dtype.itemsize for stride in facts.strides)
 
     def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
+        return self.maker(shape, dtype, place)()
+
+    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
         torch = _loaded("torch")
         device = torch.device("cpu") if place == CPU else torch.device("cuda", place)
-        return torch.empty(tuple(shape), dtype=getattr(torch, dtype.numpy.name), device=device)
+        return partial(torch.empty, tuple(shape), dtype=getattr(torch, dtype.numpy.name), device=device)
 
     def put(self, array: Any, value: Any) -> None:
         array[...] = value
@@ -191,7 +203,7 @@ _frameworks: dict[type, Framework | None] = {}
 
 def _framework_of(kind: type) -> Framework | None:
     for base in kind.__mro__:
-        root = base.__module__.partition(".")[0]
+        root = _root(base)
         if (root, base.__name__) in {("numpy", "ndarray"), ("cupy", "ndarray"), ("torch", "Tensor")}:
             return FRAMEWORKS[root]
     return None
@@ -199,6 +211,8 @@ def _framework_of(kind: type) -> Framework | None:
 
 def foreign_place(name: str, array: Any) -> int:
     """Where an array of another framework is: CPU, or a CUDA ordinal. Raises InputError for what is no array."""
+    if _root(type(array)) == "jax":  # arrays are jaxlib's
+        raise InputError(f"{name} is traced by JAX, in jit, grad or vmap: call the function of tuner.jax there")
     if hasattr(array, "__dlpack_device__"):
         kind, ordinal = array.__dlpack_device__()
         if int(kind) in _DLPACK_CPU:
@@ -220,6 +234,18 @@ def adopt(name: str, array: Any) -> Array:
         return np.asarray(array) if hasattr(array, "__array__") else np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError) as error:
         raise InputError(f"{name}: NumPy cannot read this {type(array).__qualname__} ({error})") from error
+
+
+def handed_back(outputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Outputs of a call on foreign arrays: as JAX's where those are, else of the framework that adopted them."""
+    if "jaxlib" not in {_root(type(each)) for each in given.values()}:
+        return outputs
+    numpy = _loaded("jax").numpy
+    return tuple(numpy.asarray(each) if isinstance(each, np.ndarray) else numpy.from_dlpack(each) for each in outputs)
+
+
+def _root(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 _DLPACK_CPU = {1, 3}  # kDLCPU, kDLCUDAHost

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
+from tuner.compiler.standalone.sizes import remembers
 from tuner.dispatcher.arrays import ALIGNMENT, FRAMEWORKS, Facts
 from tuner.errors import InputError, TemplateError, UsageError
 from tuner.spec.argument import Argument, Role
@@ -210,7 +211,7 @@ def _spelled(view: _View) -> str:
 
 def _coerced(name: str, value: Any, kind: Any) -> Any:
     """A static given by the caller as its field's type: a NumPy bool or 1 for True, so that equal is identical."""
-    if isinstance(value, kind) and type(value) is kind:
+    if isinstance(value, kind) and (type(value) is kind or remembers(value)):
         return value
     try:
         converted = kind(value)

@@ -12,8 +12,9 @@ from tuner.dispatcher import arrays, choice
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
 from tuner.dispatcher.choice import Choice, Explanation
-from tuner.dispatcher.kernels import Kernels, PreparedCall, idle
-from tuner.dispatcher.untuned import Miss, Tally, Untuned
+from tuner.dispatcher.kernels import Kernels, idle
+from tuner.dispatcher.lengths import Kinds, Lengths, Ready
+from tuner.dispatcher.untuned import Miss, Untuned
 from tuner.errors import InputError, TemplateError, UsageError
 from tuner.machines import gpu
 from tuner.spec.operator import Operator, Request
@@ -34,7 +35,8 @@ class Dispatcher:
     def __init__(self, snapshot: Snapshot, assumed: tuple[GPU, ...] = (), *, strict: bool = False) -> None:
         self._snapshot, self._assumed = snapshot, assumed or choice.any_gpu()
         self._untuned, self._kernels = Untuned(strict=strict), Kernels()
-        self._prepared: dict[object, tuple[PreparedCall, Tally | None]] = {}
+        self._prepared: dict[object, Ready] = {}
+        self._kinds = Kinds()
         self._preparing = threading.Lock()
 
     @classmethod
@@ -59,6 +61,8 @@ class Dispatcher:
         if tally is not None:
             tally.add()
         outputs = run(given, request.scalars)
+        if given is not request.arrays:
+            outputs = arrays.handed_back(outputs, request.arrays)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def explain(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
@@ -96,24 +100,43 @@ class Dispatcher:
 
     def _prepare(
         self, key: object, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None
-    ) -> tuple[PreparedCall, Tally | None]:
+    ) -> Ready:
+        kind = self._kinds.kind(operator, request, facts, device)
+        alike = self._kinds.find(kind)
+        if alike and (ready := alike.ready(request, facts, self._untuned)):
+            return self._remembered(key, ready)
         place, binding = _place(facts, device), bind(operator, request, facts)
-        framework = next(iter(facts.values())).framework
         with self._preparing:
-            if key not in self._prepared:
-                if len(self._prepared) >= _REMEMBERED:
-                    self._prepared.clear()
-                self._prepared[key] = self._loaded(operator, binding, framework, place)
-            return self._prepared[key]
+            if found := self._prepared.get(key):
+                return found
+            return self._remembered(key, self._loaded(operator, request, facts, binding, place, kind))
+
+    def _remembered(self, key: object, ready: Ready) -> Ready:
+        if len(self._prepared) >= _REMEMBERED:
+            self._prepared.clear()
+        return self._prepared.setdefault(key, ready)
 
     def _loaded(
-        self, operator: Operator[Any], binding: Binding, framework: str, place: int
-    ) -> tuple[PreparedCall, Tally | None]:
+        self,
+        operator: Operator[Any],
+        request: Request,
+        facts: Mapping[str, Facts],
+        binding: Binding,
+        place: int,
+        kind: object,
+    ) -> Ready:
+        framework, problem = next(iter(facts.values())).framework, binding.problem
         if binding.hollow:
             return idle(operator, binding, framework, place), None
-        chosen = self._choose(operator, binding.problem, place)
+        chosen = self._choose(operator, problem, place)
         tally = None if chosen.record else self._untuned.tally(chosen)
-        return self._kernels.load(chosen, binding, framework, place), tally
+        kernel = self._kernels.load(chosen, framework, place)
+        numbers = kernel.numbers(chosen.instance, binding)
+        if alike := self._kinds.find(kind):  # from the second call on: many programs have but one length
+            alike.learn(request, facts, problem, chosen, kernel, numbers)
+        else:
+            self._kinds.add(kind, Lengths(operator, request, facts, self._gpus(place), self._snapshot, problem))
+        return kernel.ready(numbers), tally
 
     def _choose(self, operator: Operator[Any], problem: Any, place: int) -> Choice:
         return choice.choose(operator, problem, self._gpus(place), self._snapshot)
@@ -140,6 +163,8 @@ def _problem(operator: Operator[Any], given: Mapping[str, Any]) -> Any:
         raise InputError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
     try:
         return from_fields(operator.problem, given)
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{operator.name}: no problem has the fields {dict(given)}: {error}") from error
 

@@ -1,7 +1,8 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tuner import operators
@@ -9,16 +10,18 @@ from tuner.arch import ARCHES, GPU, Arch, gpu
 from tuner.base.canonical import decode
 from tuner.base.result import Fields, TuningRecord, spelled
 from tuner.compiler.render import render
-from tuner.errors import TemplateError, UsageError
+from tuner.errors import TemplateError, TunerError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
-from tuner.spec.problem import statics, to_fields
+from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.telling import search_command
 from tuner.store.read import arch_of
 from tuner.store.records import Candidate, Match, Query, Snapshot
 
 _TOLD = 8  # records that a text names among those passed over
+_DIGITS, _EXACT = 3, 64  # of sizes for which defaults are chosen
+Sizes = tuple[int, ...]  # the extents of a problem, in order
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,18 @@ class Choice:
     gpu: GPU
     record: TuningRecord | None  # None: the config is the implementation's default
     why: str
+    foreign: bool = True  # found elsewhere: by a record of another problem or arch, or of a round size
+
+    def at(self, problem: Any) -> "Choice":
+        """The same for another problem."""
+        return replace(self, instance=self.instance.at(problem))
+
+    def fits(self, problem: Any) -> bool:
+        """Whether it serves a problem: what was found elsewhere has to be one of its own space."""
+        implementation, arch = self.instance.implementation, self.gpu.arch
+        if implementation.refusal(problem, arch) is not None:
+            return False
+        return not self.foreign or implementation.space(problem, arch).refusal(self.instance.config) is None
 
     @property
     def command(self) -> str:
@@ -91,8 +106,28 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
     """
     plain = to_fields(problem)
     found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), fresh))]
-    served = (_served(operator, problem, each, match, snapshot) for match, each in sorted(found, key=_nearest))
+    nearest_first = sorted(found, key=lambda each: _nearest(each[0].record, each[0].distance, each[1]))
+    served = (_served(operator, problem, each, match, snapshot) for match, each in nearest_first)
     return next(filter(None, served), None) or _default(operator, problem, gpus)
+
+
+class Records:
+    """The records that could serve problems with one problem's static fields over `gpus`."""
+
+    def __init__(self, operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> None:
+        nearby = ((snapshot.nearby(_query(operator, to_fields(problem), each), fresh), each) for each in gpus)
+        self._nearby = [(records, each) for records, each in nearby if records]
+
+    def nearest(self, sizes: Mapping[str, int]) -> tuple[TuningRecord, GPU, bool] | None:
+        """What `choose` would like to run for a problem of these extents: the record, for which GPU, and whether it is
+        foreign; None without any."""
+        if not self._nearby:
+            return None
+        found = [(*near, each) for records, each in self._nearby if (near := records.nearest(sizes))]
+        if not found:
+            return None
+        record, distance, target = found[0] if len(found) == 1 else min(found, key=lambda each: _nearest(*each))
+        return record, target, _foreign(record, distance, target)
 
 
 def fresh(record: TuningRecord) -> bool:
@@ -144,6 +179,39 @@ def nothing(operator: Operator[Any], problem: Any, hollow: Mapping[str, int]) ->
 
 
 def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
+    """That of the first of the problem's round sizes whose config is one of its own space, else its own."""
+    sizes = tuple(getattr(problem, name) for name in extents(operator.problem))
+    near = (typical(operator, problem, each, gpus) for each in round_sizes(sizes))
+    found = next((each.at(problem) for each in near if each and each.fits(problem)), None)
+    return found or _best_default(operator, problem, gpus)
+
+
+def round_sizes(sizes: Sizes) -> Iterator[Sizes]:
+    """Sizes for which defaults are chosen, in this order: lengths that are nearly equal then have one choice.
+
+    Rounded up to three binary digits; and so only above 64, where most are lengths and no numbers of heads.
+    """
+    coarse = tuple(map(_rounded, sizes))
+    yield coarse
+    yield tuple(size if size <= _EXACT else up for size, up in zip(sizes, coarse, strict=True))
+
+
+@lru_cache(maxsize=1 << 16)
+def _rounded(size: int) -> int:
+    step: int = 1 << max(size.bit_length() - _DIGITS, 0)
+    return -(-size // step) * step
+
+
+def typical(operator: Operator[Any], problem: Any, sizes: Sizes, gpus: Sequence[GPU]) -> Choice | None:
+    """The default of a problem like this one with other sizes; None where that is no problem, or none serves it."""
+    try:
+        alike = replace(problem, **dict(zip(extents(operator.problem), sizes, strict=True)))
+        return replace(_best_default(operator, alike, gpus), foreign=True)
+    except (TunerError, ArithmeticError, TypeError, ValueError):
+        return None
+
+
+def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
     """The default config that is predicted to be best, on the first GPU for which there is one."""
     known = [each for each in operators.implementations(operator.name) if not each.unproven]
     reasons: dict[str, str] = {}
@@ -153,16 +221,15 @@ def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choi
         if serving:
             defaults = [Instance.default(operator, each, problem, target.arch) for each in serving]
             best = min(defaults, key=lambda each: uncompiled(each.plan(), each.work(target), target).cost)
-            return Choice(best, target, None, "no record serves it: the default config")
+            return Choice(best, target, None, "no record serves it: the default config", foreign=False)
         reasons |= {name: why for name, why in refusals.items() if why}
     spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
 
 
-def _nearest(found: tuple[Match, GPU]) -> tuple[float, bool]:
+def _nearest(record: TuningRecord, distance: float, target: GPU) -> tuple[float, bool]:
     """Nearer problems first, and a record's own arch before another of its family."""
-    match, target = found
-    return match.distance, arch_of(match.record.identity.gpu) != target.arch.name
+    return distance, arch_of(record.identity.gpu) != target.arch.name
 
 
 def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
@@ -175,13 +242,14 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
 
 def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
     """A record as a choice; None where its implementation refuses the problem, or another's config does not fit."""
-    instance = _recorded(match.record).at(problem)
-    if instance.implementation.refusal(problem, target.arch) is not None:
-        return None
-    foreign = match.distance or arch_of(match.record.identity.gpu) != target.arch.name
-    if foreign and not _offered(instance, target.arch):
-        return None
-    return Choice(instance, target, match.record, f"record of {match.why}")
+    foreign = _foreign(match.record, match.distance, target)
+    found = Choice(_recorded(match.record), target, match.record, f"record of {match.why}", foreign)
+    return found.at(problem) if found.fits(problem) else None
+
+
+def _foreign(record: TuningRecord, distance: float, target: GPU) -> bool:
+    """Whether it is of another problem, or arch."""
+    return distance > 0 or arch_of(record.identity.gpu) != target.arch.name
 
 
 def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:

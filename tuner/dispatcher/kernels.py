@@ -1,7 +1,7 @@
 """Choices compiled, each machine code once a process, and loaded for the arrays of a call."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.base.cache import Cache, cache_dir
 from tuner.base.result import Failed
@@ -18,6 +18,7 @@ from tuner.errors import MachineError, TemplateError
 from tuner.machines import emulator
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
+from tuner.spec.plan import Plan
 from tuner.spec.problem import canonical, statics
 from tuner.spec.telling import telling
 
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 PreparedCall = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
 """(arrays by argument, scalars that the caller gives) → the outputs in the operator's order."""
+
+
+class Kernel(NamedTuple):
+    """A config's kernel at a place, for arrays of any sizes: what a call needs of them, and the call for that."""
+
+    numbers: Callable[[Instance, Binding], Any]  # follows from sizes alone
+    ready: Callable[[Any], PreparedCall]
 
 
 class Kernels:
@@ -45,21 +53,22 @@ class Kernels:
         else:
             nvrtc.keep(*self._make(choice), Cache.of("cubin"))
 
-    def load(self, choice: Choice, binding: Binding, framework: str, place: int) -> PreparedCall:
-        """A choice, ready for arrays of a framework at a place.
+    def load(self, choice: Choice, framework: str, place: int) -> Kernel:
+        """A choice's kernel for arrays of a framework at a place, whatever their sizes.
 
         Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
         """
-        instance, arrays = choice.instance, FRAMEWORKS[framework]
-        operator, plan = instance.operator, instance.at(binding.problem).plan()
-        if place == CPU and instance.implementation.checked_on == "ptx":
+        arrays, operator = FRAMEWORKS[framework], choice.instance.operator
+        if place == CPU and choice.instance.implementation.checked_on == "ptx":
             from tuner.dispatcher import on_ptx  # all of a machine that few programs need
 
-            return on_ptx.PtxKernel(instance.at(binding.problem), binding, self._entries(choice), arrays)
+            entries = self._entries(choice)
+            return Kernel(_pair, lambda of: on_ptx.PtxKernel(of[0], of[1], entries, arrays))
         if place == CPU:
-            return on_emulator.EmulatedKernel(operator, binding, plan, self._emulator_kernel(instance), arrays)
-        _, cubin = self._make(choice)
-        return on_gpu.GpuKernel(operator, binding, plan, cubin, arrays, place)
+            kernel = self._emulator_kernel(choice.instance)
+            return Kernel(_planned, lambda of: on_emulator.EmulatedKernel(operator, of[0], of[1], kernel, arrays))
+        functions = on_gpu.Functions(self._make(choice)[1], place)
+        return Kernel(_passed, lambda numbers: on_gpu.GpuKernel(numbers, functions, arrays))
 
     def compiler(self, choice: Choice, place: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""
@@ -98,6 +107,18 @@ class Kernels:
         if key not in self._emulated:
             self._emulated[key] = emulator.build(render(instance, "host"), checked=False)
         return self._emulated[key]
+
+
+def _pair(instance: Instance, binding: Binding) -> tuple[Instance, Binding]:
+    return instance, binding
+
+
+def _planned(instance: Instance, binding: Binding) -> tuple[Binding, Plan]:
+    return binding, instance.plan()
+
+
+def _passed(instance: Instance, binding: Binding) -> on_gpu.Numbers:
+    return on_gpu.Numbers.of(instance.operator, binding, instance.plan())
 
 
 def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> PreparedCall:

@@ -1,113 +1,221 @@
 """A plan loaded on one GPU, for the dispatcher to call."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.compiler.cubin import Cubin
 from tuner.dispatcher.arrays import Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import MachineError
-from tuner.machines.gpu import driver_error, grant_shared, opened, tensor_map
+from tuner.machines.gpu import constant_places, driver_error, grant_shared, opened, tensor_map
 from tuner.spec.argument import Parameter, Role
+from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch, Plan
-from tuner.spec.tensor_map import MappedTensor
+from tuner.spec.tensor_map import MappedTensor, TensorMap
+
+_REMEMBERED = 256  # addresses of all tensors of a call, whose arguments are kept at hand
+_MAPS = 4096  # of tensors at an address
+_ON_DEVICE = 3  # cudaMemcpyKind
+
+
+class Made(NamedTuple):
+    """What a call makes: an output, or a workspace."""
+
+    name: str
+    shape: tuple[int, ...]  # as the caller has it
+    dtype: DType
+
+
+class Passed(NamedTuple):
+    """What one launch passes."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem_bytes: int
+    strides: tuple[int | None, ...]  # of all parameters those that are strides, in elements
+    pointers: tuple[tuple[int, str], ...]  # position, argument
+    scalars: tuple[tuple[int, str, Any], ...]  # position, argument, NumPy type: CuPy passes a scalar in its own size
+    values: tuple[Any, ...]  # of those, unless the caller gives one; None: it has to
+    maps: tuple[
+        tuple[int, TensorMap, DType, tuple[int, ...], tuple[int, ...]], ...
+    ]  # position; shape, bytes of strides
+
+
+class Numbers(NamedTuple):
+    """All that a call on a GPU needs beside its kernels and addresses: what follows from sizes."""
+
+    given: tuple[str, ...]  # arrays
+    outputs: tuple[Made, ...]
+    workspaces: tuple[Made, ...]
+    launches: tuple[Passed, ...]
+    constants: tuple[tuple[str, int], ...] = ()  # argument that kernels read from a `__constant__` symbol, bytes
+
+    @classmethod
+    def of(cls, operator: Operator[Any], binding: Binding, plan: Plan) -> "Numbers":
+        made = tuple(
+            Made(each.name, binding.tensors[each.name].caller_shape, each.dtype_of(binding.problem))
+            for each in operator.outputs
+        )
+        return cls(
+            given=tuple(each.name for each in operator.arguments if each.given and each.name in binding.tensors),
+            outputs=made,
+            workspaces=tuple(Made(each.name, each.shape, each.dtype) for each in plan.workspaces),
+            launches=tuple(_passed(operator, binding, plan, launch) for launch in plan.launches),
+            constants=tuple((each.name, each.nbytes(binding.problem)) for each in operator.constants),
+        )
+
+
+class Functions:
+    """The kernels of a cubin on one device, loaded when they are first asked for."""
+
+    def __init__(self, cubin: Cubin, ordinal: int) -> None:
+        self.ordinal, self._cubin = ordinal, cubin
+        self._loaded: dict[tuple[str, int], Any] = {}
+        self._encoded: dict[object, Any] = {}
+
+    def of(self, entry: str, smem_bytes: int) -> Any:
+        """With so much dynamic shared memory granted. Raises MachineError where the driver cannot load it."""
+        key = entry, smem_bytes
+        if key not in self._loaded:
+            with opened().cuda.Device(self.ordinal):
+                self._loaded[key] = _function(self._cubin, entry, smem_bytes)
+        return self._loaded[key]
+
+    def symbols(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Addresses of the `__constant__` symbols that hold arguments of so many bytes, by argument."""
+        if not wanted:
+            return {}
+        with opened().cuda.Device(self.ordinal):
+            return constant_places(_module(self.ordinal, self._cubin.image), self._cubin.image, wanted)
+
+    def encoded(self, map: TensorMap, dtype: DType, shape: Any, strides: Any, address: int) -> Any:
+        """A tensor map, as it was made before for such a tensor at this address. In a thread with a CUDA context."""
+        key = address, map.name, map.box, shape, strides
+        found = self._encoded.get(key)
+        if found is None:
+            if len(self._encoded) >= _MAPS:
+                self._encoded.clear()
+            tensor = MappedTensor(map.argument, address, dtype, shape, strides, map.box, map.swizzle)
+            found = self._encoded[key] = tensor_map.encoded(tensor)
+        return found
 
 
 class GpuKernel:
-    """A plan loaded on one device: call it with arrays that fit `binding` and the scalars that the caller gives.
+    """Call it with arrays that fit `numbers` and the scalars that the caller gives.
 
     The arrays and the outputs, in the operator's order, are of `framework`. A call returns when the launches are
     queued on the framework's current stream.
     """
 
-    def __init__(
-        self, operator: Operator[Any], binding: Binding, plan: Plan, cubin: Cubin, framework: Framework, ordinal: int
-    ) -> None:
-        cuda = opened().cuda
-        self._framework, self._ordinal, self._device = framework, ordinal, cuda.Device
-        self._problem, self._outputs, self._workspaces = binding.problem, operator.outputs, plan.workspaces
-        self._tensors = binding.tensors
-        self._scalars = scalars(operator, binding.problem)
-        with cuda.Device(ordinal):
-            self._steps = [_step(operator, binding, plan, launch, cubin) for launch in plan.launches]
+    def __init__(self, numbers: Numbers, functions: Functions, framework: Framework) -> None:
+        self._given, self._outputs, self._ordinal = numbers.given, len(numbers.outputs), functions.ordinal
+        self._device, self._address, self._stream = opened().cuda.Device, framework.address, framework.stream
+        made = (*numbers.outputs, *numbers.workspaces)
+        self._names = (*numbers.given, *(name for name, _, _ in made))
+        self._makers = [framework.maker(shape, dtype, functions.ordinal) for _, shape, dtype in made]
+        self._launches = [_Prepared(each, functions) for each in numbers.launches]
+        wanted = dict(numbers.constants)
+        self._symbols = [(name, place, wanted[name]) for name, place in functions.symbols(wanted).items()]
+        self._arguments: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
-        empty, address, place = self._framework.empty, self._framework.address, self._ordinal
-        tensors, problem = self._tensors, self._problem
-        with self._device(place) as device:
+        with self._device(self._ordinal) as device:
             device.use()  # binds its context to a thread that never used it: CuPy does so only where the device changes
-            outputs = {o.name: empty(tensors[o.name].caller_shape, o.dtype_of(problem), place) for o in self._outputs}
-            spaces = {space.name: empty(space.shape, space.dtype, place) for space in self._workspaces}
-            pointers = {name: address(array) for name, array in {**arrays, **outputs, **spaces}.items()}
-            values = {**pointers, **self._scalars, **given}
-            stream = self._framework.stream(place)
-            for step in self._steps:
-                step.launch(values, None if stream is None else _Stream(stream))
-        return tuple(outputs.values())
+            made = [make() for make in self._makers]
+            addresses = tuple(map(self._address, (*[arrays[name] for name in self._given], *made)))
+            filled = self._arguments.get(addresses) or self._filled(addresses)
+            handle = self._stream(self._ordinal)
+            stream = None if handle is None else _Stream(handle)
+            for name, symbol, nbytes in self._symbols:
+                self._fill(symbol, addresses[self._names.index(name)], nbytes, handle)
+            for launch, arguments in zip(self._launches, filled, strict=True):
+                launch(arguments, given, stream)
+        return tuple(made[: self._outputs])
+
+    def _filled(self, addresses: tuple[int, ...]) -> list[list[Any]]:
+        """The arguments of every launch, but for scalars of the caller; kept for calls on the same memory."""
+        by_name = dict(zip(self._names, addresses, strict=True))
+        filled = [each.filled(by_name) for each in self._launches]
+        if len(self._arguments) >= _REMEMBERED:
+            self._arguments.clear()
+        self._arguments[addresses] = filled
+        return filled
+
+    def _fill(self, symbol: int, address: int, nbytes: int, stream: int | None) -> None:
+        """A `__constant__` symbol, in the order of the stream: calls on other streams at the same time share it."""
+        cuda = opened().cuda
+        queue = cuda.get_current_stream().ptr if stream is None else stream
+        cuda.runtime.memcpyAsync(symbol, address, nbytes, _ON_DEVICE, queue)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
+class _Stream(NamedTuple):
     """All that CuPy asks of the stream of another framework."""
 
     ptr: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One launch. `fixed` holds the strides; the places of pointers and scalars are filled at each call."""
+class _Prepared:
+    """One launch, whose kernel is loaded."""
 
-    function: Any
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    smem_bytes: int
-    fixed: tuple[Any, ...]
-    pointers: tuple[tuple[int, str], ...]  # position, argument
-    scalars: tuple[tuple[int, str, Any], ...]  # position, argument, NumPy type: CuPy passes a scalar by its own size
-    maps: tuple[tuple[int, MappedTensor], ...]  # position, tensor at an address that is not known yet
+    def __init__(self, passed: Passed, functions: Functions) -> None:
+        self._passed, self._function = passed, functions.of(passed.entry, passed.smem_bytes)
+        self._encoded = functions.encoded
+        self._grid, self._block, self._smem_bytes = passed.grid, passed.block, passed.smem_bytes
+        self._fixed: list[Any] = list(passed.strides)
+        for (position, _, kind), value in zip(passed.scalars, passed.values, strict=True):
+            self._fixed[position] = None if value is None else kind(value)
 
-    def launch(self, values: Mapping[str, Any], stream: _Stream | None) -> None:
+    def filled(self, addresses: Mapping[str, int]) -> list[Any]:
+        arguments = list(self._fixed)
+        for position, name in self._passed.pointers:
+            arguments[position] = addresses.get(name, 0)  # an input that is not given is a null pointer
+        for position, map, dtype, shape, strides in self._passed.maps:
+            arguments[position] = self._encoded(map, dtype, shape, strides, addresses[map.argument])
+        return arguments
+
+    def __call__(self, arguments: list[Any], given: Mapping[str, float], stream: _Stream | None) -> None:
         """Raises MachineError when the driver refuses the launch."""
-        arguments = list(self.fixed)
-        for position, name in self.pointers:
-            arguments[position] = values.get(name, 0)  # an input that is not given is a null pointer
-        for position, name, kind in self.scalars:
-            arguments[position] = kind(values[name])
-        for position, mapped in self.maps:
-            arguments[position] = tensor_map.encode(replace(mapped, address=int(values[mapped.name])))
+        if given:
+            arguments = list(arguments)
+            for position, name, kind in self._passed.scalars:
+                if name in given:
+                    arguments[position] = kind(given[name])
         try:
-            self.function(self.grid, self.block, arguments, self.smem_bytes, stream)
+            self._function(self._grid, self._block, arguments, self._smem_bytes, stream)
         except driver_error() as error:
-            raise MachineError(f"the GPU refused a launch of {self.grid} blocks: {error}") from error
+            raise MachineError(f"the GPU refused a launch of {self._grid} blocks: {error}") from error
 
 
-def _step(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch, cubin: Cubin) -> _Step:
+def _passed(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch) -> Passed:
     slots = list(enumerate(parameters(operator, binding.problem, plan, launch)))
     by_value = {argument.name for argument in operator.arguments if argument.role is Role.SCALAR}
-    return _Step(
-        function=_function(cubin, launch),
-        grid=launch.grid,
-        block=(launch.threads, 1, 1),
-        smem_bytes=launch.smem_bytes,
-        fixed=tuple(_stride(binding, parameter) for _, parameter in slots),
+    given = [(position, parameter) for position, parameter in slots if parameter.argument in by_value]
+    values = scalars(operator, binding.problem)
+    return Passed(
+        launch.entry,
+        launch.grid,
+        launch.block,
+        launch.smem_bytes,
+        strides=tuple(_stride(binding, parameter) for _, parameter in slots),
         pointers=tuple((position, parameter.argument) for position, parameter in slots if parameter.pointer),
-        scalars=tuple(
-            (position, parameter.argument, parameter.dtype.numpy.type)
+        scalars=tuple((position, parameter.argument, parameter.dtype.numpy.type) for position, parameter in given),
+        values=tuple(values.get(parameter.argument) for _, parameter in given),
+        maps=tuple(
+            (position, parameter.tensor_map, parameter.dtype, mapped.shape, mapped.strides)
             for position, parameter in slots
-            if parameter.argument in by_value
+            if parameter.tensor_map and (mapped := _mapped(binding, parameter.tensor_map, parameter.dtype))
         ),
-        maps=tuple((position, _mapped(binding, parameter)) for position, parameter in slots if parameter.tensor_map),
     )
 
 
-def _mapped(binding: Binding, parameter: Parameter) -> MappedTensor:
-    assert parameter.tensor_map is not None
-    tensor = binding.tensors[parameter.argument]
-    return MappedTensor.of(parameter.tensor_map, parameter.dtype, 0, tensor.shape, tensor.strides)
+def _mapped(binding: Binding, map: TensorMap, dtype: DType) -> MappedTensor:
+    """At an address that is not known yet."""
+    tensor = binding.tensors[map.argument]
+    return MappedTensor.of(map, dtype, 0, tensor.shape, tensor.strides)
 
 
 def _stride(binding: Binding, parameter: Parameter) -> int | None:
@@ -115,12 +223,12 @@ def _stride(binding: Binding, parameter: Parameter) -> int | None:
     return None if parameter.axis is None else binding.tensors[parameter.argument].strides[parameter.axis]
 
 
-def _function(cubin: Cubin, launch: Launch) -> Any:
+def _function(cubin: Cubin, entry: str, smem_bytes: int) -> Any:
     try:
-        function = _module(opened().cuda.runtime.getDevice(), cubin.image).get_function(launch.entry)
-        grant_shared(function, launch.smem_bytes)
+        function = _module(opened().cuda.runtime.getDevice(), cubin.image).get_function(cubin.symbol(entry))
+        grant_shared(function, smem_bytes)
     except driver_error() as error:
-        name = f"{launch.entry} for {cubin.options.arch} by {cubin.toolkit}"
+        name = f"{entry} for {cubin.options.arch} by {cubin.toolkit}"
         raise MachineError(
             f"the driver cannot load {name} ({error}): it may be older than the toolkit; "
             "or a stream is being captured: make the first call before"

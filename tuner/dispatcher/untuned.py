@@ -3,6 +3,7 @@
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
@@ -10,7 +11,7 @@ from traceback import walk_stack
 from tuner.base.result import Fields
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
-from tuner.spec.problem import canonical, statics, to_fields
+from tuner.spec.problem import extents, statics, to_fields
 
 _REMEMBERED = 16384  # problems; the oldest is forgotten first
 
@@ -33,7 +34,7 @@ class Miss:
 class Tally:
     """Counts the calls of one problem, from any thread."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Callable[[], Choice]) -> None:
         self._choice = choice
         self._calls, self._lock = 0, threading.Lock()
 
@@ -42,8 +43,9 @@ class Tally:
             self._calls += 1
 
     def miss(self) -> Miss:
-        instance, gpu = self._choice.instance, self._choice.gpu
-        return Miss(instance.operator.name, to_fields(instance.problem), gpu.name, self._calls, self._choice.command)
+        choice = self._choice()
+        instance, gpu = choice.instance, choice.gpu
+        return Miss(instance.operator.name, to_fields(instance.problem), gpu.name, self._calls, choice.command)
 
 
 class Untuned:
@@ -57,10 +59,20 @@ class Untuned:
     def tally(self, choice: Choice) -> Tally:
         """The tally of a problem; warns the application of the first problem with its static fields on a GPU."""
         self._complain(choice)
-        key = choice.instance.operator.name, choice.gpu.name, canonical(choice.instance.problem)
-        if key not in self._tallies and len(self._tallies) >= _REMEMBERED:
-            del self._tallies[next(iter(self._tallies))]
-        return self._tallies.setdefault(key, Tally(choice))
+        problem = choice.instance.problem
+        fields = (tuple(getattr(problem, each) for each in names(problem)) for names in (statics, extents))
+        return self.known(choice, tuple(fields), lambda: choice)
+
+    def known(self, kernel: Choice, problem: object, choice: Callable[[], Choice]) -> Tally:
+        """The tally of a problem of whose kernel the application was warned, by the values of its static fields and of
+        its extents; `choice` is asked for when misses are told."""
+        key = kernel.instance.operator.name, kernel.gpu.name, problem
+        found = self._tallies.get(key)
+        if found is None:
+            if len(self._tallies) >= _REMEMBERED:
+                self._tallies.pop(next(iter(self._tallies)), None)
+            found = self._tallies.setdefault(key, Tally(choice))
+        return found
 
     def misses(self) -> tuple[Miss, ...]:
         """The most frequent first."""

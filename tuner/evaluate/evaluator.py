@@ -22,7 +22,10 @@ class Evaluator(Protocol):
     def identity(self, instance: Instance) -> Identity: ...
 
     def prior(self, instance: Instance) -> float:
-        """A cost before anything is compiled; lower is better."""
+        """A cost before anything is compiled; lower is better, NaN where nothing tells it."""
+
+    def sampled(self, some: Sequence[Instance]) -> list[float]:
+        """Costs of some configs as they compile, for where `prior` tells nothing; NaN: it does not compile."""
 
     def resume(self, best: Instance) -> None:
         """What earlier sessions found best, before anything is tried."""

@@ -1,6 +1,7 @@
 """Measures configs on a device: the Evaluator whose evidence is time."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -23,7 +24,7 @@ from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Fell, Heat, Raced, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import Sample, estimate
+from tuner.evaluate.measure.samples import Estimate, Sample, State, estimate, together
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.predictor import Predictor
 from tuner.evaluate.prefetch import led, prefetched
@@ -33,7 +34,9 @@ from tuner.spec.problem import to_fields
 
 _REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
 _OWN_CLOCK_S = 10.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
-_HOPELESS = 20.0  # × the best one's predicted cost: no prediction is that wrong
+# × the best one's predicted cost: nothing is that wrong which the session's times have borne out, by their rank
+# correlation over so many configs of an implementation.
+_HOPELESS, _CONFIRMED_BY, _CONFIRMED = 20.0, 8, 0.5
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Measurer(Predictor):
         self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
         self._started = -1  # how often the worker had restarted when it last did
         self._best_cost = inf  # predicted, of what takes `best_us`
+        self._pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)  # (predicted, measured)
         self._verdicts: dict[Identity, Verdict] = {}
         self._twins: dict[object, tuple[str, Timed]] = {}  # by machine code: the first config that is it
         self._model = str(found["model"])
@@ -167,7 +171,7 @@ class Measurer(Predictor):
         return line
 
     def _timed(self, instance: Instance, attempt: Attempt, cubin: Cubin) -> Attempt:
-        if attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
+        if self._confirmed(instance) and attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
             slower = f"predicted over {_HOPELESS:g} × as slow as the best that was measured"
             return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
         twin = _twin(attempt)
@@ -186,18 +190,28 @@ class Measurer(Predictor):
         if measurement.time_us < self.best_us and not duplicate:  # whose samples are of an earlier level
             self.best_us = measurement.time_us
             self._best_cost = attempt.prediction.cost if attempt.prediction else inf
+        if attempt.prediction and not duplicate:
+            self._pairs[instance.name].append((attempt.prediction.cost, measurement.time_us))
         return replace(attempt, measurement=measurement)
+
+    def _confirmed(self, instance: Instance) -> bool:
+        """Whether times bear out what is predicted of an implementation here."""
+        predicted, measured = np.array(self._pairs[instance.name]).reshape(-1, 2).T
+        if len(predicted) < _CONFIRMED_BY or min(np.ptp(predicted), np.ptp(measured)) == 0:
+            return False
+        return float(np.corrcoef(_ranks(predicted), _ranks(measured))[0, 1]) >= _CONFIRMED
 
     def _turn(self, instance: Instance) -> tuple[bool, float]:
         """Who goes first where nothing was timed yet: the default that is predicted best, for it is to be beaten."""
         default = instance.implementation.default(instance.problem, self._gpu.arch)
-        return instance.config != default, self.prior(instance)
+        expected = self.prior(instance)
+        return instance.config != default, inf if np.isnan(expected) else expected
 
     def _steady(self, identity: Identity, task: Task) -> Timed:
         """Samples that the drift monitor confirms; those that a drift voids are drawn again."""
         before_us, timed = self.drift.level_us, self._on_device(identity, task)
         for _ in range(_REPEATS):
-            if not timed.samples or self.drift.confirms(task.code):
+            if not timed.samples or self.drift.confirms(task.code, timed.samples):
                 break
             again = self._on_device(identity, replace(task, judged=False))
             timed = replace(again, verdict=timed.verdict)
@@ -209,7 +223,8 @@ class Measurer(Predictor):
     def _on_device(self, identity: Identity, task: Task) -> Timed:
         """Judge and time. A process that dies may have died by chance: once more; and then never again."""
         key = _key(identity)
-        timed = Timed(None, fell=Fell(Fault.CRASH, "it took the device process down before, and is not tried again"))
+        before = "it took the device process down before, and is tried again by `tuner search --retry` alone"
+        timed = Timed(None, fell=Fell(Fault.CRASH, before))
         while self._allowed(key):
             timed = self._once(key, task)
             if timed.fell is None or timed.fell.fault is not Fault.CRASH:
@@ -243,7 +258,7 @@ class Measurer(Predictor):
 
 
 def _code(instance: Instance, cubin: Cubin) -> Code:
-    return Code(instance.fields(), cubin.image)
+    return Code(instance.fields(), cubin.image, cubin.symbols)
 
 
 def _inputs_digest(operator: Operator[Any], problem: Any) -> str:
@@ -255,9 +270,23 @@ def _inputs_digest(operator: Operator[Any], problem: Any) -> str:
     return sha256(b"".join(parts)).hexdigest()[:8]
 
 
+def measurement(found: Estimate, states: Sequence[State]) -> Measurement:
+    """A time, with what the device was like at its samples."""
+    state = together(states)
+    return Measurement(
+        found.mid,
+        found.low,
+        found.high,
+        found.count,
+        sm_mhz=state.sm_mhz,
+        throttle=state.throttle,
+        temperature_c=state.temperature_c,
+        late=state.late,
+    )
+
+
 def _measurement(samples: Sequence[Sample]) -> Measurement:
-    found = estimate([each.time_us for each in samples])
-    return Measurement(found.mid, found.low, found.high, found.count)
+    return measurement(estimate([each.time_us for each in samples]), [each.state for each in samples])
 
 
 def _verdict(timed: Timed, where: str) -> Verdict:
@@ -270,6 +299,10 @@ def _twin(attempt: Attempt) -> object:
     """What attempts at one machine code have in common, launched alike."""
     assert attempt.resources is not None, "what is timed was compiled"
     return attempt.resources.sass_digest, attempt.identity.plan
+
+
+def _ranks(values: Any) -> Any:
+    return np.argsort(np.argsort(values))
 
 
 def _key(identity: Identity) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from math import nan
 
 from tuner.arch import GPU
 from tuner.base.result import Attempt, Evidence, Failed, Identity, Resources, Stage, Verdict
@@ -44,7 +45,18 @@ class Predictor:
         )
 
     def prior(self, instance: Instance) -> float:
+        """NaN where no work is declared: what the cost says is the same for all configs, and its launches mislead."""
+        if not instance.implementation.declared:
+            return nan
         return uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
+
+    def sampled(self, some: Sequence[Instance]) -> list[float]:
+        costs = [nan] * len(some)
+        for position, outcome in self._compiler.compile_many((render(each), self._options) for each in some):
+            if isinstance(outcome, Cubin):
+                launches = predict_launches(some[position], self._gpu, outcome)
+                costs[position] = in_turn([each for _, each in launches]).cost
+        return costs
 
     def resume(self, best: Instance) -> None:
         """Costs of equal models compare, whenever they were found."""

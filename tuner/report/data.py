@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.base.result import Attempt, Evidence, Fields, TuningRecord, Verdict
+from tuner.base.result import Attempt, Evidence, Fields, FinalRace, TuningRecord, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class BeliefFacts:
 
     implementation: str
     source: str  # "prediction", "history of H100", "history of seq_q=2048 for 4096"
-    correlation: float | None  # Spearman's, with the first results; None: too few to judge
+    correlation: float | None  # Spearman's, with random tries; None: too few to judge
     kept: bool
 
 
@@ -70,6 +70,7 @@ class ReportData:
     search: SearchFacts
     command: str  # that repeats the search
     record: TuningRecord | None = None
+    race: FinalRace | None = None  # that settled it
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)  # by index of the attempt
     default: Attempt | None = None
     spaces: tuple[SpaceFacts, ...] = ()

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.base.result import Attempt, to_data
+from tuner.base.result import Attempt, Measurement, to_data
 from tuner.report.data import ReportData
 from tuner.report.standing import judged, parameters
 from tuner.search.portfolio import Family
@@ -35,6 +35,7 @@ def _problem(data: ReportData) -> dict[str, Any]:
         "device": data.device,
         "evidence": data.evidence.value,
         "record": to_data(data.record) if data.record else None,
+        "race": to_data(data.race) if data.race else None,
         "default": dict(data.default.config) if data.default else None,
         "attempts": _table(judged(data.attempts, data.verdicts)),
         "verdicts": {str(index): to_data(verdict) for index, verdict in data.verdicts.items()},
@@ -51,7 +52,7 @@ def _table(attempts: Sequence[Attempt]) -> dict[str, Any]:
     names = parameters(attempt.config for attempt in attempts)
     terms = parameters(attempt.prediction.terms for attempt in attempts if attempt.prediction)
     columns = ["implementation", *(f"config.{name}" for name in names), "stage", "reason", "cost", "time_us", "low_us"]
-    columns += ["high_us", "samples", "duplicate_of"]
+    columns += ["high_us", "samples", "duplicate_of", "cycles", "sm_mhz", "throttle", "temperature_c", "late"]
     columns += ["registers", "spill_bytes", "smem_bytes", "threads", "ctas_per_sm", "sass_digest"]
     columns.append("flaws")
     columns += [f"term.{name}" for name in terms]
@@ -65,13 +66,20 @@ def _row(attempt: Attempt, names: Sequence[str], terms: Sequence[str]) -> list[A
     row: list[Any] = [attempt.identity.implementation, *(attempt.config.get(name) for name in names)]
     row += [failure.stage.value, failure.reason] if failure else [None, None]
     row.append(prediction.cost if prediction else None)
-    row += [time.time_us, time.low_us, time.high_us, time.samples, time.duplicate_of or None] if time else [None] * 5
+    row += _times(time) if time else [None] * 10
     if resources:
         row += [resources.registers, resources.spill_bytes, resources.smem_bytes, resources.threads]
         row += [resources.ctas_per_sm, resources.sass_digest, "; ".join(resources.flaws) or None]
     else:
         row += [None] * 7
     return row + [prediction.terms.get(name) if prediction else None for name in terms]
+
+
+def _times(time: Measurement) -> list[Any]:
+    """A time, and what the device was like as far as anybody could read it."""
+    told = [time.time_us, time.low_us, time.high_us, time.samples, time.duplicate_of or None]
+    seen = [time.cycles, time.sm_mhz, time.throttle, time.temperature_c, time.late] if time.sm_mhz else [None] * 5
+    return told + seen
 
 
 def _finite(value: Any) -> Any:

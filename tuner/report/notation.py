@@ -4,6 +4,18 @@ import math
 
 from tuner.base.result import Fields, OutputError, scalar, spelled
 
+IDLE = 0x01  # of NVML's reasons: nothing ran just then
+_REASONS = {  # by NVML's bit
+    IDLE: "idle",
+    0x02: "clocks set by a user",
+    0x04: "power cap",
+    0x08: "slowdown by hardware",
+    0x10: "clocks in step with other GPUs",
+    0x20: "heat",
+    0x40: "heat, by hardware",
+    0x80: "power brake",
+    0x100: "clocks of a display",
+}
 _SPACE = "\u00a0"  # no-break: a number and its unit stay on one line
 
 
@@ -48,6 +60,13 @@ def microseconds(value: float) -> str:
     return _finite(value, f"{value:.2f}" if value < 1000 else f"{value:.1f}")
 
 
+def reasons(throttle: int) -> str:
+    """NVML's reasons for a clock that is not the highest, in words; empty for none."""
+    unknown = throttle & ~sum(_REASONS)
+    told = [text for bit, text in _REASONS.items() if throttle & bit]
+    return ", ".join([*told, *([f"0x{unknown:x}"] if unknown else [])])
+
+
 def kib(nbytes: int) -> str:
     """Bytes in KiB without the unit, which stands in the heading."""
     return f"{nbytes / 1024:.1f}"
@@ -81,5 +100,6 @@ SPELLINGS = (
     worst_case,
     microseconds,
     kib,
+    reasons,
     duration,
 )

@@ -14,6 +14,7 @@ from tuner.base.assets import REPORTS
 from tuner.errors import MachineError
 from tuner.report import code, notation
 from tuner.report.brief import brief
+from tuner.report.clocks import clocks
 from tuner.report.convergence import convergence
 from tuner.report.data import ReportData
 from tuner.report.export import script_json
@@ -105,7 +106,7 @@ def _environment(*, escape: bool) -> jinja2.Environment:
     )
     environment.filters |= {spelling.__name__: spelling for spelling in notation.SPELLINGS}
     environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": code.cuda, "brief": brief}
-    environment.globals |= {"diff": code.diff, "convergence": convergence, "parallel": parallel}
+    environment.globals |= {"diff": code.diff, "convergence": convergence, "parallel": parallel, "clocks": clocks}
     return environment
 
 

@@ -3,7 +3,7 @@
 from tuner.base.canonical import decode
 from tuner.base.result import Resources, TuningRecord, fields_from, spelled
 from tuner.report import BeliefFacts
-from tuner.report.notation import counted, worst_case
+from tuner.report.notation import counted, reasons, worst_case
 from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_lane, work_facts
 from tuner.search.contest import passed
 from tuner.search.study import Outcome, ranked
@@ -30,6 +30,11 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     if record.measurement is not None:
         m = record.measurement
         rows.append(("time", f"{m.time_us:.2f} us [{m.low_us:.2f}, {m.high_us:.2f}], {m.samples} samples"))
+        if m.cycles:
+            held = f", held down by {reasons(m.throttle)}" if m.throttle else ""
+            rows.append(("cycles", f"{m.cycles:,.0f} at {m.sm_mhz} MHz, {m.temperature_c} °C{held}"))
+        if m.floor_us:
+            rows.append(("launch floor", f"{m.floor_us:.2f} us, of a kernel that does nothing"))
     rows += [(fact.label, f"{fact.value} {fact.note}") for fact in work_facts(won, outcome.request.gpu, record)]
     earlier = f", {outcome.reused} of them earlier," if outcome.reused else ""
     rows.append(("tried", f"{len(outcome.tried)}{earlier} in {outcome.seconds:.0f} s"))

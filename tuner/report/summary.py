@@ -59,6 +59,7 @@ def report_data(outcome: Outcome) -> ReportData:
         search=_search_facts(outcome),
         command=request.command,
         record=record,
+        race=outcome.final,
         verdicts={i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict},
         default=default.attempt if default else None,
         spaces=tuple(_space_facts(lane) for lane in outcome.race.lanes.values()),
@@ -210,7 +211,8 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
 def belief_facts(lane: Lane) -> list[BeliefFacts]:
     """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
     name = lane.implementation.name
-    found = [BeliefFacts(name, b.source, b.correlation(lane.results), b in lane.kept) for b in lane.beliefs]
+    drawn = lane.sampler.drawn
+    found = [BeliefFacts(name, b.source, b.correlation(lane.results, drawn), b in lane.kept) for b in lane.beliefs]
     return found if len(found) > 1 else []
 
 

@@ -1,6 +1,6 @@
 """What is believed of a space before a search: orders of its configs, each kept while results bear it out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +16,17 @@ class Belief:
     source: str  # "prediction", "history of H100"
     cost: Array  # [configs], lower is better, any unit; NaN where it is not known
 
-    def correlation(self, results: Mapping[int, float | None]) -> float | None:
-        """Spearman's rank correlation with the first results that work; None before there are eight.
+    def correlation(self, results: Mapping[int, float | None], drawn: Collection[int]) -> float | None:
+        """Spearman's rank correlation with the first results of random tries that work; None before there are five.
 
-        `results` maps indices of configs to values in the order in which they came; None: it failed.
+        `results` maps indices of configs to values in the order in which they came, None: it failed; `drawn` are those
+        that neither a belief nor a model chose.
         """
-        return Prior(self.cost).correlation(_observations(results))
+        return Prior(self.cost).correlation(_observations(results), drawn)
 
-    def holds(self, results: Mapping[int, float | None]) -> bool:
+    def holds(self, results: Mapping[int, float | None], drawn: Collection[int]) -> bool:
         """Whether the results leave it standing."""
-        return Prior(self.cost).holds(_observations(results))
+        return Prior(self.cost).holds(_observations(results), drawn)
 
 
 def _observations(results: Mapping[int, float | None]) -> Observations:

@@ -1,13 +1,15 @@
 """The end of a measured search: finalists, default and previous winner race, and the race's winner is the record."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.base.canonical import encode
-from tuner.base.result import Evidence, Measurement, TuningRecord, order
+from tuner.base.result import Attempt, Evidence, FinalRace, Lap, Runner, TuningRecord, order
 from tuner.evaluate.measure.final import Rules, Standing, decide
-from tuner.evaluate.measurer import Measurer
+from tuner.evaluate.measure.messages import Raced
+from tuner.evaluate.measure.samples import Sample
+from tuner.evaluate.measurer import Measurer, measurement
 from tuner.search.contest import passed, record_of
 from tuner.search.study import FINALISTS, Outcome, Tried, ranked
 from tuner.spec.problem import to_fields
@@ -22,35 +24,74 @@ def final_race(outcome: Outcome, store: Store, measurer: Measurer, seed: int = 0
 
     Without a race (nothing right was found, or the device failed for all) the outcome is returned as it is.
     """
-    field, standing = _raced(_field(outcome, store, measurer), outcome, measurer, seed)
-    if standing is None:
+    run = _raced(_field(outcome, store, measurer), outcome, measurer, seed)
+    if run is None:
         return outcome, None
-    record = _record(field, standing, len(outcome.tried))
+    race = _told(run, measurer)
+    store.append_race(race)
+    record = _record(run, len(outcome.tried))
     store.promote(record)
-    return replace(outcome, record=record), standing
+    return replace(outcome, record=record, final=race), run.standing
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A race that was run: who came through, the rounds, and how it ended."""
+
+    field: list[Tried]
+    raced: Raced
+    standing: Standing
+    own_clock: bool
 
 
 def _raced(
     field: list[Tried], outcome: Outcome, measurer: Measurer, seed: int, *, own_clock: bool = False
-) -> tuple[list[Tried], Standing | None]:
-    """(who came through, how it ended); None where nobody did.
+) -> _Run | None:
+    """None where nobody came through.
 
     In turns all run at one clock. Where one of them draws so much that it would lower its own, those that are near and
     the default race again, each at its own clock: so they run where nothing else does, and what a kernel draws is what
     it takes from its neighbours where power is short.
     """
     left, raced = measurer.race([each.instance for each in field], seed, own_clock=own_clock) if field else ([], None)
-    if raced is None or not raced.times_us:
-        return [], None
+    if raced is None or not raced.rounds:
+        return None
     field = [field[i] for i in left]
     policy, default = measurer.setup.policy, _default(field, outcome)
-    standing = decide(raced.times_us, Rules(tuple(map(_key, field)), default, policy.tie), seed)
+    rules = Rules(tuple(map(_key, field)), default, policy.tie, raced.floor_us)
+    standing = decide(raced.times_us, rules, seed)
     near = [i for i, each in enumerate(standing.contenders) if each.ratio.low <= 1 + policy.drift or i == default]
     if raced.capped and not own_clock and len(near) > 1:
-        left_of_them, again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
-        if again and again.contenders[again.winner].time_us.count >= _LEAST_ROUNDS:
-            return left_of_them, again
-    return field, standing
+        again = _raced([field[i] for i in near], outcome, measurer, seed, own_clock=True)
+        if again and len(again.raced.rounds) >= _LEAST_ROUNDS:
+            return again
+    return _Run(field, raced, standing, own_clock)
+
+
+def _told(run: _Run, measurer: Measurer) -> FinalRace:
+    """The race as it is stored."""
+    key = run.field[run.standing.winner].attempt.identity
+    return FinalRace(
+        key.operator,
+        key.problem,
+        key.gpu,
+        key.policy,
+        tuple(_runner(each.attempt) for each in run.field),
+        run.standing.winner,
+        tuple(tuple(_lap(sample) for sample in each) for each in run.raced.rounds),
+        run.own_clock,
+        run.raced.floor_us,
+        measurer.drift.voided,
+    )
+
+
+def _runner(attempt: Attempt) -> Runner:
+    return Runner(attempt.identity.implementation, attempt.config, attempt.identity.source)
+
+
+def _lap(sample: Sample) -> Lap:
+    state = sample.state
+    return Lap(sample.time_us, state.sm_mhz, state.throttle, state.temperature_c, state.late)
 
 
 def _field(outcome: Outcome, store: Store, measurer: Measurer) -> list[Tried]:
@@ -130,10 +171,15 @@ def _key(tried: Tried) -> tuple[Any, ...]:
     return flawed, tried.differs, smem_bytes, used.registers * used.threads, name
 
 
-def _record(field: Sequence[Tried], standing: Standing, tried: int) -> TuningRecord:
+def _record(run: _Run, tried: int) -> TuningRecord:
     """The winner's, with its time and margin in the race in place of those that it had when it was screened."""
-    ratios = [each.ratio.mid for i, each in enumerate(standing.contenders) if i != standing.winner]
-    time = standing.contenders[standing.winner].time_us
-    raced = Measurement(time.mid, time.low, time.high, time.count, standing.regret_bound, standing.flip_probability)
-    record = record_of([field[standing.winner]], Evidence.MEASURED, tried)
+    standing, winner = run.standing, run.standing.winner
+    ratios = [each.ratio.mid for i, each in enumerate(standing.contenders) if i != winner]
+    raced = replace(
+        measurement(standing.contenders[winner].time_us, [each[winner].state for each in run.raced.rounds]),
+        regret_bound=standing.regret_bound,
+        flip_probability=standing.flip_probability,
+        floor_us=run.raced.floor_us,
+    )
+    record = record_of([run.field[winner]], Evidence.MEASURED, tried)
     return replace(record, measurement=raced, margin=min(ratios, default=1.0) - 1)

@@ -19,6 +19,7 @@ from tuner.spec.space import Array, Space
 _GAIN = 8
 _ENOUGH = 8  # tries after which an implementation is given up when none of them worked
 _RANKED = 4096  # configs of a space that are ranked before the search, which takes a second, and then …
+_SAMPLED = 64  # configs that are compiled before the search, where only what they compile to tells anything
 _CLIMBED = 16  # … the neighbours of the best so many
 _PAST_STARTS = 6  # the best of earlier results elsewhere that are tried again
 
@@ -40,7 +41,7 @@ class Lane:
     space: Space[Any]
     make_sampler: Callable[[Array | None], Sampler] = field(repr=False)  # from a prior
     beliefs: tuple[Belief, ...] = ()
-    expected: float = 1.0  # predicted of its default: compares lanes until something works
+    expected: float = math.nan  # predicted of its default, where it is: compares lanes until something works
     results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in the order told
     best: float = math.inf
     sound: float = math.inf  # the best of what has no flaws
@@ -77,13 +78,14 @@ class Lane:
             self.sound = self.sound if flawed else min(self.sound, value)
 
     def doubt(self) -> None:
-        """Keep the beliefs that the first results bear out; when that changes, a new sampler learns what was told.
+        """Keep the beliefs that random tries bear out; when that changes, a new sampler learns what was told.
 
         One belief alone is the sampler's own to judge.
         """
-        kept = tuple(each for each in self.beliefs if each.holds(self.results))
+        kept = tuple(each for each in self.beliefs if each.holds(self.results, self.sampler.drawn))
         if len(self.beliefs) > 1 and kept != self.kept:
-            self.kept, self.sampler = kept, self.make_sampler(together(kept))
+            drawn, self.kept, self.sampler = self.sampler.drawn, kept, self.make_sampler(together(kept))
+            self.sampler.knows_drawn(drawn)
             for index, value in self.results.items():
                 self.sampler.tell(index, value)
 
@@ -106,6 +108,9 @@ class Race:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = {lane.implementation.name: lane for lane in lanes}
+        known = [lane.expected for lane in lanes if not math.isnan(lane.expected)]
+        for lane in lanes:  # of what nobody predicted as much is expected as of the best
+            lane.expected = min(known, default=1.0) if math.isnan(lane.expected) else lane.expected
 
     def ask(self, count: int) -> list[Instance]:
         """Up to `count` configs; none when every space in the running is exhausted."""
@@ -219,11 +224,13 @@ def lane(
     prior: Callable[[Instance], float] | None,
     method: Method,
     pasts: Sequence[Past] = (),
+    sampled: Callable[[Sequence[Instance]], Sequence[float]] | None = None,
 ) -> Lane:
     """An implementation at the start, by its default, over its space.
 
     First come its default config, the best of `pasts`, and what the beliefs rank best: the prior's order, and one
-    learnt from each past. Without a prior, where nothing will be asked for, nothing is believed.
+    learnt from each past. Without a prior, where nothing will be asked for, nothing is believed. Where the prior tells
+    nothing, `sampled` gives the costs of a few random configs, if it is given.
     """
     first = (space.index(default.config),) if len(space) else ()
     known = [past.within(space, default.implementation.config) for past in pasts]
@@ -233,22 +240,45 @@ def lane(
     def make(belief: Array | None) -> Sampler:
         return Sampler(space, method=name, seed=method.seed, starts=starts, prior=belief)
 
-    expected = prior(default) if prior else 1.0
-    return Lane(default, space, make, _beliefs(default, space, prior, pasts, known), expected)
+    expected = prior(default) if prior else math.nan
+    costs = (
+        _costs(default, space, prior, sampled, not math.isnan(expected))
+        if prior and len(space) and space.enumerated
+        else None
+    )
+    return Lane(default, space, make, _beliefs(space, costs, pasts, known), expected)
+
+
+def _costs(
+    default: Instance,
+    space: Space[Any],
+    prior: Callable[[Instance], float],
+    sampled: Callable[[Sequence[Instance]], Sequence[float]] | None,
+    told: bool,
+) -> Array:
+    """What is predicted of a space's configs, by the prior where it has `told` anything; NaN where nothing is."""
+    if told:
+        return _ranked(space, lambda index: prior(default.having(space[index])))
+    cost = np.full(len(space), np.nan)
+    if sampled is None:
+        return cost
+    drawn = np.random.default_rng(0).permutation(len(space))[:_SAMPLED]
+    found = sampled([default.having(space[int(index)]) for index in drawn])
+    learnt = predict(space, dict(zip(drawn.tolist(), found, strict=True)))
+    return cost if learnt is None else learnt
 
 
 def _beliefs(
-    default: Instance,
     space: Space[Any],
-    prior: Callable[[Instance], float] | None,
+    costs: Array | None,
     pasts: Sequence[Past],
     known: Sequence[Mapping[int, float | None]],
 ) -> tuple[Belief, ...]:
-    if prior is None or not len(space) or not space.enumerated:
+    if costs is None:
         return ()
-    cost = _ranked(space, lambda index: prior(default.having(space[index])))
+    predicted = () if np.isnan(costs).all() else (Belief("prediction", costs),)
     learnt = [(past.source, predict(space, results)) for past, results in zip(pasts, known, strict=True)]
-    return (Belief("prediction", cost), *(Belief(source, found) for source, found in learnt if found is not None))
+    return (*predicted, *(Belief(source, found) for source, found in learnt if found is not None))
 
 
 def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:

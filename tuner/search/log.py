@@ -105,19 +105,22 @@ def earlier(
     """What is stored for a request, as far as it is still true today; of each config the newest attempt.
 
     A verdict, and a failure that other Python may mend, is true while the operator's code is what it was. One that was
-    lost is given again.
+    lost is given again; where the request says so, also what ended before anything was compared, or timed.
     """
     stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
     code = code_of(request.operator)
     given = store.verdicts([each.id for each in stored], code)
-    verdicts = {row: verdict for row, verdict in given.items() if not verdict.lost}
+    verdicts = {
+        row: verdict for row, verdict in given.items() if not verdict.lost and (verdict.errors or not request.retry)
+    }
     today = {each.id for each in store.studies() if each.versions.get("code") == code}
     known = {each.name: (request.default(each), space) for each, space in zip(implementations, spaces, strict=True)}
     found: dict[Identity, Earlier] = {}
     for each in stored:
         identity, name = each.attempt.identity, each.attempt.identity.implementation
         lasts = _lasts(each.attempt) or each.study in today
-        tried = name in known and lasts and not each.attempt.spared
+        lost = request.retry and each.attempt.failure is not None and each.attempt.failure.stage is Stage.LAUNCH
+        tried = name in known and lasts and not lost and not each.attempt.spared
         instance = _stored(*known[name], each.attempt) if tried else None
         # Code, compiler or policy may have changed since.
         if instance is not None and evaluator.identity(instance) == identity:

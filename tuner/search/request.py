@@ -31,6 +31,7 @@ class SearchRequest:
     implementation: str | None = None  # only this one
     command: str = ""
     history: bool = True  # start from what is stored of other GPUs, other sizes and earlier code
+    retry: bool = False  # what failed on the device, and perhaps for a fault of the machine, is tried again
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

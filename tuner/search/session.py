@@ -1,5 +1,6 @@
 """Searches with what this machine has: measured where the GPU that is asked for is here, predicted elsewhere."""
 
+import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from tuner.search.final_race import final_race
 from tuner.search.study import Outcome, Progress, SearchRequest
 from tuner.spec.instance import Instance
 from tuner.store.sql import Store
+
+_KEPT_FREE = 2  # cores
 
 Observe = Callable[[Progress], None]
 
@@ -105,16 +108,33 @@ def why_predicted(target: GPU) -> str:
     return f"ask for the GPU of this machine by --gpu {shlex.quote(here.name)}"
 
 
+def beside_timing() -> int:
+    """How many processes may compile while a device is timed: who queues its launches, and the driver, keep a core."""
+    return max(1, len(os.sched_getaffinity(0)) - _KEPT_FREE)
+
+
 @contextmanager
 def session(
-    target: GPU, store: Store, compiler: Compiler, checker: Checker, policy: MeasurementPolicy
+    target: GPU,
+    store: Store,
+    compiler: Compiler,
+    checker: Checker,
+    policy: MeasurementPolicy,
+    *,
+    retry: bool = False,
 ) -> Iterator[Session]:
-    """A session of what this machine can know, timed by `policy`; a device process lives as long as it."""
+    """A session of what this machine can know, timed by `policy`; a device process lives as long as it.
+
+    With `retry`, no config is banned for having taken the device down in earlier ones.
+    """
     if evidence_for(target) is Evidence.PREDICTED:
         yield Predicted(target, store, compiler, checker)
         return
+    path = cache_dir() / "ledger" / target.name
+    if retry:
+        path.unlink(missing_ok=True)
     with Worker(Physical()) as worker:
-        setup = Setup(worker, policy, Ledger(cache_dir() / "ledger" / target.name))
+        setup = Setup(worker, policy, Ledger(path))
         yield Measured(target, store, compiler, checker, setup)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner import __version__
-from tuner.base.result import Evidence, TuningRecord, order
+from tuner.base.result import Evidence, FinalRace, TuningRecord, order
 from tuner.evaluate.evaluator import Evaluator, contenders
 from tuner.search.contest import contest, passed, record_of
 from tuner.search.explore import SMALL_GAIN, Stop, explore
@@ -48,6 +48,7 @@ class Outcome:
     seconds: float
     why_stopped: str
     evidence: Evidence
+    final: FinalRace | None = None  # what settled the record, where that was measured
 
 
 def search(
@@ -168,8 +169,10 @@ def _start(
     whole = sum(map(len, spaces)) <= r.tries  # else lanes share the tries, and no small space is listed to its end
     method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
     prior = evaluator.prior if guided else None
+    # A search that predicts has nothing to gain from predictions beforehand.
+    sampled = evaluator.sampled if guided and evaluator.evidence is Evidence.MEASURED else None
     lanes = [
-        lane(r.default(each), space, prior, method, known.get(each.name, ()))
+        lane(r.default(each), space, prior, method, known.get(each.name, ()), sampled)
         for each, space in zip(found, spaces, strict=True)
     ]
     return Race(lanes), kept

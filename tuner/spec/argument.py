@@ -70,6 +70,8 @@ class Argument:
     A tensor's dims are attributes of Problems, outermost first; its last dim is contiguous. `strided` tensors pass the
     element strides of their other dims to the kernel, so that views need no copy, and with "all" the last dim's too;
     others are dense. A scalar is named after a Problem extent, or takes `default(problem)` unless the caller gives it.
+    `constant` says that it is no parameter but the kernel's `__constant__` symbol of that name, which may be larger,
+    and which is filled before a launch.
     An output that has elements where another dim has none holds what `without` says for that dim: a number, or what an
     argument holds, zeros where that is not given.
     """
@@ -82,6 +84,7 @@ class Argument:
     default: Callable[[Any], float] | None = None
     doc: str = ""
     without: Mapping[str, float | str] = field(default_factory=dict, hash=False)
+    constant: bool = False
 
     @property
     def given(self) -> bool:
@@ -140,6 +143,8 @@ class Argument:
     def parameters(self, problem: Any) -> list[Parameter]:
         """What a kernel that takes it declares: a scalar, or a pointer and its strides."""
         dtype = self.dtype_of(problem)
+        if self.constant:
+            return []
         if self.role is Role.SCALAR:
             return [Parameter(f"{dtype.cuda} {self.name}", self.name, dtype)]
         const = " const" if self.role is Role.INPUT else ""

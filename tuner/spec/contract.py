@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from itertools import count
+from math import prod
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -15,7 +16,7 @@ from tuner.errors import TemplateError, TunerError
 from tuner.spec.argument import KEYWORDS, Argument, Role
 from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Tolerance, Work, left_out
 from tuner.spec.plan import Launch, Plan
-from tuner.spec.problem import extents, statics
+from tuner.spec.problem import sizes, statics
 from tuner.spec.space import Space
 
 Complaints = Iterator[str]  # what is wrong with a value, the first first
@@ -125,6 +126,8 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
     for dim in argument.dims:
         if dim not in readable:
             yield f"argument {argument.name} has a dim {dim!r}, which is no field of Problem ({', '.join(known)})"
+    if argument.constant and (argument.role is not Role.INPUT or argument.strided):
+        yield f"argument {argument.name} is a __constant__ symbol: that is a dense Role.INPUT"
     given = [each.name for each in operator.arguments if each.given]
     for dim, value in argument.without.items():
         if argument.role is not Role.OUTPUT or (isinstance(value, str) and value not in given):
@@ -185,7 +188,8 @@ def _results(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
 def _exact(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
     yield from _results(operator, problem, found)
     for each in operator.written:
-        array = np.asarray(found[each.name])
+        array = found[each.name]
+        array = array.compressed() if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
         if array.dtype in (np.float16, np.float32):
             yield f"returned {each.name} in {array.dtype}: compute in float64, which kernels are judged by"
         if array.dtype.kind == "f" and np.isnan(array).any():
@@ -209,11 +213,12 @@ def _tails(found: Any, problem: Any) -> Complaints:
         yield f"returned {shown(found) if found else 'nothing'}: return a tuple of at least one Problem"
         return
     for each in found:
-        for name in statics(problem):
+        for name in set(statics(problem)) - set(sizes(problem)):
             if getattr(each, name) != getattr(problem, name):
                 yield (
                     f"changed {name} from {getattr(problem, name)} to {getattr(each, name)}: it selects the code that "
-                    f"is to be checked; change extents only ({', '.join(extents(problem))})"
+                    f"is to be checked; change sizes only ({', '.join(sizes(problem)) or 'it has none'}), which are "
+                    "extent(…), or static(…, size=True) where they are macros"
                 )
 
 
@@ -269,16 +274,27 @@ def _plan(found: Any) -> Complaints:
         grid = each.grid
         if not isinstance(grid, tuple) or len(grid) != 3 or not all(_whole(size) for size in grid):
             yield f"launches {each.entry} with the grid {grid!r}: give three whole numbers (blocks along x, y, z)"
-        elif not _whole(each.threads) or each.threads < 1 or not _whole(each.smem_bytes) or each.smem_bytes < 0:
+        elif not _threads(each.threads) or not _whole(each.smem_bytes) or each.smem_bytes < 0:
             yield (
                 f"launches {each.entry} with {each.threads!r} threads a block and {each.smem_bytes!r} bytes of shared "
-                "memory: give whole numbers, 1 thread or more"
+                "memory: give whole numbers, 1 thread or more; (x, y) or (x, y, z) for a block of more dimensions"
             )
+        elif not _sampled(each.sample, prod(grid)):
+            yield f"launches {each.entry} with the sample {each.sample!r}: give places in the grid, below {prod(grid)}"
         elif each.tensor_columns not in _COLUMNS:
             yield (
                 f"launches {each.entry} with {each.tensor_columns!r} columns of tensor memory: give what a block "
                 "allocates, 0 for none, else a multiple of 32 up to 512"
             )
+
+
+def _sampled(sample: Any, blocks: int) -> bool:
+    return sample is None or (bool(sample) and all(_whole(place) and 0 <= place < blocks for place in sample))
+
+
+def _threads(value: Any) -> bool:
+    sizes = value if isinstance(value, tuple) and 1 <= len(value) <= 3 else (value,)
+    return all(_whole(size) and size >= 1 for size in sizes)
 
 
 def _whole(value: Any) -> bool:

@@ -14,13 +14,14 @@ from tuner.spec.argument import Argument, Role
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work, left_out
 from tuner.spec.plan import Plan
-from tuner.spec.problem import Arrays, extents
+from tuner.spec.problem import Arrays, extents, sizes
 
 Functions = dict[str, Callable[..., Any]]
 
 _SMALL, _LARGE = (1, 7), 131  # extents of small problems: one, and primes that no tile divides
 _UNITS = tuple(1 << n for n in range(9))
-_ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5}  # one unit in the last place; sums for fp32
+# One unit in the last place; sums for fp32 and fp64.
+_ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5, DType.FP64: 1e-13}
 _LOAD = 16  # bytes that a thread has in flight, where nobody declares it
 
 
@@ -73,7 +74,9 @@ def rounded(operator: Operator[Any], problem: Any, arrays: Arrays) -> Arrays:
     """The reference, each result rounded once, to its dtype."""
     exact = operator.reference(problem, arrays)
     kinds = {each.name: each.dtype_of(problem).numpy for each in operator.written}
-    return {name: np.asarray(exact[name]).astype(kind).astype(np.float64) for name, kind in kinds.items()}
+    # What a reference masks has no value to round.
+    known = {name: np.ma.filled(exact[name], 0) if np.ma.isMaskedArray(exact[name]) else exact[name] for name in kinds}
+    return {name: np.asarray(known[name]).astype(kind).astype(np.float64) for name, kind in kinds.items()}
 
 
 def tolerance(operator: Operator[Any], problem: Any) -> Mapping[str, Tolerance]:
@@ -93,7 +96,7 @@ def tails(problem: Any) -> tuple[Any, ...]:
 
     Of an extent that takes only multiples of a power of two these are multiples of it: 8, 56, 136 and 16 of 8.
     """
-    units = {name: _unit(problem, name) for name in extents(problem)}
+    units = {name: _unit(problem, name) for name in sizes(problem)}
     wanted = [{name: unit * size for name, unit in units.items()} for size in _SMALL]
     for large, unit in units.items():
         others = {name: 2 * each for name, each in units.items()}
@@ -107,7 +110,7 @@ def tails(problem: Any) -> tuple[Any, ...]:
 def _unit(problem: Any, name: str) -> int:
     """The smallest power of two that the Problem takes for an extent, the others being what they are, or 1."""
     for unit in _UNITS:
-        for others in ({}, dict.fromkeys(extents(problem), 1)):
+        for others in ({}, dict.fromkeys(sizes(problem), 1)):
             if _accepted(problem, {**others, name: unit}) is not None:
                 return unit
     return 1
@@ -177,7 +180,7 @@ def _refusing(space: Any) -> str:
 def work(least: Cost, plan: Plan) -> tuple[Work, ...]:
     """The least work, shared out among the launches; what else there is, machine code tells (`undeclared`)."""
     share = 1 / len(plan.launches)
-    return tuple(_least(least, share, prod(each.grid), each.threads) for each in plan.launches)
+    return tuple(_least(least, share, prod(each.grid), each.block_threads) for each in plan.launches)
 
 
 def _least(least: Cost, share: float, ctas: int, threads: int) -> Work:

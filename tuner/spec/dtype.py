@@ -1,6 +1,7 @@
 """Element types and precisions: one name in Python, on the command line, in SQL and in the reports."""
 
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,22 @@ class DType(Enum):
     FP8_E4M3 = "fp8_e4m3"  # as OCP and CUDA have it: no infinity, NaN beyond ±448
     INT32 = "int32"
     INT64 = "int64"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    UINT32 = "uint32"
+    FP64 = "fp64"
 
     @property
     def cuda(self) -> str:
         """The type's name in the templates (structs of `primitives/types.cuh`, and of 8 bits of `fp8.cuh`)."""
-        return {"fp32": "float", "int32": "int", "int64": "long long"}.get(self.value, self.value)
+        return _CUDA.get(self, self.value)
 
     @property
     def itemsize(self) -> int:
         """Bytes an element."""
-        return {"fp16": 2, "bf16": 2, "fp32": 4, "fp8_e4m3": 1, "int32": 4, "int64": 8}[self.value]
+        return _ITEMSIZES[self]
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype; what NumPy does not have comes from ml_dtypes."""
         if self in _FOREIGN:
@@ -57,6 +62,22 @@ _NUMPY_NAMES = {
     DType.FP8_E4M3: "float8_e4m3fn",
     DType.INT32: "int32",
     DType.INT64: "int64",
+    DType.INT8: "int8",
+    DType.UINT8: "uint8",
+    DType.UINT32: "uint32",
+    DType.FP64: "float64",
 }
+_CUDA = {
+    DType.FP32: "float",
+    DType.FP64: "double",
+    DType.INT8: "signed char",
+    DType.UINT8: "unsigned char",
+    DType.INT32: "int",
+    DType.UINT32: "unsigned int",
+    DType.INT64: "long long",
+}
+_WIDE, _NARROW = (DType.INT64, DType.FP64), (DType.FP8_E4M3, DType.INT8, DType.UINT8)
+_ITEMSIZES = {each: 8 if each in _WIDE else 1 if each in _NARROW else 4 for each in DType}
+_ITEMSIZES |= {DType.FP16: 2, DType.BF16: 2}
 _BY_NUMPY_NAME = {name: dtype for dtype, name in _NUMPY_NAMES.items()}
 _FOREIGN = (DType.BF16, DType.FP8_E4M3)  # to NumPy

@@ -129,6 +129,8 @@ def left_out(*_: Any) -> Any:
 class Operator(Generic[P]):
     """What is computed. `folder` is where it was found.
 
+    A reference may mask (numpy.ma) what it does not know: that is compared with nothing.
+
     inputs(problem, rng, kind) draws every INPUT, UPDATED and free scalar for one of `input_kinds`; reference(problem,
     arrays) returns every OUTPUT in float64, and every UPDATED as the call leaves it, equal to the input in all that the
     call does not touch; rounded(problem, arrays) does so rounding where kernels round; tails(problem) is the problem's
@@ -158,6 +160,11 @@ class Operator(Generic[P]):
     def outputs(self) -> tuple[Argument, ...]:
         """What a call returns."""
         return tuple(argument for argument in self.arguments if argument.role is Role.OUTPUT)
+
+    @property
+    def constants(self) -> tuple[Argument, ...]:
+        """What kernels find in `__constant__` symbols."""
+        return tuple(argument for argument in self.arguments if argument.constant)
 
     @property
     def updated(self) -> tuple[Argument, ...]:

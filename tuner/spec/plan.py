@@ -1,7 +1,7 @@
 """How to run a config on a problem: launches, and the memory that they share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
 
@@ -29,16 +29,32 @@ class Launch:
     """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps).
 
     `cluster` blocks along x are a thread-block cluster (sm_90 and later), as its __cluster_dims__(cluster, 1, 1) says.
-    A block allocates `tensor_columns` columns of its SM's tensor memory (where it has tcgen05).
+    A block allocates `tensor_columns` columns of its SM's tensor memory (where it has tcgen05), and has so many
+    `threads`, or (x, y) or (x, y, z). `entry` is an extern "C" kernel, or what C++ calls one: `scale<float, 64>`.
+
+    `sample` says which blocks, by place in the grid with x fastest, a check on the CPU runs where the sizes of a
+    problem are in the code, so that no edge is small: what they write is compared, and the verdict tells how many ran.
     """
 
     entry: str
     grid: tuple[int, int, int]
-    threads: int
+    threads: int | tuple[int, ...]
     smem_bytes: int
     arguments: tuple[str, ...] | None = None
     cluster: int = 1
     tensor_columns: int = 0
+    sample: tuple[int, ...] | None = field(default=None, repr=False)  # decides nothing about what is launched
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of a block along x, y and z."""
+        sizes = (*self.threads, 1, 1) if isinstance(self.threads, tuple) else (self.threads, 1, 1)
+        return sizes[0], sizes[1], sizes[2]
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of a block."""
+        return prod(self.block)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,13 @@ Array = npt.NDArray[Any]
 Arrays = dict[str, Any]  # argument name → array, or Python number for a scalar
 
 
-def static(help: str, *, default: Any = MISSING, choices: Sequence[Any] = ()) -> Any:
-    """A Problem field that selects code: another value is another kernel."""
-    return field(default=default, metadata={"kind": "static", "help": help, "choices": tuple(choices)})
+def static(help: str, *, default: Any = MISSING, choices: Sequence[Any] = (), size: bool = False) -> Any:
+    """A Problem field that selects code: another value is another kernel.
+
+    One that is a `size`, as of a macro, is made small for edges, which are then compiled for themselves.
+    """
+    about = {"kind": "static", "help": help, "choices": tuple(choices), "size": size}
+    return field(default=default, metadata=about)
 
 
 def extent(help: str, *, default: Any = MISSING) -> Any:
@@ -28,6 +32,11 @@ def extent(help: str, *, default: Any = MISSING) -> Any:
 def extents(problem: Any) -> tuple[str, ...]:
     """Names of the run-time sizes of a Problem (value or type)."""
     return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "extent")
+
+
+def sizes(problem: Any) -> tuple[str, ...]:
+    """Names of what edges make small: run-time sizes, and static fields that are sizes."""
+    return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "extent" or f.metadata.get("size"))
 
 
 def statics(problem: Any) -> tuple[str, ...]:

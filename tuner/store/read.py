@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tuner.arch import gpu
 from tuner.base.canonical import decode
-from tuner.base.result import Evidence, Fields, TuningRecord
+from tuner.base.result import Evidence, Fields, FinalRace, TuningRecord, race_from
 from tuner.errors import StoreError, UsageError
 from tuner.store import lines
 
@@ -38,6 +38,18 @@ def read(source: str | Path) -> tuple[list[Found], list[str]]:
         kind, url, _ = str(source).partition("://")
         refused.append(f"{f'{kind}://…' if url else source}: {error}")  # a URL may hold a password
     return sorted(found, key=_preference, reverse=True), refused
+
+
+def races(source: str | Path) -> list[FinalRace]:
+    """The final races of a SQLite file, oldest first; none where a place is something else, or older than races are."""
+    path = Path(source).expanduser()
+    if "://" in str(source) or is_text(source) or not path.exists():
+        return []
+    try:
+        with closing(_open(path)) as connection:
+            return [race_from(decode(text)) for (text,) in connection.execute("SELECT race FROM races ORDER BY id")]
+    except (sqlite3.Error, KeyError, TypeError, ValueError):  # what is wrong with it is said by what reads its records
+        return []
 
 
 def _preference(found: Found) -> tuple[bool, str]:

@@ -1,8 +1,9 @@
 """The read side for applications: which stored record serves a problem, from an immutable snapshot of all places."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tuner.arch import ARCHES
@@ -31,7 +32,12 @@ class Match:
 
     record: TuningRecord
     distance: float
-    why: str
+    tell: Callable[[], str]
+
+    @property
+    def why(self) -> str:
+        """In words, which most calls do not ask for."""
+        return self.tell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,27 @@ class _Usable:
     tier: int
     distance: float
     found: Found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Nearby:
+    """Records that could serve problems with equal static fields on one GPU, each with its tier; false without any."""
+
+    snapshot: "Snapshot"
+    tiers: tuple[tuple[int, Found], ...]
+    fresh: Fresh
+
+    def __bool__(self) -> bool:
+        return bool(self.tiers)
+
+    def nearest(self, sizes: Mapping[str, int]) -> tuple[TuningRecord, float] | None:
+        """The record that `find` gives for a problem of these extents, and its distance."""
+        order = [(tier, distance(sizes, each.problem, sizes), place) for place, (tier, each) in enumerate(self.tiers)]
+        for _, apart, place in sorted(order) if len(order) > 1 else order:
+            found = self.tiers[place][1]
+            if self.snapshot.is_fresh(found, self.fresh):
+                return found.record, apart
+        return None
 
 
 _TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {other}, of the family of {arch}")
@@ -103,8 +130,13 @@ class Snapshot:
     def matches(self, query: Query, fresh: Fresh) -> Iterator[Match]:
         """Every record that could serve a problem, in the order in which `find` prefers them."""
         for each in self._usable(query):
-            if self._is_fresh(each.found, fresh):
-                yield Match(each.found.record, each.distance, _describe(query, each))
+            if self.is_fresh(each.found, fresh):
+                yield Match(each.found.record, each.distance, partial(_describe, query, each))
+
+    def nearby(self, query: Query, fresh: Fresh) -> "Nearby":
+        """The records that could serve the query, or the same with other sizes."""
+        tiers = ((_tier(query, each), each) for each in self._family(query))
+        return Nearby(self, tuple((tier, each) for tier, each in tiers if tier is not None), fresh)
 
     def explain(self, query: Query, fresh: Fresh) -> list[Candidate]:
         """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""
@@ -118,7 +150,7 @@ class Snapshot:
         served = False
         for each in usable:
             why = _describe(query, each)
-            current = self._is_fresh(each.found, fresh)
+            current = self.is_fresh(each.found, fresh)
             reason = "stands behind the one that serves" if served else "its source has changed since it was made"
             serves = current and not served
             served = served or serves
@@ -144,7 +176,8 @@ class Snapshot:
             self._families[key] = {kernel: tuple(found) for kernel, found in grouped.items()}
         return self._families[key].get(_kernel(query.problem, query.statics), ())
 
-    def _is_fresh(self, found: Found, fresh: Fresh) -> bool:
+    def is_fresh(self, found: Found, fresh: Fresh) -> bool:
+        """Asked once a record."""
         if id(found) not in self._fresh:  # the snapshot keeps `found` alive, so its id stays its own
             self._fresh[id(found)] = fresh(found.record)
         return self._fresh[id(found)]
@@ -152,7 +185,7 @@ class Snapshot:
 
 def _kernel(problem: Fields, statics: tuple[str, ...]) -> tuple[frozenset[str], tuple[Scalar | None, ...]]:
     """What two problems share that one kernel serves: the names of all fields and the values of the static ones."""
-    return frozenset(problem), tuple(problem.get(name) for name in statics)
+    return frozenset(problem), tuple(map(problem.get, statics))
 
 
 def _tier(query: Query, found: Found) -> int | None:
@@ -166,14 +199,13 @@ def _tier(query: Query, found: Found) -> int | None:
     return 3 if found.arch and ARCHES[found.arch].family == ARCHES[query.arch].family else None
 
 
-def distance(wanted: Fields, stored: Fields, extents: Sequence[str]) -> float:
+def distance(wanted: Fields, stored: Fields, extents: Iterable[str]) -> float:
     """How far two problems are apart: Euclidean over log2 of the sizes `extents`, so that 1 is one doubling."""
-    return math.hypot(*(_octaves(wanted[name], stored[name]) for name in extents))
+    apart = [_octaves(wanted[name], stored[name]) for name in extents if wanted[name] != stored[name]]
+    return math.hypot(*apart) if apart else 0.0
 
 
 def _octaves(wanted: Scalar, stored: Scalar) -> float:
-    if wanted == stored:
-        return 0.0
     if isinstance(wanted, str) or isinstance(stored, str):  # no size at all
         return math.inf
     return math.log2(max(1.0, float(stored)) / max(1.0, float(wanted)))

@@ -5,13 +5,13 @@
 Both are the operator `kda`, whose implementation is the tuner's to choose, and differentiable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import torch
 
-from tuner.errors import InputError
+from tuner.errors import InputError, MachineError
 from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse
 
@@ -62,8 +62,6 @@ def chunk_kda(
     refuse("chunk_kda", unserved | others, "fla.ops.kda.chunk_kda")
     if safe_gate and use_gate_in_kernel and lower_bound is None:
         raise InputError("chunk_kda: safe_gate bounds the kernel's own gate: pass a lower_bound in [-5, 0), or drop it")
-    if state_v_first and transpose_state_layout is not None:
-        raise InputError("chunk_kda: transpose_state_layout is the old name of state_v_first: pass one of them")
     options = {
         "scale": scale,
         "output_final_state": bool(output_final_state),  # FLA's layers pass None
@@ -72,9 +70,10 @@ def chunk_kda(
         "allow_neg_eigval": allow_neg_eigval,
         # Of the kernel's own gate the lower_bound says it.
         "safe_gate": safe_gate and not use_gate_in_kernel,
-        "state_v_first": state_v_first or bool(transpose_state_layout),
+        "state_v_first": _v_first("chunk_kda", state_v_first, transpose_state_layout),
+        "precision": "tf32" if q.dtype is torch.float16 else "dtype",  # of fp16's mantissa, and with room for decays
     }
-    gate = _gate(g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else {}
+    gate = _gate("chunk_kda", g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else {}
     return _kda((q, k, v, g, beta), {"initial_state": initial_state, "cu_seqlens": cu_seqlens}, options | gate)
 
 
@@ -98,38 +97,63 @@ def fused_recurrent_kda(
     cu_seqlens: Any = None,
     **others: Any,
 ) -> tuple[Any, Any]:
-    """`chunk_kda` in the order of arguments of FLA's `fused_recurrent_kda`.
+    """`chunk_kda` in the order of arguments of FLA's `fused_recurrent_kda`, and of the precision of a recurrence.
 
-    As there, q, k and v may differ in dtype (o is as v), and initial_state may have any: final_state is fp32.
+    Products have fp32 operands, so that the state of a decoder is off by its own roundings (1e-5 of its root mean
+    square), however many tokens a call brings. As in FLA, q, k and v may differ in dtype (o is as v), and initial_state
+    may have any: final_state is fp32. As by the function that FLA's calls, with inplace_final_state initial_state is a
+    pool of fp32 states that is updated in place and returned, and ssm_state_indices [N] are the sequences' entries.
+
+    Raises InputError for unknown arguments, and for tensors that do not fit.
     """
+    v_first = _v_first("fused_recurrent_kda", state_v_first, others.pop("transpose_state_layout", None))
+    pool = {name: others.pop(name, None) for name in ("inplace_final_state", "ssm_state_indices")}
+    refuse("fused_recurrent_kda", others, "fla.ops.kda.fused_recurrent_kda")
     dtype = reduce(torch.promote_types, (q.dtype, k.dtype, v.dtype))
-    o, final_state = chunk_kda(
-        q.to(dtype),
-        k.to(dtype),
-        v.to(dtype),
-        g,
-        beta,
-        scale=scale,
-        initial_state=None if initial_state is None else initial_state.float(),
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        lower_bound=lower_bound,
-        state_v_first=state_v_first,
-        cu_seqlens=cu_seqlens,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        **others,
-    )
+    options = {
+        "scale": scale,
+        "output_final_state": bool(output_final_state),
+        "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
+        "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
+        "allow_neg_eigval": allow_neg_eigval,
+        "state_v_first": v_first,
+        "precision": "fp32",
+    }
+    gate = _gate("fused_recurrent_kda", g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else {}
+    rows = (q.to(dtype), k.to(dtype), v.to(dtype), g, beta)
+    if pool["inplace_final_state"]:
+        o = _pooled(rows, initial_state, pool["ssm_state_indices"], cu_seqlens, options | gate)
+        return o.to(v.dtype), initial_state
+    state = None if initial_state is None else initial_state.float()
+    o, final_state = _kda(rows, {"initial_state": state, "cu_seqlens": cu_seqlens}, options | gate)
     return o.to(v.dtype), final_state
 
 
-def _gate(g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[str, Any]:
+def _pooled(rows: Sequence[Any], pool: Any, indices: Any, cu_seqlens: Any, options: Mapping[str, Any]) -> Any:
+    """o; the states are updated where they lie, so that the pool is never copied."""
+    q, k, v, g, beta = rows
+    o, _ = torch.ops.tuner.kda(
+        *map(addressable, (q, k, v, g)),
+        beta,
+        initial_state=pool,
+        cu_seqlens=None if cu_seqlens is None else dense(cu_seqlens),
+        ssm_state_indices=None if indices is None else indices.to(torch.int32),
+        inplace_final_state=True,
+        **{name: value for name, value in options.items() if name != "output_final_state"},
+    )
+    return o
+
+
+def _v_first(function: str, state_v_first: bool, transpose_state_layout: bool | None) -> bool:
+    if state_v_first and transpose_state_layout is not None:
+        raise InputError(f"{function}: transpose_state_layout is the old name of state_v_first: pass one of them")
+    return state_v_first or bool(transpose_state_layout)
+
+
+def _gate(function: str, g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[str, Any]:
     """kda's arguments for the gate of raw g."""
     if A_log is None and lower_bound is None:
-        raise InputError("chunk_kda: use_gate_in_kernel needs an A_log [HV], or a lower_bound: pass one")
+        raise InputError(f"{function}: use_gate_in_kernel needs an A_log [HV], or a lower_bound: pass one")
     rates = g.new_zeros(g.shape[2], dtype=torch.float32) if A_log is None else A_log.float().reshape(-1)
     bias = None if dt_bias is None else dt_bias.float().reshape(-1)
     return {"use_gate_in_kernel": True, "lower_bound": lower_bound, "A_log": rates, "dt_bias": bias}
@@ -140,3 +164,27 @@ def _kda(tensors: tuple[Any, ...], others: Mapping[str, Any], options: Mapping[s
     whole = {name: None if each is None else dense(each) for name, each in others.items()}
     o, final_state = torch.ops.tuner.kda(*map(addressable, rows), beta, **whole, **options)
     return o, final_state if options["output_final_state"] else None
+
+
+def register() -> None:
+    """Serve flash-linear-attention's own `chunk_kda` and `fused_recurrent_kda`, in layers and models as they are.
+
+        import tuner.torch
+        tuner.torch.fla.register()  # FLA's KimiDeltaAttention, and Kimi Linear of transformers where FLA is installed
+
+    Registers a backend, "kerntune", by FLA's public registry (`fla.backends`, FLA 0.6 or newer), before its own others;
+    a call that is not served goes on to these. Again: no change. FLA_KERNTUNE=0 in the environment switches it off.
+    Raises MachineError where FLA is not installed or has no such registry.
+    """
+    try:
+        from fla.backends import register as announce
+        from fla.ops.kda import chunk_kda as theirs
+
+        from tuner.torch.fla_backend import Backend
+    except ImportError as error:
+        raise MachineError(
+            f"flash-linear-attention cannot be imported ({error}): pip install 'fla-core>=0.6'"
+        ) from error
+    announce(theirs)(Backend)  # what trains: its layers call it
+    operation = theirs.__module__.split(".")[-2]  # FLA names an operation as its folder
+    announce(operation)(Backend)  # what decodes: FLA dispatches it as one of the operation's functions

@@ -2,20 +2,26 @@
 
     from tuner.torch import flash_attn_func, flash_attn_varlen_func  # in place of flash_attn
 
-All are the operator `flash_attention`, and with a window to the left `streaming_attention`; with a block_table they are
-`paged_attention`.
+All are the operator `flash_attention`, and with a window to the left alone `streaming_attention`; with a block_table
+they are `paged_attention`. What vLLM's functions of these names take as well is taken by name.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tuner.errors import UsageError
+from tuner.errors import InputError
 from tuner.torch.kvcache import attend_packed, descales
+from tuner.torch.padded import padded, scale_of
+from tuner.torch.pages import int32
+from tuner.torch.results import returned
 from tuner.torch.rows import addressable, dense
-from tuner.torch.unserved import refuse
+from tuner.torch.unserved import refuse, refuse_others
 
 _THEIRS = "flash_attn's"
+_WHY_NO_DROPOUT = "(a draw for each score is as many instructions as attention has, see tuner/torch/README.md)"
+Window = Sequence[int | None] | None
 
 
 def flash_attn_func(
@@ -25,96 +31,118 @@ def flash_attn_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
+    window_size: Window = (-1, -1),
     softcap: float = 0.0,
     alibi_slopes: Any = None,
     deterministic: bool = False,  # noqa: ARG001  # every gradient is
     return_attn_probs: bool = False,
+    *,
+    s_aux: Any = None,
+    out: Any = None,
+    return_softmax_lse: bool = False,
+    **others: Any,
 ) -> Any:
     """softmax(softmax_scale · q kᵀ) v with the arguments and defaults of flash-attn. Returns o.
 
     q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], and o [B, T, H, DV], where HK divides H; fp16, bf16 or fp32; D
-    and DV are 8 to 256 in steps of 8, with a window to the left the same. causal, and window_size (left, 0) of `left`
-    keys before a query's own, are aligned at the last query and key. softcap: if c > 0, scaled scores x become
-    c · tanh(x / c). return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there is no dropout whose pattern
-    the third could tell. A query without keys has o = 0 and lse = -inf (flash-attn: inf).
+    and DV are up to 256, and heads of no multiple of 8 are copied into such. causal, and window_size (left, right) of
+    so many keys before and behind a query's own (-1: all; causal: none behind), are aligned at the last query and key.
+    softcap: if c > 0, scaled scores x become c · tanh(x / c). s_aux: [H], a logit of each head that joins the softmax's
+    denominator. return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there is no dropout whose pattern the
+    third could tell. return_softmax_lse: returns (o, lse). out: where o is put, without gradients. A query without keys
+    has o = 0 and lse = -inf (flash-attn: inf), or s_aux.
 
-    o and lse have gradients. Tensors of any strides are taken: what kernels cannot address is copied. Raises UsageError
-    for dropout, alibi_slopes, and windows to the right or beside a softcap; InputError for tensors that do not fit.
+    o and lse have gradients, for s_aux too. Tensors of any strides are taken: what kernels cannot address is copied.
+    Raises InputError for dropout, alibi_slopes and `others` that are neither None nor 0 nor hints how to run, and for
+    tensors that do not fit.
     """
-    refuse("flash_attn_func", {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
-    rows = tuple(map(addressable, (q, k, v)))
-    window = _window("flash_attn_func", window_size, causal)
-    if window is not None:
-        refuse("flash_attn_func", {"softcap": softcap}, _THEIRS, "with a window_size to the left")
-        o, lse = torch.ops.tuner.streaming_attention(*rows, window=window, softmax_scale=softmax_scale)
+    name = "flash_attn_func"
+    refuse(name, {"dropout_p": dropout_p}, _THEIRS, _WHY_NO_DROPOUT)
+    refuse(name, {"alibi_slopes": alibi_slopes}, _THEIRS)
+    refuse_others(name, others, _THEIRS)
+    masks, scale = _masks(window_size, causal), scale_of(q, softmax_scale)
+    rows = tuple(map(addressable, padded(q, k, v)))
+    if _streams(masks) and s_aux is None and not softcap and q.shape[-1] == v.shape[-1]:
+        window = masks["window_left"] + 1  # streaming_attention counts a query's own key
+        o, lse = torch.ops.tuner.streaming_attention(*rows, window=window, softmax_scale=scale)
     else:
-        o, lse = torch.ops.tuner.flash_attention(
-            *rows, causal=_causal(window_size, causal), softmax_scale=softmax_scale, softcap=softcap
-        )
-    return (o, lse, None) if return_attn_probs else o
+        attend, options = torch.ops.tuner.flash_attention, {"softmax_scale": scale, "softcap": softcap}
+        o, lse = attend(*rows, s_aux=_logits(s_aux), **masks, **options)
+    o = o[..., : v.shape[-1]]
+    return returned(name, o, lse, out, with_lse=return_softmax_lse, with_pattern=return_attn_probs)
 
 
 def flash_attn_varlen_func(
     q: Any,
     k: Any,
     v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    max_seqlen_q: int,
-    max_seqlen_k: int,  # noqa: ARG001  # kernels read where keys end
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,  # noqa: ARG001  # kernels read where keys end
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
+    window_size: Window = (-1, -1),
     softcap: float = 0.0,
     alibi_slopes: Any = None,
     deterministic: bool = False,  # noqa: ARG001
     return_attn_probs: bool = False,
     block_table: Any = None,
     *,
+    seqused_k: Any = None,
+    s_aux: Any = None,
+    out: Any = None,
+    return_softmax_lse: bool = False,
     k_descale: Any = None,
     v_descale: Any = None,
+    **others: Any,
 ) -> Any:
     """`flash_attn_func` of N sequences that are packed behind each other. Returns o [T, H, DV].
 
-    q: [T, H, D]; k: [S, HK, D]; v: [S, HK, DV]; cu_seqlens_q, cu_seqlens_k: int32 [N + 1], ascending from 0 to T and to
-    S: where each sequence begins, and the last ends. max_seqlen_q: queries of the longest. return_attn_probs: returns
-    (o, lse, None), lse fp32 [H, T].
+    q: [T, H, D]; k: [S, HK, D]; v: [S, HK, DV]; cu_seqlens_q, cu_seqlens_k: integers [N + 1], ascending from 0 to T and
+    to S: where each sequence begins, and the last ends. max_seqlen_q: queries of the longest (default: T).
+    return_attn_probs: returns (o, lse, None), lse fp32 [H, T]. causal and windows are aligned at each sequence's last
+    query and key.
 
-    With block_table, int32 [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size any power of two:
-    position j of sequence n is row j % page_size of page block_table[n, j // page_size]. cu_seqlens_k says how many
-    positions each has, those of its queries among them. causal, a must where a sequence has several queries, may then
-    have a window to the left; there is no gradient. k_descale, v_descale: fp32 [N, HK], what the keys and
-    values of caches of torch.float8_e4m3fn are multiplied with.
+    With block_table, integers [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size of any number:
+    position j of sequence n is row j % page_size of page block_table[n, j // page_size]. seqused_k, integers [N], or
+    cu_seqlens_k says how many positions each has, those of its queries among them. causal, a must where a sequence has
+    several queries, may then have a window to the left; there is no gradient. k_descale, v_descale: fp32 [N, HK], what
+    the keys and values of caches of torch.float8_e4m3fn are multiplied with.
 
-    Otherwise o and lse have gradients. Raises UsageError for dropout, alibi_slopes, any window that is not causal, and
-    without block_table one to the left; InputError for tensors that do not fit.
+    Otherwise o and lse have gradients. Raises InputError for dropout, alibi_slopes, with block_table a window that is
+    not causal, without it seqused_k and descales; for `others` that are neither None nor 0 nor hints how to run, and
+    for tensors that do not fit.
     """
     name = "flash_attn_varlen_func"
-    refuse(name, {"dropout_p": dropout_p, "alibi_slopes": alibi_slopes}, _THEIRS)
+    refuse(name, {"dropout_p": dropout_p}, _THEIRS, _WHY_NO_DROPOUT)
+    refuse(name, {"alibi_slopes": alibi_slopes}, _THEIRS)
+    refuse_others(name, others, _THEIRS)
+    if cu_seqlens_q is None or (cu_seqlens_k is None and (seqused_k is None or block_table is None)):
+        missing = "cu_seqlens_q" if cu_seqlens_q is None else "cu_seqlens_k"
+        raise InputError(f"{name}: {missing} is missing: give where each sequence begins, and the last ends")
+    longest, masks = q.shape[0] if max_seqlen_q is None else int(max_seqlen_q), _masks(window_size, causal)
+    forms: dict[str, Any] = {"with_lse": return_softmax_lse, "with_pattern": return_attn_probs}
     if block_table is not None:
-        window = _window(name, window_size, causal or max_seqlen_q == 1)
-        if not (_causal(window_size, causal) or max_seqlen_q == 1):
-            raise UsageError(f"{name}: causal=False is not served with block_table: all keys after a query's own")
-        lengths = cu_seqlens_k.diff()
-        scores = {"softmax_scale": softmax_scale, "softcap": softcap, **descales(k_descale, v_descale)}
-        options = {"window": window or 0, **scores}
-        o, lse = attend_packed(q, k, v, block_table, lengths, cu_seqlens_q, max_seqlen_q, options)
-        return (o, lse, None) if return_attn_probs else o
-    refuse(name, {"k_descale": k_descale, "v_descale": v_descale}, _THEIRS, "without block_table")
-    if _window(name, window_size, causal) is not None:
-        raise UsageError(f"{name}: window_size={window_size} is not served for packed sequences: leave it out")
+        lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
+        options = {"window": _window(name, masks, longest), "softmax_scale": softmax_scale, "softcap": softcap}
+        options |= {"s_aux": _logits(s_aux), **descales(k_descale, v_descale)}
+        o, lse = attend_packed(name, q, k, v, block_table, lengths, cu_seqlens_q, longest, options)
+        return returned(name, o, lse, out, **forms)
+    unserved = {"seqused_k": seqused_k, "k_descale": k_descale, "v_descale": v_descale}
+    refuse(name, unserved, _THEIRS, "without block_table")
     o, lse = torch.ops.tuner.flash_attention(
-        *(addressable(each)[None] for each in (q, k, v)),
-        dense(cu_seqlens_q),
-        dense(cu_seqlens_k),
-        causal=_causal(window_size, causal),
-        softmax_scale=softmax_scale,
+        *(addressable(each)[None] for each in padded(q, k, v)),
+        dense(int32(cu_seqlens_q)),
+        dense(int32(cu_seqlens_k)),
+        _logits(s_aux),
+        **masks,
+        softmax_scale=scale_of(q, softmax_scale),
         softcap=softcap,
-        max_seqlen_q=max(int(max_seqlen_q), 1),
+        max_seqlen_q=max(longest, 1),
     )
-    return (o[0], lse[0], None) if return_attn_probs else o[0]
+    return returned(name, o[0][..., : v.shape[-1]], lse[0], out, **forms)
 
 
 def flash_attn_qkvpacked_func(qkv: Any, *options: Any, **named: Any) -> Any:
@@ -138,18 +166,26 @@ def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *options: Any, **named: Any
     return flash_attn_varlen_func(q, *kv.unbind(1), *options, **named)
 
 
-def _causal(window_size: tuple[int, int], causal: bool) -> bool:
-    """A window of everything to the left and nothing to the right is a causal mask."""
-    return causal or window_size[1] == 0
+def _masks(window_size: Window, causal: bool) -> dict[str, Any]:
+    """What flash_attention is told that a query attends; None and any negative number are no limit."""
+    left, right = (-1 if side is None else max(int(side), -1) for side in window_size or (-1, -1))
+    right = 0 if causal else right
+    return {"causal": right == 0, "window_left": left, "window_right": right}
 
 
-def _window(function: str, window_size: tuple[int, int], causal: bool) -> int | None:
-    """How many keys streaming_attention's window has: a query's own and those to the left of it; None without one."""
-    left, right = window_size
-    if right > 0 and not causal:
-        raise UsageError(f"{function}: window_size={window_size} is not served: keys to the right are all or none")
-    if left < 0:
-        return None
-    if not _causal(window_size, causal):
-        raise UsageError(f"{function}: window_size={window_size} is not served without causal: all keys to the right")
-    return left + 1
+def _streams(masks: dict[str, Any]) -> bool:
+    """Whether it is a window to the left alone: what streaming_attention has a kernel of its own for on every arch."""
+    return bool(masks["causal"] and masks["window_left"] >= 0)
+
+
+def _window(function: str, masks: dict[str, Any], longest: int) -> int:
+    """How many keys a query attends up to its own in pages, 0 for all. A single query's own key is the last."""
+    if not masks["causal"] and longest > 1:
+        what = "causal=False" if masks["window_right"] < 0 else "a window_size to the right"
+        raise InputError(f"{function}: {what} is not served with block_table for several queries of a sequence")
+    return int(masks["window_left"]) + 1
+
+
+def _logits(s_aux: Any) -> Any:
+    """As the kernels read them."""
+    return None if s_aux is None else s_aux.float().contiguous()

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
+from tuner.errors import InputError
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator, Request
-from tuner.spec.shapes import outline
+from tuner.spec.shapes import Outline, outline
 
 
 def outputs(operator: Operator[Any]) -> Callable[..., Any]:
@@ -15,8 +16,8 @@ def outputs(operator: Operator[Any]) -> Callable[..., Any]:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         request = operator.call(*args, **kwargs)
-        sizes, dtypes = _facts(operator, request)
-        made, first = outline(operator, sizes, {**dtypes, **request.statics}), next(iter(request.arrays.values()))
+        (sizes, _), made = _facts(operator, request), outlined(operator, request)
+        first = next(iter(request.arrays.values()))
         found = []
         for argument in operator.outputs:
             shape = [sizes[dim] if dim in sizes else made.size(dim) for dim in argument.dims]
@@ -28,6 +29,12 @@ def outputs(operator: Operator[Any]) -> Callable[..., Any]:
     return fake
 
 
+def outlined(operator: Operator[Any], request: Request) -> Outline:
+    """The Problem of a call. Raises UsageError for what is none."""
+    sizes, dtypes = _facts(operator, request)
+    return outline(operator, sizes, {**dtypes, **request.statics})
+
+
 def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], dict[str, DType]]:
     """(dim → size, Problem field → dtype) of the tensors that are given."""
     names = {getattr(torch, each.numpy.name): each for each in DType}
@@ -36,7 +43,22 @@ def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], d
     for name, tensor in request.arrays.items():
         argument = operator.argument(name)
         order = request.axes.get(name, range(tensor.ndim))
-        sizes |= {dim: tensor.shape[axis] for dim, axis in zip(argument.dims, order, strict=True)}
+        if tensor.ndim != len(argument.dims):
+            raise InputError(f"{operator.name}: {name} has {tensor.ndim} dims: give [{', '.join(argument.dims)}]")
+        for dim, axis in zip(argument.dims, order, strict=True):
+            _agree(operator, name, dim, tensor.shape[axis], sizes.setdefault(dim, tensor.shape[axis]))
         if isinstance(argument.dtype, str):
             dtypes[argument.dtype] = names[tensor.dtype]
     return sizes, dtypes
+
+
+def _agree(operator: Operator[Any], name: str, dim: str, size: Any, other: Any) -> None:
+    """What a kernel's call would refuse is refused where shapes are inferred."""
+
+    def told() -> str:
+        return f"{operator.name}: {name} has {dim} {size}, and another tensor {other}"
+
+    if not (isinstance(size, int) and isinstance(other, int)):
+        torch._check(size == other, told)
+    elif size != other:
+        raise InputError(told())

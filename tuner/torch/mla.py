@@ -1,8 +1,6 @@
 """Decoding of multi-head latent attention by the signature of the FlashMLA package, so that swapping is one import.
 
-    from tuner.torch import flash_mla_with_kvcache  # in place of flash_mla
-
-FlashMLA's `get_mla_metadata` has no counterpart: which blocks take what, the kernels find from the lengths.
+from tuner.torch import flash_mla_with_kvcache, get_mla_metadata  # in place of flash_mla
 """
 
 from typing import Any
@@ -10,7 +8,31 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
+from tuner.torch.pages import in_powers_of_two, int32, with_room
 from tuner.torch.rows import addressable
+from tuner.torch.unserved import refuse, refuse_others
+
+_THEIRS = "FlashMLA's"
+
+
+def get_mla_metadata(
+    cache_seqlens: Any = None,
+    num_q_tokens_per_head_k: int | None = None,  # noqa: ARG001  # the kernels find their shares from cache_seqlens
+    num_heads_k: int | None = None,  # noqa: ARG001
+    num_heads_q: int | None = None,  # noqa: ARG001
+    is_fp8_kvcache: bool = False,
+    topk: int | None = None,
+) -> tuple[Any, Any]:
+    """What FlashMLA's function of this name gives to flash_mla_with_kvcache, which reads none of it here.
+
+    Returns int32 [1, 8] and [B + 1], which may be kept and copied as theirs; without cache_seqlens, which their later
+    versions do not ask for, (None, None). Raises InputError for is_fp8_kvcache and topk, which are not served.
+    """
+    refuse("get_mla_metadata", {"is_fp8_kvcache": is_fp8_kvcache, "topk": topk}, _THEIRS)
+    if cache_seqlens is None:
+        return None, None
+    of = {"dtype": torch.int32, "device": cache_seqlens.device}
+    return torch.zeros(1, 8, **of), torch.arange(cache_seqlens.shape[0] + 1, **of)  # a part a sequence
 
 
 def flash_mla_with_kvcache(
@@ -23,26 +45,32 @@ def flash_mla_with_kvcache(
     num_splits: Any = None,  # noqa: ARG001  # the tuner's to choose
     softmax_scale: float | None = None,
     causal: bool = False,
+    **others: Any,
 ) -> tuple[Any, Any]:
     """Attention of q to latent rows in pages, with the arguments of FlashMLA's function of this name.
 
     q: [B, T, H, D], the last T positions of each sequence, whose rows the caller has put into the cache. k_cache:
-    [pages, page_size, 1, D], of which the first head_dim_v elements are the values; page_size is any power of two.
-    block_table: int32 [B, max_pages]. cache_seqlens: int32 [B], positions so far, those of q among them. softmax_scale:
-    default D ** -0.5. causal is aligned at the bottom right; without it, every query attends all rows.
+    [pages, page_size, 1, D], of which the first head_dim_v elements are the values; page_size is any number.
+    block_table: integers [B, max_pages]. cache_seqlens: integers [B], positions so far, those of q among them.
+    softmax_scale: default D ** -0.5. causal is aligned at the bottom right; without it, every query attends all rows.
 
     Returns (out [B, T, H, head_dim_v], softmax_lse fp32 [B, H, T]). It has no gradient. A query without any row gets 0
     and -inf, where FlashMLA says +inf.
 
-    Raises InputError for tensors that do not fit.
+    Raises InputError for `others` (is_fp8_kvcache, indices, attn_sink) that are neither None nor 0, for positions that
+    go beyond the cache (on a GPU, the device says so), and for tensors that do not fit.
     """
+    name = "flash_mla_with_kvcache"
+    refuse_others(name, others, _THEIRS)
     if q.ndim != 4:
         raise InputError(f"flash_mla_with_kvcache: q has {q.ndim} dims: give [B, T, H, D]")
     batch, queries, heads, _ = q.shape
     shared = queries > 1 and not causal  # all queries attend all rows: they are heads of one
     given = q.flatten(1, 2)[:, None] if shared else q
     decode = torch.ops.tuner.mla_decode
-    out, lse = decode(addressable(given), k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale=softmax_scale)
+    with_room(name, "cache_seqlens", cache_seqlens, block_table.shape[1] * k_cache.shape[1])
+    table, cache = in_powers_of_two(name, block_table, k_cache=k_cache)
+    out, lse = decode(addressable(given), cache, table, int32(cache_seqlens), head_dim_v, softmax_scale=softmax_scale)
     if shared:
         out = out.view(batch, queries, heads, head_dim_v)
         lse = lse.view(batch, queries, heads).transpose(1, 2).contiguous()

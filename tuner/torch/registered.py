@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from tuner import dispatcher, operators
 from tuner.errors import InputError, TunerError, UsageError
 from tuner.spec.operator import Operator
-from tuner.torch import autocast, declared, meta
+from tuner.torch import autocast, declared, gradients, meta, transforms
 from tuner.torch.gradients import Differentiable
 
 _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped-call, unused-ignore]  # torch may be absent
@@ -27,8 +27,28 @@ def register() -> None:
             _define(schema, _kernel(operator, detached=differentiable is not None), meta.outputs(operator))
         if differentiable:
             _differentiate(differentiable, schemas)
+        elif not operator.updated:
+            for name in map(_name, schemas):
+                _LIBRARY.impl(name, gradients.undifferentiable(operator, _op(name)), "Autograd")
+        for name in map(_name, schemas):
+            if not operator.updated and not declared.names_tensors(operator):
+                torch.library.register_vmap(f"tuner::{name}", transforms.batches(operator, _op(name)), lib=_LIBRARY)
+        transforms.count_flops(operator, getattr(torch.ops.tuner, operator.name))
         if operator.name not in backward:  # autograd calls those with what the forward call took
             _autocast(operator, schemas)
+
+
+def register_sharding() -> None:
+    """DTensors of these operators may be sharded over the sequences of a batch, and over heads: of flash_attention over
+    both, of every other over what each of its outputs has.
+
+    Heads stay sharded where the devices divide each kind of them evenly. Imports torch.distributed.tensor, whose API
+    for this is experimental: so it is done on request.
+    """
+    for operator, schemas in _found():
+        if not operator.updated:
+            for name in map(_name, schemas):
+                transforms.shards(operator, _op(name))
 
 
 def _found() -> Iterator[tuple[Operator[Any], tuple[str, ...]]]:
@@ -61,8 +81,7 @@ def _define(schema: str, kernel: Callable[..., Any], shapes: Callable[..., Any])
 
 def _autocast(operator: Operator[Any], schemas: tuple[str, ...]) -> None:
     for name in map(_name, schemas):
-        base, _, overload = name.partition(".")
-        call = getattr(getattr(torch.ops.tuner, base), overload or "default")
+        call = _op(name)
         for key, device in autocast.DEVICES.items():
             _LIBRARY.impl(name, autocast.cast(operator, call, device), key)
 
@@ -70,6 +89,12 @@ def _autocast(operator: Operator[Any], schemas: tuple[str, ...]) -> None:
 def _name(schema: str) -> str:
     """Of the overload that a schema declares."""
     return schema.partition("(")[0]
+
+
+def _op(name: str) -> Any:
+    """The overload of this name."""
+    base, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.tuner, base), overload or "default")
 
 
 def _kernel(operator: Operator[Any], *, detached: bool) -> Callable[..., Any]:
@@ -105,8 +130,8 @@ def _differentiate(differentiable: Differentiable, schemas: tuple[str, ...]) -> 
         _LIBRARY.impl(operator.name, _routed(operator), "Autograd")
         names = (_name(twin),)
     for name in names:
-        compute, keep = differentiable.compute, differentiable.keep
-        torch.library.register_autograd(f"tuner::{name}", compute, setup_context=keep, lib=_LIBRARY)
+        call = gradients.kernel(operator, _op(name), differentiable.keep, differentiable.compute)
+        _LIBRARY.impl(name, call, "Autograd")
 
 
 def _by_place(operator: Operator[Any], call: Callable[..., Any]) -> Callable[..., Any]:

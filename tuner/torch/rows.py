@@ -4,11 +4,18 @@ from typing import Any
 
 import torch
 
+from tuner.errors import InputError
+
 _ROWS = 16  # bytes: every row of a tensor starts at a multiple of them, and what is dense at one of them
 
 
 def addressable(x: Any) -> Any:
-    """A tensor as it is, or a copy where a row is not contiguous, or starts elsewhere."""
+    """A tensor as it is, or a copy where a row is not contiguous, or starts elsewhere.
+
+    Raises InputError for a nested tensor.
+    """
+    if x.is_nested:
+        raise InputError("nested tensors are not served here: call tuner.torch.scaled_dot_product_attention")
     steps = [stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
     return x if _aligned(x, *steps) and x.stride(-1) == 1 else _copy(x)
 

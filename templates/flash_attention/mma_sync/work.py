@@ -10,7 +10,7 @@ from tuner.arch import GPU
 from tuner.spec import Array, Cost, Work
 
 from ..operator import cost
-from ..problem import Problem, unpacked, visible_keys
+from ..problem import Problem, first_keys, unpacked, visible_keys
 from .config import ELEMENT, Config, q_in_ring, row_bytes
 
 WARP = 32
@@ -28,14 +28,21 @@ class Visits:
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> "Visits":
-        starts = np.arange(0, problem.seq_q, config.BM)
-        keys = _attended(problem, starts, config.BM)
-        blocks = -(-keys // config.BN)
-        group_starts = np.arange(0, problem.seq_q, config.rows_per_warp)
-        groups = -(-_attended(problem, group_starts, config.rows_per_warp) // config.BN)
-        read = np.minimum(blocks * config.BN, problem.seq_k)
+        return cls.of_tiles(problem, config.BM, config.rows_per_warp, config.BN)
+
+    @classmethod
+    def of_tiles(cls, problem: Problem, BM: int, rows: int, BN: int) -> "Visits":
+        """Of blocks of BM queries, in groups of `rows`, to tiles of BN keys."""
+        starts, group_starts = (np.arange(0, problem.seq_q, each) for each in (BM, rows))
+        begins = first_keys(problem)[starts]
+        blocks = -(-np.maximum(_end_of_keys(problem, starts, BM) - begins, 0) // BN)
+        of_block = begins[group_starts // BM]  # with which the tiles begin that its groups visit
+        first = first_keys(problem)[group_starts] - of_block
+        end = _end_of_keys(problem, group_starts, rows) - of_block
+        groups = np.where(first < end, -(-end // BN) - first // BN, 0)
+        read = np.minimum(blocks * BN, problem.seq_k - begins)
         tiles = int(np.sum(groups))
-        return cls(blocks, tiles, tiles * config.BN // 16, int(np.sum(read)))
+        return cls(blocks, tiles, tiles * BN // 16, int(np.sum(read)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,8 @@ class Rows:
         return self.head_dim
 
 
-def _attended(problem: Problem, starts: Array, rows: int) -> Array:
-    """Keys that any of `rows` rows from each start attends: those of the last one."""
+def _end_of_keys(problem: Problem, starts: Array, rows: int) -> Array:
+    """Where the keys end that any of `rows` rows from each start attends: where those of the last one do."""
     last = np.minimum(starts + rows, problem.seq_q) - 1
     return visible_keys(problem)[last]
 

@@ -10,7 +10,7 @@ from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
 from ..arguments import with_optional
 from ..operator import cost
-from ..problem import Problem, unpacked, visible_keys
+from ..problem import Problem, attended_keys, unpacked
 
 ENTRY = "flash_attention_naive"
 WARP = 32
@@ -47,7 +47,7 @@ def default(problem: Problem, _arch: Arch) -> Config:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal."""
     equal = unpacked(problem)
-    found = work_of_pairs(equal, config, int(np.sum(visible_keys(equal))))
+    found = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))))
     return (replace(found, ctas=_blocks(problem, config), dram_bytes=max(found.dram_bytes, cost(problem).bytes)),)
 
 

@@ -7,7 +7,8 @@
 #include "types.cuh"
 #include "wgmma.cuh"
 
-// The maps of one tensor: boxes of 64, 32 and 16 columns, swizzled over 128, 64 and 32 bytes.
+// The maps of one tensor: boxes of 64, 32 and 16 columns, swizzled over 128, 64 and 32 bytes; null for a width that no
+// panel has.
 struct PanelMaps {
   TensorMap const *columns64, *columns32, *columns16;
 
@@ -29,6 +30,7 @@ struct Panels {
   static constexpr int k16 = (kAfter32 + 15) / 16;
   static constexpr int kCount = k64 + k32 + k16;
   static constexpr int kColumns = 64 * k64 + 32 * k32 + 16 * k16;
+  static constexpr int kWidths = 64 * (k64 > 0) + 32 * (k32 > 0) + 16 * (k16 > 0);  // those that there are
 
   static constexpr __host__ __device__ int width(int panel) { return panel < k64 ? 64 : panel < k64 + k32 ? 32 : 16; }
   static constexpr __host__ __device__ int column(int panel) {  // its first

@@ -5,7 +5,7 @@ import numpy as np
 from tuner.arch import GPU, Arch
 from tuner.spec import Implementation, Plan, Work
 
-from ..arguments import with_optional
+from ..arguments import optional_refusal, with_optional
 from ..mma_sync.work import with_softcap
 from ..operator import cost
 from ..problem import Problem, visible_keys
@@ -17,7 +17,7 @@ from .work import Walked, work_of_walks
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.use_cu_seqlens:
         return "use_cu_seqlens: parts of packed sequences are not merged; a step of decoding is streaming_attention's"
-    return shared.refusal(problem, arch)
+    return shared.refusal(problem, arch) or optional_refusal(problem)
 
 
 def plan(problem: Problem, config: Config) -> Plan:

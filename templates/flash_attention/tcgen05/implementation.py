@@ -3,16 +3,17 @@ has a row of scores to itself."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, Implementation, Launch, Plan, Scalar, Space, TensorMap
 
+from ..arguments import optional_refusal
 from ..problem import Problem
 from ..wgmma.config import WIDTHS, packed
-from ..wgmma.implementation import optional_arguments, packs, panel_maps, without_panels
+from ..wgmma.implementation import optional_arguments, packs, without_panels
+from ..wgmma.maps import attention_maps, spelled
 from .config import (
     LAST_COLUMNS,
     ROWS,
@@ -79,9 +80,10 @@ def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     tiles = -(-problem.longest // (ROWS * config.row_tiles // heads))
     taken = tiles * (problem.heads // heads) * problem.sequences
-    maps = _maps(ROWS // heads, heads, config.BN)
-    optional, spelled = optional_arguments(problem)
-    return block_plan(ENTRY, problem, config, taken, maps, (*_SCALARS, *optional), spelled)
+    rows, keys = (1, ROWS // heads, heads), (1, config.BN, 1)
+    maps = attention_maps(problem.head_dim, problem.head_dim_v, config.value_columns, rows, keys)
+    optional, constants = optional_arguments(problem)
+    return block_plan(ENTRY, problem, config, taken, maps, (*_SCALARS, *optional), constants)
 
 
 def block_plan(
@@ -99,14 +101,8 @@ def block_plan(
     smem, columns = int(smem_bytes(D, DV, config, work)), int(tensor_columns(DV, config))
     arguments = (*(each.name for each in maps), *others)
     launch = Launch(entry, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
-    return Plan((launch,), {"smem_bytes": smem, "tensor_columns": columns, **constants}, maps=maps)
-
-
-@cache
-def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
-    """One for each tensor and width of panel; a row tile is `queries` of `heads`."""
-    boxes = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
-    return tuple(each for name, box in boxes.items() for each in panel_maps(name, box))
+    read = {"smem_bytes": smem, "tensor_columns": columns, **spelled(maps), **constants}
+    return Plan((launch,), read, maps=maps)
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -148,7 +144,7 @@ IMPLEMENTATION = Implementation(
     name="tcgen05",
     summary="tcgen05 and TMA: sums in tensor memory, a thread a row of scores, for every head_dim from 16",
     config=Config,
-    refusal=refusal,
+    refusal=lambda problem, arch: refusal(problem, arch) or optional_refusal(problem),
     space=space,
     plan=plan,
     default=default,

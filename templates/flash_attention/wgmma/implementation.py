@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from tuner.arch import DEVICES, Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
 
+from ..arguments import optional_refusal
 from ..problem import Problem
 from .config import (
     ROWS,
@@ -26,6 +26,7 @@ from .config import (
     walkers,
     widest_product,
 )
+from .maps import attention_maps, spelled
 from .work import work
 
 ENTRY = "flash_attention_wgmma"
@@ -152,10 +153,12 @@ def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     tiles = -(-problem.longest // (ROWS * config.warpgroups // heads))
     taken = -(-tiles // config.cluster) * (problem.heads // heads) * problem.sequences
-    maps = _maps(ROWS // heads, heads, config.BN // config.cluster)
-    optional, spelled = optional_arguments(problem)
-    smem = int(smem_bytes(problem.head_dim, config, problem.head_dim_v))
-    return block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *optional), spelled)
+    D, DV = problem.head_dim, problem.head_dim_v
+    rows, keys = (1, ROWS // heads, heads), (1, config.BN // config.cluster, 1)
+    maps = attention_maps(D, DV, config.value_columns, rows, keys)
+    optional, constants = optional_arguments(problem)
+    smem = int(smem_bytes(D, config, DV))
+    return block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *optional), constants)
 
 
 def block_plan(
@@ -181,6 +184,7 @@ def block_plan(
             "consumer_registers": int(consumer_registers(config)),
             "producer_registers": int(producer_registers(config)),
             "ticket_argument": "ticket" if config.blocks else "nullptr",
+            **spelled(maps),
             **constants,
         },
         workspaces=(Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else (),
@@ -199,18 +203,6 @@ def optional_arguments(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, 
         "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
         "softcap_argument": "softcap" if capped else "0.0f",
     }
-
-
-@cache
-def _maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
-    """One for each tensor and width of panel; a warpgroup's rows are `queries` of `heads`."""
-    boxes = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
-    return tuple(each for name, box in boxes.items() for each in panel_maps(name, box))
-
-
-def panel_maps(name: str, box: tuple[int, ...], suffix: str = "") -> tuple[TensorMap, ...]:
-    """Of a tensor, for panels of each width; `box` counts elements along its other dims."""
-    return tuple(TensorMap(f"{name}_{width}{suffix}", name, (*box, width), swizzle=2 * width) for width in WIDTHS)
 
 
 def packs(problem: Any, rows: int = ROWS) -> tuple[int, ...]:
@@ -260,7 +252,7 @@ IMPLEMENTATION = Implementation(
     name="wgmma",
     summary="wgmma and TMA with producer and consumer warpgroups, exact for every head_dim from 16",
     config=Config,
-    refusal=refusal,
+    refusal=lambda problem, arch: refusal(problem, arch) or optional_refusal(problem),
     space=space,
     plan=plan,
     default=default,

@@ -23,7 +23,10 @@ from .work import row_lanes, tiles, work
 
 ROW_THREADS = 256
 _INPUTS = ("dout", "q", "k", "v")
-_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap")
+_SIZES = (
+    *("batch", "heads", "kv_heads", "seq_q", "seq_k", "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap"),
+    *("window_left", "window_right"),
+)
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -109,6 +112,7 @@ def plan(problem: Problem, config: Config) -> Plan:
                 constants["q_smem_bytes"],
                 (*common, "dq", "softmax_scale", *sizes),
             ),
+            *(logits_launch(problem),) * problem.use_s_aux,
         ),
         constants={**constants, **spelled(problem)},
         workspaces=(row_values(problem),),
@@ -120,6 +124,13 @@ def rows_launch(entry: str, problem: Any) -> Launch:
     threads = problem.batch * problem.heads * problem.seq_q * row_lanes(problem.head_dim_v)
     takes = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
     return Launch(entry, (-(-threads // ROW_THREADS), 1, 1), ROW_THREADS, 0, takes)
+
+
+def logits_launch(problem: Problem) -> Launch:
+    """Of the kernel that sums up the gradient of s_aux, a block a head."""
+    takes = taken(problem, "row_values", "s_aux", "ds_aux", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
+    warps = ROW_THREADS // WARP
+    return Launch("flash_attention_backward_ds_aux", (problem.heads, 1, 1), ROW_THREADS, 4 * warps, takes)
 
 
 def row_values(problem: Any) -> Workspace:

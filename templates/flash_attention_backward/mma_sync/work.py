@@ -9,8 +9,8 @@ from tuner.arch import GPU
 from tuner.spec import Array, Work
 
 from ...flash_attention.mma_sync.config import ELEMENT
-from ...flash_attention.mma_sync.work import copy_wavefronts
-from ...flash_attention.problem import unpacked, visible_keys
+from ...flash_attention.mma_sync.work import Visits, copy_wavefronts
+from ...flash_attention.problem import unpacked
 from ..problem import Problem
 from .config import VALUES_BYTES, WARP, Config, kv_columns
 
@@ -28,7 +28,28 @@ def tiles(problem: Problem, rows: int, of: int) -> int:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
     rows, *passes = _work(problem, config)
-    return (rows, *(with_softcap(each) if problem.use_softcap else each for each in passes))
+    capped = (with_softcap(each) if problem.use_softcap else each for each in passes)
+    return (rows, *capped, *(work_of_logits(problem),) * problem.use_s_aux)
+
+
+def work_of_logits(problem: Problem, threads: int = 256) -> Work:
+    """A block a head reads the values of its queries; what threads read of cu_seqlens is not counted."""
+    rows, warps = _query_rows(problem), threads // WARP
+    moved = float(VALUES_BYTES * rows + 4 * problem.heads * (threads + 1))
+    return Work(
+        ctas=problem.heads,
+        warps=warps,
+        mma=0,
+        fma=2 * rows / WARP,
+        mufu=rows / WARP,
+        alu=8 * rows / WARP + 12 * warps * problem.heads,
+        smem_wavefronts=problem.heads * (warps + warps * warps),
+        l2_bytes=moved,
+        dram_bytes=float(VALUES_BYTES * rows),
+        barriers=problem.heads,
+        longest_cta=1,
+        chain=problem.batch * problem.seq_q / threads,
+    )
 
 
 def _work(problem: Problem, config: Config) -> tuple[Work, ...]:
@@ -156,10 +177,8 @@ def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
 
 def queries_work(problem: Problem, config: Config) -> Work:
     """dQ: tiles of keys pass by, as in the forward pass."""
-    blocks = -(-_attended(problem, config.BM_q) // config.BN_q)
-    visits = int(np.sum(-(-_attended(problem, config.BM_q // config.q_warps) // config.BN_q)))
-    read = int(np.sum(np.minimum(blocks * config.BN_q, problem.seq_k)))
-    return work_of_queries(problem, config, Passes(blocks, visits, visits * config.BN_q // 16, read))
+    visits = Visits.of_tiles(problem, config.BM_q, config.BM_q // config.q_warps, config.BN_q)
+    return work_of_queries(problem, config, Passes(visits.blocks, visits.groups, visits.steps, visits.rows_of_keys))
 
 
 def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
@@ -189,27 +208,42 @@ def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
     )
 
 
-def _attended(problem: Problem, rows: int) -> Array:
-    """Keys that any of `rows` queries attends, for each such group."""
-    last = np.minimum(np.arange(0, problem.seq_q, rows) + rows, problem.seq_q) - 1
-    return visible_keys(problem)[last]
-
-
 def _first_tile(problem: Problem, first_keys: Array, BM: int) -> Array:
     """The tile of BM queries with the first query that attends a key."""
-    reach = problem.seq_k - problem.seq_q
-    return np.maximum(first_keys - reach, 0) // BM if problem.causal else np.zeros_like(first_keys)
+    reach = problem.seq_k - problem.seq_q + problem.window_right
+    limited = problem.causal or problem.use_window
+    return np.maximum(first_keys - reach, 0) // BM if limited else np.zeros_like(first_keys)
+
+
+def _end(problem: Problem, last_keys: Array) -> Array:
+    """The query before which those end that attend a key."""
+    if not problem.use_window:
+        return np.full_like(last_keys, problem.seq_q)
+    own = last_keys - (problem.seq_k - problem.seq_q)
+    found: Array = np.clip(own + problem.window_left + 1, 0, problem.seq_q)
+    return found
+
+
+def _end_of_block(problem: Problem, first_keys: Array, BN: int) -> Array:
+    """The same of blocks of BN keys, of which only those that exist count."""
+    return _end(problem, np.minimum(first_keys + BN, problem.seq_k) - 1)
 
 
 def _steps(problem: Problem, rows: int, BM: int, block: int = 0) -> Array:
     """Tiles of queries for each group of `rows` keys. A warp passes over those that its block loads and it skips."""
     whole = -(-problem.seq_k // (block or rows)) * (block or rows)  # blocks are whole: so are their warps
     first_keys = np.arange(0, whole, rows)
-    steps: Array = np.maximum(-(-problem.seq_q // BM) - _first_tile(problem, first_keys, BM), 0)
+    loaded = block or rows
+    end = np.minimum(
+        _end(problem, first_keys + rows - 1), _end_of_block(problem, first_keys // loaded * loaded, loaded)
+    )
+    steps: Array = np.maximum(-(-end // BM) - _first_tile(problem, first_keys, BM), 0)
     return steps
 
 
 def _rows_read(problem: Problem, BN: int, BM: int) -> int:
     """Queries that the blocks of one head of K and V read of one query head."""
-    starts = _first_tile(problem, np.arange(0, problem.seq_k, BN), BM) * BM
-    return int(np.sum(problem.seq_q - starts))
+    first_keys = np.arange(0, problem.seq_k, BN)
+    starts = _first_tile(problem, first_keys, BM) * BM
+    ends = np.minimum(-(-_end_of_block(problem, first_keys, BN) // BM) * BM, problem.seq_q)
+    return int(np.sum(np.maximum(ends - starts, 0)))

@@ -11,8 +11,8 @@ from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
 from ...flash_attention.naive import implementation as forward
 from ...flash_attention.naive.implementation import WARP, Config
-from ...flash_attention.problem import unpacked, visible_keys
-from ..operator import ARGUMENTS, OPTIONAL, cost
+from ...flash_attention.problem import attended_keys, unpacked
+from ..operator import ARGUMENTS, DS_AUX, OPTIONAL, cost
 from ..optional import pointer, spelled, taken
 from ..problem import Problem
 
@@ -34,8 +34,11 @@ def default(problem: Problem, _arch: Arch) -> Config:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    found = plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in (*ARGUMENTS, *OPTIONAL))))
-    return replace(found, constants={**found.constants, **spelled(problem)})
+    found = plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in (*ARGUMENTS, *OPTIONAL, DS_AUX))))
+    takes, threads = found.launches[0].arguments, config.threads
+    of_logits = (Launch(f"{_ENTRY}_ds_aux", (-(-problem.heads // threads), 1, 1), threads, 0, takes),)
+    launches = found.launches + of_logits * problem.use_s_aux
+    return replace(found, launches=launches, constants={**found.constants, **spelled(problem)})
 
 
 def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
@@ -67,11 +70,32 @@ def _blocks(problem: Any, config: Config) -> tuple[int, int]:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal."""
     equal = unpacked(problem)
-    found = work_of_pairs(equal, config, int(np.sum(visible_keys(equal))), equal.seq_k, equal.seq_q)
+    found = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))), equal.seq_k, equal.seq_q)
     least = cost(problem).bytes / 2
-    return tuple(
+    both = tuple(
         replace(each, ctas=blocks, dram_bytes=max(each.dram_bytes, least))
         for each, blocks in zip(found, _blocks(problem, config), strict=True)
+    )
+    return both + (_work_of_logits(problem, config),) * problem.use_s_aux
+
+
+def _work_of_logits(problem: Problem, config: Config) -> Work:
+    """A thread a head reads all its rows of dO and O, one after another."""
+    rows, DV = query_rows(problem), problem.head_dim_v
+    moved = float(rows * (2 * DV * problem.dtype.itemsize + problem.lse_bytes))
+    return Work(
+        ctas=-(-problem.heads // config.threads),
+        warps=config.threads // WARP,
+        mma=0,
+        fma=rows * (DV + 2) / WARP,
+        mufu=rows / WARP,
+        alu=rows * (2 * DV + 8) / WARP,
+        smem_wavefronts=0,
+        l2_bytes=moved,
+        dram_bytes=moved,
+        barriers=0,
+        longest_cta=1,
+        chain=problem.batch * problem.seq_q,
     )
 
 

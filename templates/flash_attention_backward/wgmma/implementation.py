@@ -50,6 +50,10 @@ def unserved(problem: Problem) -> str | None:
         return "dtype fp32: its tiles are of 16-bit operands"
     if max(problem.heads, problem.batch) > MAX_GRID_YZ:
         return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
+    if problem.use_s_aux:
+        return "use_s_aux: its launches sum up no gradient of s_aux; mma_sync does"
+    if problem.use_window:
+        return "use_window: its tiles begin with the first key or query; mma_sync leaves out those outside of windows"
     return None
 
 

@@ -39,6 +39,10 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; wgmma splits them"
     if problem.dtype is DType.FP32:
         return "dtype fp32: its tiles are of 16-bit operands"
+    if problem.use_s_aux:
+        return "use_s_aux: its launches sum up no gradient of s_aux; mma_sync does"
+    if problem.use_window:
+        return "use_window: every block of keys takes its turn in every dQ from the first on; mma_sync serves it"
     if problem.use_softcap:
         return "softcap: at the widest heads its slopes find no registers; wgmma serves it"
     return None

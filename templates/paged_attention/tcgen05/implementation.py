@@ -11,6 +11,7 @@ from ...flash_attention.tcgen05 import implementation as dense
 from ...flash_attention.tcgen05.config import ROWS
 from ...flash_attention.wgmma.config import WIDTHS
 from ...flash_attention.wgmma.implementation import packs
+from ...flash_attention.wgmma.maps import attention_maps
 from ..problem import Problem, unpacked
 from ..split_keys.implementation import parts
 from ..wgmma import implementation as wgmma
@@ -34,7 +35,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     """A block for each share of a row tile of heads; where queries are packed, for as many tiles as there may be."""
     split, heads, grid = config.splits > 1, heads_of_tile(problem, config), blocks(problem, config)
-    maps = wgmma.tensor_maps(ROWS // heads, heads, box_rows(problem, config))
+    D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, box_rows(problem, config), 1)
+    maps = attention_maps(D, D, config.value_columns, rows, keys, "_cache")
     spaces = parts(problem, (grid, ROWS * config.row_tiles)) if split else ()
     left = tuple(each.name for each in spaces)
     optional, spelled = wgmma.optional_arguments(problem, split=split)

@@ -1,15 +1,15 @@
 """paged_attention on wgmma (sm_90a), for prompts: flash_attention's kernel, with K and V copied out of pages by TMA."""
 
 from dataclasses import replace
-from functools import cache
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, Workspace
 
 from ...flash_attention.split_keys.config import SPLITS, WARP, filling
 from ...flash_attention.wgmma import implementation as dense
 from ...flash_attention.wgmma.config import ROWS, WIDTHS, ctas, fits, register_estimate, smem_bytes, widest_product
+from ...flash_attention.wgmma.maps import attention_maps, spelled
 from ..optional import eight_bits_refusal
 from ..problem import Problem, unpacked
 from ..split_keys.implementation import RAGGED, parts
@@ -54,6 +54,8 @@ def without_boxes(problem: Problem) -> str | None:
     """Why no kernel on boxes of pages serves a problem; None if one may."""
     if problem.page_size < LEAST_BOX:
         return f"page_size {problem.page_size}: boxes of TMA have {LEAST_BOX} rows of a page or more"
+    if problem.use_s_aux:
+        return "use_s_aux: its sums are over keys alone; mma_sync and split_keys add a head's logit to them"
     return eight_bits_refusal(problem)
 
 
@@ -93,12 +95,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     """A block for each share of a row tile of heads; where queries are packed, for as many tiles as there may be."""
     split, heads = config.splits > 1, heads_of_tile(problem, config)
-    maps = tensor_maps(ROWS // heads, heads, box_rows(problem, config))
-    smem, grid = int(smem_bytes(problem.head_dim, config)), blocks(problem, config)
+    D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, box_rows(problem, config), 1)
+    maps = attention_maps(D, D, config.value_columns, rows, keys, "_cache")
+    smem, grid = int(smem_bytes(D, config)), blocks(problem, config)
     spaces = parts(problem, (grid, ROWS * config.warpgroups)) if split else ()
     spaces += (Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else ()
     left = tuple(each.name for each in spaces)
-    optional, spelled = optional_arguments(problem, split=split)
+    optional, read = optional_arguments(problem, split=split)
     given = (*(each.name for each in maps), *others(optional), *left)
     launches = (
         *((Launch(f"{ENTRY}_clear", (1, 1, 1), WARP, 0, left),) if config.blocks else ()),
@@ -111,7 +114,8 @@ def plan(problem: Problem, config: Config) -> Plan:
         "consumer_registers": int(consumer_registers(config)),
         "producer_registers": int(producer_registers(config)),
         "ticket_argument": "ticket" if config.blocks else "nullptr",
-        **spelled,
+        **spelled(maps),
+        **read,
     }
     return Plan(launches, constants, spaces, maps)
 
@@ -142,13 +146,6 @@ def optional_arguments(problem: Problem, *, split: bool) -> tuple[tuple[str, ...
         "window_box": WINDOW_BOX,
         "merge_threads": MERGE_THREADS,
     }
-
-
-@cache
-def tensor_maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
-    """One for each tensor and width of panel; a box of rows is `queries` of `heads`, and `keys` are of a page."""
-    boxes = {"q": (1, queries, heads), "k_cache": (1, keys, 1), "v_cache": (1, keys, 1), "o": (1, queries, heads)}
-    return tuple(each for name, box in boxes.items() for each in dense.panel_maps(name, box))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -19,7 +19,7 @@
 #define __grid_constant__
 #define __cluster_dims__(...)  // Launch.cluster says it here
 #define __align__(n) alignas(n)
-#define __constant__ static const
+#define __constant__ EMULATOR_API  // a launch may fill it
 
 struct alignas(8) float2 { float x, y; };
 struct float3 { float x, y, z; };

@@ -30,6 +30,9 @@ constexpr int count_parameters(void (*)(A...)) {
 
 }  // namespace emulator
 
-#define EMULATOR_ENTRY(kernel)                                                             \
-  extern "C" EMULATOR_API void emulated_##kernel(void** a) { emulator::call(&kernel, a); } \
-  extern "C" EMULATOR_API int const parameters_of_##kernel = emulator::count_parameters(&kernel);
+// `symbol` for what C++ calls `...`: an instance of a template has commas in it.
+#define EMULATOR_ENTRY(symbol, ...)                                                             \
+  extern "C" EMULATOR_API void emulated_##symbol(void** a) { emulator::call(&__VA_ARGS__, a); } \
+  extern "C" EMULATOR_API int const parameters_of_##symbol = emulator::count_parameters(&__VA_ARGS__);
+// A `__constant__` symbol that launches fill.
+#define EMULATOR_SYMBOL(symbol) extern "C" EMULATOR_API size_t const bytes_of_##symbol = sizeof(symbol);

@@ -10,8 +10,10 @@ from ...flash_attention.tcgen05 import implementation as dense
 from ...flash_attention.tcgen05.config import ROWS
 from ...flash_attention.wgmma.config import WIDTHS, packed
 from ...flash_attention.wgmma.implementation import packs
+from ...flash_attention.wgmma.maps import attention_maps
 from ..problem import Problem
 from ..wgmma import implementation as wgmma
+from ..wgmma.work import PIECE
 from .config import Config, blocks
 from .work import tiles, work
 
@@ -35,7 +37,8 @@ def plan(problem: Problem, config: Config) -> Plan:
     taken = blocks(problem, config) * (problem.heads // heads) * problem.batch
     lengths = ("cache_seqlens",) if problem.ragged else ()
     constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
-    maps = wgmma.tensor_maps(ROWS // heads, heads, config.BN)
+    D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, config.BN, 1)
+    maps = attention_maps(D, D, config.value_columns, rows, keys, piece=PIECE)
     return dense.block_plan(ENTRY, problem, config, taken, maps, (*wgmma.SCALARS, *lengths), constants)
 
 

@@ -1,14 +1,13 @@
 """streaming_attention on wgmma (sm_90a): flash_attention's kernel over the tiles that hold sinks and windows."""
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, Implementation, Plan, Space, TensorMap
+from tuner.spec import Constraint, Implementation, Plan, Space
 
 from ...flash_attention.wgmma import implementation as dense
 from ...flash_attention.wgmma.config import (
@@ -22,6 +21,7 @@ from ...flash_attention.wgmma.config import (
     smem_bytes,
     widest_product,
 )
+from ...flash_attention.wgmma.maps import attention_maps
 from ..problem import Problem
 from .config import Config, row_tiles, taken_heads
 from .work import PIECE, tiles, work
@@ -77,20 +77,10 @@ def plan(problem: Problem, config: Config) -> Plan:
     taken = row_tiles(problem, config) * int(taken_heads(problem, config)) * problem.kv_heads * problem.batch
     lengths = ("cache_seqlens",) if problem.ragged else ()
     constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
-    maps = tensor_maps(ROWS // heads, heads, config.BN // config.cluster)
-    smem = int(smem_bytes(problem.head_dim, config))
+    D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, config.BN // config.cluster, 1)
+    maps = attention_maps(D, D, config.value_columns, rows, keys, piece=PIECE)
+    smem = int(smem_bytes(D, config))
     return dense.block_plan(ENTRY, smem, config, taken, maps, (*SCALARS, *lengths), constants)
-
-
-@cache
-def tensor_maps(queries: int, heads: int, keys: int) -> tuple[TensorMap, ...]:
-    """For each width of panel; a warpgroup's rows are `queries` of `heads`, and keys come as tiles or in pieces."""
-    whole = {"q": (1, queries, heads), "k": (1, keys, 1), "v": (1, keys, 1), "o": (1, queries, heads)}
-    pieces = dict.fromkeys(("k", "v"), (1, PIECE, 1))
-    return (
-        *(each for name, box in whole.items() for each in dense.panel_maps(name, box)),
-        *(each for name, box in pieces.items() for each in dense.panel_maps(name, box, f"_rows{PIECE}")),
-    )
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -4,23 +4,23 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
 import pytest
-from filelock import Timeout
 
 from tuner import operators
 from tuner.arch import gpu
 from tuner.evaluate.measure import gpu_lock
 from tuner.evaluate.measure.device import Code, Plan
-from tuner.evaluate.measure.gpu_lock import Presence, alone
-from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.gpu_lock import Presence, alone, beside, is_held
+from tuner.evaluate.measure.messages import Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Worker
@@ -163,12 +163,73 @@ def test_who_was_alone_just_now_comes_after_who_waits() -> None:
     assert order == ["first", "other", "first again"]
 
 
-def is_held(path: Path) -> bool:
+@pytest.mark.filterwarnings("ignore:another process times kernels")
+def test_those_that_time_nothing_are_there_together_and_who_times_waits_for_them() -> None:
+    order, inside = [], threading.Barrier(3)
+
+    def judge() -> None:
+        with beside(GPU):
+            inside.wait(30)  # which is over when all three are in at once
+            inside.wait(30)
+            order.append("judged")
+
+    judges = [threading.Thread(target=judge) for _ in range(2)]
+    for each in judges:
+        each.start()
+    inside.wait(30)
+    timing = threading.Thread(target=lambda: times(order))
+    timing.start()
+    while not is_held(gpu_lock.FOLDER / f"{GPU}.next"):
+        time.sleep(0.001)
+    inside.wait(30)
+    for each in (*judges, timing):
+        each.join()
+    assert order == ["judged", "judged", "timed"]
+
+
+def test_a_config_is_judged_beside_others_that_are_and_timed_when_they_are_gone() -> None:
+    with Worker(Simulation("sm_80", bus_id=GPU)) as worker:
+        with beside(GPU):
+            assert worker.time(replace(TASK, timed=False)).fell is None
+            done: list[Timed] = []
+            timing = threading.Thread(target=lambda: done.append(worker.time(replace(TASK, judged=False))))
+            with pytest.warns(RuntimeWarning, match="take turns"):
+                timing.start()
+                while not is_held(gpu_lock.FOLDER / f"{GPU}.next"):
+                    time.sleep(0.001)
+                while gpu_lock._tell_once.cache_info().currsize == 0:
+                    time.sleep(0.001)
+            assert not done
+        timing.join()
+    assert done[0].samples
+
+
+def times(order: list[str]) -> None:
+    with alone(GPU):
+        order.append("timed")
+
+
+def test_a_file_that_another_user_left_unwritable_is_locked() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o1777)
+        for path in (Path(name, GPU), Path(name, f"{GPU}.next")):
+            path.touch(0o444)
+        assert locked_by_another_user(Path(name)) == 0
+
+
+def locked_by_another_user(folder: Path) -> int:
+    """The exit code of a process without the rights of the files' owner: 0 where it held the GPU alone."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     try:
-        with gpu_lock._lock(path).acquire(blocking=False):
-            return False
-    except Timeout:
-        return True
+        gpu_lock.FOLDER = folder
+        if not os.getuid():
+            os.setuid(65534)
+        with alone(GPU):
+            held = is_held(folder / GPU)
+        os._exit(0 if held and not is_held(folder / GPU) else 1)
+    finally:
+        os._exit(2)
 
 
 def test_who_waits_says_so_and_two_gpus_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +249,7 @@ def test_a_config_is_not_taken_for_one_that_hangs_because_others_are_timed(monke
         monkeypatch.setattr(worker._pool, "run", lambda jobs: done.append("asked") or run(jobs))
         with holder_until_somebody_waits(monkeypatch, then=lambda: done.append("waits")):
             assert worker.time(TASK).samples
-    assert done == ["waits", "asked"]
+    assert done == ["waits", "asked", "asked"]  # to judge, and to time
 
 
 def test_who_takes_turns_is_counted_while_it_lives() -> None:

@@ -18,7 +18,7 @@ from tuner.compiler.render import render
 from tuner.errors import MachineError
 from tuner.evaluate.measure import gpu_device, gpu_lock
 from tuner.evaluate.measure.arena import Arena
-from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.gpu_lock import Presence
 from tuner.evaluate.measure.messages import Heat, Task
@@ -58,6 +58,7 @@ class Runtime:
         self.status = 0  # of the next query
         self.capture_status = self.captured = self.copied = 0
         self.cleared = 0
+        self.pinned = list[np.ndarray]()
         self.late = 0  # of the next launches, those that the device begins before the host has queued them
 
     def malloc(self, nbytes: int) -> int:
@@ -76,6 +77,7 @@ class Runtime:
         assert stream == 0
         assert address in self.buffers
         self.cleared += 1
+        self.driver.hold.queue()
 
     def memcpy(self, target: int, source: int, nbytes: int, kind: int) -> None:
         assert kind in (1, 2)
@@ -85,6 +87,7 @@ class Runtime:
         assert (kind, stream) == (3, 0)
         ctypes.memmove(target, source, nbytes)
         self.copied += nbytes
+        self.driver.hold.queue()
 
     def eventCreate(self) -> int:  # noqa: N802
         self.events.append(0.0)
@@ -92,11 +95,17 @@ class Runtime:
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
         assert stream == 0
+        self.driver.hold.queue()
         self.events[event] = 0.01 * len(self.driver.launches) + 1e-6 * self.copied
+
+    def hostAlloc(self, nbytes: int, flags: int) -> int:  # noqa: N802
+        assert flags == 2
+        self.pinned.append(np.zeros(nbytes, np.uint8))
+        return self.pinned[-1].ctypes.data
 
     def eventQuery(self, event: int) -> int:  # noqa: N802
         if event % 2:
-            return self.status
+            return 600 if self.driver.hold.holds else self.status
         self.late -= 1  # it is a begin
         return 0 if self.late >= 0 else 600
 
@@ -200,22 +209,93 @@ def test_a_plain_copy_is_timed_like_a_kernel() -> None:
     assert device.times_us(device.ready_copy(4000), 2, POLICY) == pytest.approx([2.0, 2.0])
 
 
-def test_launches_that_waited_for_the_host_do_not_count(runtime: Runtime) -> None:
-    device = Physical().open()
-    copy, runtime.late = device.ready_copy(4000), 2
-    assert len(device.times_us(copy, 8, POLICY)) == 6
-    assert runtime.cleared == 8
+def test_what_is_timed_is_queued_while_the_stream_is_held(runtime: Runtime) -> None:
+    device, hold = Physical().open(), runtime.driver.hold
+    copy, runtime.late = device.ready_copy(4000), 1000  # a host that is never in time
+    assert device.times_us(copy, 8, POLICY) == pytest.approx([2.0] * 8)
+    assert (hold.held, hold.gave_up) == (2, 0)  # one of them when the instruments were loaded
+    assert hold.queued == 8 * 5
+    assert device.state().late == 0
 
 
-def test_where_most_launches_wait_for_the_host_it_gets_more_time_from_then_on(runtime: Runtime) -> None:
+def test_more_launches_than_a_driver_queues_are_held_in_parts(runtime: Runtime) -> None:
+    device, hold = Physical().open(), runtime.driver.hold
+    copy = device.ready_copy(4000)
+    assert len(device.times_us(copy, 1000, POLICY)) == 1000
+    assert 100 < hold.most <= 512 < hold.MOST
+    assert hold.gave_up == 0
+
+    def deep() -> None:
+        for _ in range(30):  # more than it is taken for
+            copy()
+
+    assert len(device.times_us(deep, 32, POLICY)) == 32
+    assert hold.gave_up == 0
+
+
+def test_what_waits_for_the_device_is_timed_without_a_hold_and_its_late_launches_do_not_count(runtime: Runtime) -> None:
+    device, hold = Physical().open(), runtime.driver.hold
+    copy = device.ready_copy(4000)
+
+    def waits() -> None:
+        copy()
+        hold.wait()
+
+    runtime.late = 2
+    assert len(device.times_us(waits, 8, POLICY)) == 6
+    assert hold.gave_up == 2  # of several at once, then of one
+    assert device.state().late == 2 / 8
+    held, runtime.late = hold.held, 1000
+    assert len(device.times_us(waits, 8, POLICY)) == 8
+    assert (hold.held, device.state().late) == (held, 1.0)
+    assert len(device.times_us(copy, 8, POLICY)) == 8
+    assert (hold.held, device.state().late) == (held + 1, 0.0)
+
+
+def test_where_each_launch_waits_for_the_device_no_stream_is_held_twice(runtime: Runtime) -> None:
+    device, hold = Physical().open(), runtime.driver.hold
+    hold.blocking = True
+    for _ in range(3):
+        assert device.times_us(device.ready_copy(4000), 8, POLICY) == pytest.approx([2.0] * 8)
+    assert (hold.held, hold.gave_up) == (1, 1)
+
+
+def test_a_stream_is_let_go_where_a_launch_fails(runtime: Runtime) -> None:
+    device, hold = Physical().open(), runtime.driver.hold
+    calls = iter(range(10))
+
+    def refused() -> None:
+        if next(calls):
+            raise RuntimeFailedError(701)
+
+    with pytest.raises(DeviceFaultError, match="701"):
+        device.times_us(refused, 4, POLICY)
+    assert hold.held == 2 and not hold.holds
+    assert device.times_us(device.ready_copy(4000), 2, POLICY) == pytest.approx([2.0, 2.0])
+
+
+def test_a_cold_cache_is_cleared_and_then_read_so_that_nothing_in_it_is_still_to_be_written(runtime: Runtime) -> None:
     device = Physical().open()
-    copy, runtime.late = device.ready_copy(4000), 8 + 8
-    assert len(device.times_us(copy, 8, POLICY)) == 8
-    assert runtime.cleared == (1 + 2 + 4) * 8
-    assert len(device.times_us(copy, 8, POLICY)) == 8
-    assert runtime.cleared == (1 + 2 + 4 + 4) * 8
-    runtime.late = 1000  # a host that is never in time
-    assert len(device.times_us(copy, 8, POLICY)) == 8
+    device.times_us(device.ready_copy(4000), 8, POLICY)
+    flushes = [nbytes for _, nbytes in runtime.driver.reads if nbytes]
+    assert flushes == [2 * (60 << 20)] * 8  # twice the cache
+    assert {address for address, nbytes in runtime.driver.reads if nbytes} <= set(runtime.buffers)
+
+
+def test_the_floor_is_what_a_kernel_that_does_nothing_takes(runtime: Runtime) -> None:
+    device = Physical().open()
+    assert device.floor_us(POLICY) == pytest.approx(10.0)
+    assert device.floor_us(replace(POLICY, launch="graph")) == pytest.approx(10.0)
+    assert runtime.captured == 1
+
+
+def test_copies_are_timed_when_the_device_has_copied_for_a_while(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_device, "_COPY_BYTES", 1 << 20)
+    device = Physical().open()
+    assert device.copy_gb_s() == pytest.approx(2.0)
+    assert runtime.copied >= 2 * 10 << 20
 
 
 def test_where_memory_ends_in_a_measurement_of_copies_what_it_has_is_given_back(

@@ -88,6 +88,25 @@ def test_what_another_kernel_did_not_find_on_the_timed_problem_is_wrong(row_norm
     assert not judge.right
 
 
+def test_an_edge_case_whose_result_cancels_excuses_no_wrong_output_of_another_problem(
+    row_norm: Operator[Any],
+) -> None:
+    with judging(Simulation().open(), row_norm, rows=40) as (judge, arena):
+        case = cases(row_norm, to_fields(arena.problem), every=False)[0]
+        right = case.expected
+        noise = 1 + 0.5 * np.random.default_rng(0).standard_normal(right.exact["y"].shape)
+        cancelling = replace(right, rounded={**right.rounded, "y": right.exact["y"] * noise})
+        judge.run(replace(case, expected=cancelling), twice=False)
+        error = next(each for each in judge.verdict("here").errors if each.name == "y")
+        assert error.cancels
+        assert error.limit > 0.3
+        found = judge.compare_timed(arena, {})
+        judge.compare_timed(arena, found)
+        assert judge.right
+        judge.compare_timed(arena, {**found, "y": (1.2 * found["y"].astype(float)).astype(found["y"].dtype)})
+    assert not judge.right
+
+
 @pytest.mark.parametrize("wrong", ["o", "lse"])
 def test_a_kernel_that_is_wrong_in_one_of_its_outputs_is_wrong(wrong: str) -> None:
     operator = operators.load("flash_attention")
@@ -118,6 +137,22 @@ def test_a_kernel_that_hangs_is_given_up_sooner_on_an_edge_than_on_the_timed_pro
     edge_s, *timed_s = device.limits_s
     assert edge_s < 10
     assert timed_s == [60.0, 60.0]
+
+
+class Crowded(Limited):
+    """Another process uses the device, too."""
+
+    def others(self) -> int:
+        return 1
+
+
+def test_beside_others_an_edge_may_take_as_long_as_the_end_of_a_process_of_theirs(row_norm: Operator[Any]) -> None:
+    limits_s = []
+    for device in (Limited(Simulation()), Crowded(Simulation())):
+        with judging(device, row_norm, rows=40) as (judge, arena):
+            judge.run(cases(row_norm, to_fields(arena.problem), every=False)[0], twice=False)
+        limits_s += device.limits_s
+    assert limits_s == [1.0, 10.0]
 
 
 def test_an_element_of_the_timed_problem_that_nobody_wrote_is_found(row_norm: Operator[Any]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -33,12 +34,13 @@ from tuner.base.result import Evidence, Stage
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.measure.device import Code, Fault
+from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
+from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.final import Rules, decide
 from tuner.evaluate.measure.ledger import Falls, Ledger
-from tuner.evaluate.measure.messages import Heat, Task, Timed
+from tuner.evaluate.measure.messages import Heat, Raced, Task, Timed
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import State, estimate, screen
+from tuner.evaluate.measure.samples import Sample, State, estimate, screen
 from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Stand, Worker
 from tuner.evaluate.measurer import Measurer, Setup
@@ -182,35 +184,83 @@ def test_a_round_of_a_race_that_another_process_disturbed_does_not_count() -> No
     assert len(raced.times_us) == 24
 
 
+class Floored(SimulatedDevice):
+    """Its driver refuses to launch nothing, the first time."""
+
+    asked = 0
+
+    def floor_us(self, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # part of the protocol
+        self.asked += 1
+        if self.asked == 1:
+            raise DeviceFaultError(Fault.REFUSED, "no graph of nothing", fatal=False)
+        return 2.25
+
+
+def test_the_floor_of_a_launch_is_measured_once_and_blames_no_contender_where_it_is_not_known() -> None:
+    device = Floored(CALM)
+    stand, heat = Stand(device), Heat((code(SPACE[0]),), POLICY, 3, 0)
+    raced = [stand.do(heat) for _ in range(3)]
+    assert [each.floor_us for each in raced] == [0.0, 2.25, 2.25]
+    assert all(each.fell is None and each.rounds for each in raced)
+    assert device.asked == 2
+
+
 def test_a_race_of_slow_kernels_ends_in_time_with_fewer_rounds() -> None:
     raced = Stand(CALM.open()).do(Heat((code(SPACE[0]),), POLICY, 30, 0, limit_s=0.0))
     assert len(raced.times_us) == 1
 
 
-def test_a_planted_best_is_recovered_in_19_of_20_sessions() -> None:
+# What spoils times without a sign, and makes those alike that follow each other.
+SPOILED = {
+    "as usual": {},
+    "drift": {"drift": 0.1, "period": 60.0},
+    "wander": {"wander": 0.03},
+    "bursts": {"bursts": (0.02, 8, 1.3)},
+    "periodic": {"every": (7, 1.5)},
+    "all": {"drift": 0.05, "period": 60.0, "wander": 0.015, "bursts": (0.02, 8, 1.3), "every": (7, 1.5)},
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED)
+def test_a_planted_best_is_recovered_in_19_of_20_sessions(spoiled: dict[str, Any]) -> None:
     configs = spread(12)
     times = [100.0, 103.0, 104.0, 106.0, *(110.0 + 10 * i for i in range(8))]
     found = []
     for seed in range(20):
-        stand = Stand(Simulation("sm_80", seed=seed, times_us=timed_as(configs, times)).open())
+        stand = Stand(Simulation("sm_80", seed=seed, times_us=timed_as(configs, times), **spoiled).open())
         found.append(winner(stand, configs, seed))
     assert found.count(0) >= 19, found
 
 
+@pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED)
+def test_equals_are_told_apart_in_at_most_1_of_20_sessions(spoiled: dict[str, Any]) -> None:
+    configs = spread(2)
+    apart = 0
+    for seed in range(20):
+        stand = Stand(Simulation("sm_80", seed=seed, times_us=timed_as(configs, [100.0, 100.0]), **spoiled).open())
+        raced = stand.do(Heat(tuple(map(code, configs)), POLICY, POLICY.rounds, seed))
+        standing = decide(raced.times_us, Rules(((0,), (1,))), seed)
+        apart += not all(each.tied for each in standing.contenders)
+    assert apart <= 1
+
+
 def winner(stand: Stand, configs: list[Any], seed: int) -> int:
-    """Screen without the checks, race the best four, decide."""
-    best, medians = float("inf"), []
+    """Screen without the checks, as a session does, race the best four, decide."""
+    drift, best, medians = DriftMonitor(cast(Worker, SimpleNamespace(race=stand.do)), POLICY), float("inf"), []
     for config in configs:
-        medians.append(screened(stand, config, best))
+        medians.append(screened(stand, config, best, drift))
         best = min(best, medians[-1])
     field = sorted(range(len(configs)), key=medians.__getitem__)[:4]
     raced = stand.do(Heat(tuple(code(configs[i]) for i in field), POLICY, POLICY.rounds, seed))
     return field[decide(raced.times_us, Rules(tuple((i,) for i in field)), seed).winner]
 
 
-def screened(stand: Stand, config: Any, best_us: float) -> float:
-    timer = stand.timer(code(config), POLICY)
-    kept = screen(timer.sample, stand.session, POLICY, best_us)
+def screened(stand: Stand, config: Any, best_us: float, drift: DriftMonitor) -> float:
+    """By samples that the drift monitor confirms, or by the third ones."""
+    for _ in range(3):
+        kept = screen(stand.timer(code(config), POLICY).sample, stand.session, POLICY, best_us)
+        if drift.confirms(code(config), kept):
+            break
     return estimate([each.time_us for each in kept]).mid
 
 
@@ -237,6 +287,12 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
         assert evaluator.drift.times_us
+        (race,) = store.races(PAGED.name, canonical(DECODING), GPU.name)
+        assert race == outcome.final
+        assert race.settled(record) and len(race.rounds) == record.measurement.samples == POLICY.rounds
+        assert {lap.sm_mhz for laps in race.rounds for lap in laps} == {record.measurement.sm_mhz} == {1980}
+        timed = [each.attempt.measurement for each in store.attempts(PAGED.name)]
+        assert [(each.sm_mhz, each.temperature_c, each.late) for each in timed if each] == [(1980, 60, 0.0)] * 4
 
 
 def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
@@ -312,6 +368,27 @@ def test_samples_that_a_drift_of_the_reference_kernel_voids_are_drawn_again(mach
             times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
         assert times == pytest.approx([50.0] * 4, rel=0.03)
         assert bool(evaluator.drift.voided) == (spell[0] > 0)
+
+
+def looked(*rounds: tuple[float, int]) -> Worker:
+    """A device on which every look of the drift monitor finds the reference at 100 µs, and beside it (µs, MHz)."""
+    answers = iter([Raced(((Sample(100.0, State(1980)),),) * 3)])
+    others = iter(Raced(((Sample(100.0, State(1980)), Sample(us, State(mhz))),) * 3) for us, mhz in rounds)
+    return cast(Worker, SimpleNamespace(race=lambda heat: next(answers if len(heat.codes) == 1 else others)))
+
+
+def test_samples_of_one_bad_moment_are_not_confirmed_by_a_second_look() -> None:
+    drift = DriftMonitor(looked((100.0, 1980), (130.0, 1980), (100.0, 1980)), POLICY)
+    assert drift.confirms(code(SPACE[0]), [Sample(100.0, State(1980))] * 3)
+    slow = [Sample(130.0, State(1980))] * 3
+    assert [drift.confirms(code(SPACE[1]), slow) for _ in range(3)] == [False, True, False]
+    assert (drift.voided, drift.level_us) == (2, 100.0)
+
+
+def test_a_kernel_that_lowers_its_own_clock_is_confirmed_beside_the_reference_by_its_cycles() -> None:
+    drift = DriftMonitor(looked((117.0, 1980)), POLICY)
+    assert drift.confirms(code(SPACE[0]), [Sample(100.0, State(1980))] * 3)
+    assert drift.confirms(code(SPACE[1]), [Sample(130.0, State(1782))] * 3)  # 10 % longer, at a clock 10 % lower
 
 
 def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:
@@ -408,6 +485,23 @@ def test_a_config_that_crashed_the_device_twice_is_never_tried_again(
             assert attempt.failure is not None
             assert attempt.failure.stage is Stage.LAUNCH
             assert worker.restarts == restarts
+
+
+def test_what_failed_on_the_device_is_tried_again_where_that_is_asked_for(machines: tuple[Compiler, Checker]) -> None:
+    """As after an incident of the machine: the ledger that bans is another one then."""
+    timing_out = replace(CALM, plants=(Plant("columns", 8, "TIMEOUT"),))
+    with Store.open(":memory:") as store:
+        for place, asked, again in ((timing_out, request(), 4), (CALM, request(), 0), (CALM, retried(), 1)):
+            with Worker(place) as worker:
+                before = len(store.attempts(PAGED.name))
+                outcome = study.search(asked, store, measurer(machines, worker))
+                assert len(store.attempts(PAGED.name)) - before >= again
+                failed = [each for each in outcome.tried if each.attempt.failure is not None]
+                assert bool(failed) == (not asked.retry)
+
+
+def retried() -> study.SearchRequest:
+    return replace(request(), retry=True)
 
 
 def test_a_search_for_another_gpu_than_the_one_that_is_there_is_refused(machines: tuple[Compiler, Checker]) -> None:

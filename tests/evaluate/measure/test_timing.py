@@ -11,7 +11,17 @@ import pytest
 from tuner.errors import UsageError
 from tuner.evaluate.measure.final import Rules, decide
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import Sample, State, estimate, interval, screen, typical, undisturbed, usual
+from tuner.evaluate.measure.samples import (
+    Sample,
+    State,
+    effective,
+    estimate,
+    interval,
+    screen,
+    typical,
+    undisturbed,
+    usual,
+)
 
 POLICY = MeasurementPolicy()
 CALM = State(sm_mhz=1980, processes=1)
@@ -37,6 +47,32 @@ def test_the_interval_of_a_median_holds_the_truth_as_often_as_it_says() -> None:
         found = [interval(rng.normal(0, 0.02, n)) for _ in range(400)]
         held = sum(each.low <= 0 <= each.high for each in found) / 400
         assert held >= 0.93, (n, held)
+
+
+def alike(n: int, correlation: float, rng: np.random.Generator) -> np.ndarray:
+    """Noise of 2 %, of which neighbours share so much."""
+    found = [float(rng.standard_normal())]
+    while len(found) < n:
+        found.append(correlation * found[-1] + np.sqrt(1 - correlation**2) * float(rng.standard_normal()))
+    return 0.02 * np.array(found)
+
+
+@pytest.mark.parametrize("correlation", [0.3, 0.6, 0.9])
+def test_values_that_go_with_their_neighbours_do_not_narrow_an_interval(correlation: float) -> None:
+    rng = np.random.default_rng(0)
+    for n in (30, 100):
+        found = [interval(alike(n, correlation, rng)) for _ in range(200)]
+        held = sum(each.low <= 0 <= each.high for each in found) / 200
+        assert held >= 0.88, (n, held)
+
+
+def test_a_series_counts_as_the_independent_values_that_say_as_much() -> None:
+    rng = np.random.default_rng(0)
+    for correlation in (0.0, 0.5, 0.9):
+        found = effective(np.array([alike(400, correlation, rng) for _ in range(50)]).T).mean() / 400
+        assert found == pytest.approx((1 - correlation) / (1 + correlation), rel=0.2)
+    assert effective(np.zeros((30, 2))) == pytest.approx([30, 30], rel=0.1)
+    assert effective(np.array([[0.0], [1.0], [2.0]])).tolist() == [3]  # too few to tell
 
 
 def ticking(time_us: float, rng: np.random.Generator) -> list[float]:
@@ -149,6 +185,16 @@ def test_a_race_of_equals_names_the_one_with_the_fewest_resources() -> None:
 def test_two_equal_kernels_are_told_apart_in_at_most_1_of_20_races() -> None:
     standings = [decide(race([100, 100], np.random.default_rng(seed)), rules(2), seed) for seed in range(20)]
     assert sum(not all(one.tied for one in each.contenders) for each in standings) <= 1
+
+
+def test_below_what_a_launch_takes_nothing_is_decided() -> None:
+    times = race([2.0, 2.1, 2.6], np.random.default_rng(0))
+    keys = ((2,), (1,), (0,))
+    assert decide(times, Rules(keys)).winner == 0
+    standing = decide(times, Rules(keys, floor_us=2.2))
+    assert standing.winner == 1
+    assert [each.tied for each in standing.contenders] == [True, True, False]
+    assert standing.contenders[0].time_us.mid == pytest.approx(2.0, rel=0.05)  # what was measured is told
 
 
 def test_a_tie_is_not_settled_in_favour_of_what_is_slower_than_the_default() -> None:

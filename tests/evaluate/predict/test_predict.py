@@ -255,4 +255,5 @@ def test_as_many_bytes_in_flight_as_were_found_to_fill_a_memory_fill_it(name: st
 
 def test_every_term_is_told_in_words() -> None:
     spilled = from_cubin(replace(WORK, cluster_bytes=1e9), H100, 2, 256, {})
-    assert set(in_turn([spilled, spilled]).terms) == set(TERMS)
+    of_counts = {"double"}  # of work that is declared, fp64 has no count
+    assert set(in_turn([spilled, spilled]).terms) == set(TERMS) - of_counts

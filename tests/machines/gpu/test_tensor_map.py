@@ -64,6 +64,26 @@ def test_a_dim_that_nobody_walks_gets_a_stride_that_tma_accepts() -> None:
     assert all(stride % 16 == 0 and stride >= 64 for stride in mapped.strides[:3])
 
 
+@pytest.mark.parametrize(
+    ("name", "head_dim", "count"),
+    [
+        ("flash_attention", 128, 4),
+        ("flash_attention", 72, 7),
+        ("paged_attention", 64, 4),
+        ("streaming_attention", 128, 6),
+    ],
+)
+@pytest.mark.parametrize(("kind", "arch"), [("wgmma", "sm_90a"), ("tcgen05", "sm_100a")])
+def test_a_launch_takes_the_maps_of_the_widths_that_its_panels_have(
+    name: str, head_dim: int, count: int, kind: str, arch: str
+) -> None:
+    operator, implementation = operators.load(name), operators.implementation(name, kind)
+    problem = operator.problem(head_dim=head_dim)
+    plan = Instance.default(operator, implementation, problem, ARCHES[arch]).plan()
+    assert len(plan.maps) == count  # the kernel asserts which
+    assert {each.name for each in plan.maps} <= {name for launch in plan.launches for name in launch.arguments or ()}
+
+
 def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:
     assert emulator.TensorMap.from_buffer_copy(emulator.encode(of((4480, 64, 32, 1))).tobytes()).base == 4096
     with pytest.raises(InputError, match=r"x \[2, 70, 2, 32\].*no stride negative.*copy it first"):
@@ -92,7 +112,8 @@ def test_a_call_on_a_gpu_encodes_maps_through_the_driver_in_a_thread_that_never_
     cubin = compiled(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG)), "sm_90a")
     arrays = drawn()
     device = arrays | {name: asarray(arrays[name]) for name in "qkv"}
-    call = on_gpu.GpuKernel(OPERATOR, bound(device, "cupy"), PLAN, cubin, FRAMEWORKS["cupy"], 0)
+    numbers = on_gpu.Numbers.of(OPERATOR, bound(device, "cupy"), PLAN)
+    call = on_gpu.GpuKernel(numbers, on_gpu.Functions(cubin, 0), FRAMEWORKS["cupy"])
     with ThreadPoolExecutor(1) as thread:
         o, lse = thread.submit(call, {name: device[name] for name in "qkv"}, {}).result()
     assert_right(arrays, o.host, lse.host)

@@ -20,6 +20,7 @@ from tuner.bench.peers.base import (
     to_torch,
 )
 from tuner.bench.peers.ceiling import matmul_tflop_s
+from tuner.bench.peers.rehearsed import Rehearsed
 from tuner.errors import TemplateError
 from tuner.spec.contract import Complaints, held, of_kind, shown
 
@@ -27,6 +28,7 @@ __all__ = [
     "AbsentError",
     "Context",
     "Peer",
+    "Rehearsed",
     "Run",
     "Scalars",
     "Tensors",

@@ -6,6 +6,12 @@ from typing import Any
 from tuner.bench.peers.base import AbsentError, Run, Scalars, Tensors, module
 
 _LARGEST_MASK = 1 << 32  # pairs of a query and a key, a byte each; SDPA makes a second mask of q's dtype of it
+# What a backend of scaled_dot_product_attention is, for readers of its time.
+NOTES = {
+    "FLASH_ATTENTION": "FlashAttention-2, which uses none of Hopper's instructions",
+    "CUDNN_ATTENTION": "of torch's backends the only one with kernels made for Hopper",
+}
+COMPILES_S = 150.0  # patience for a kernel that torch compiles, twice: for an edge case as well
 Visible = Callable[[Any, Any], Any]  # whether a query may see a key, by their indices
 
 

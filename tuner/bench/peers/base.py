@@ -9,6 +9,10 @@ import numpy as np
 
 from tuner.spec.dtype import DType
 
+_INSTALLED_BY = {  # packages that are imported by another name, or not from PyPI
+    "fla": "flash-linear-attention",
+    "flash_mla": "git+https://github.com/deepseek-ai/FlashMLA",
+}
 Tensors = Mapping[str, Any]  # torch tensors on one device, by argument
 Scalars = Mapping[str, float]
 Run = Callable[[], Any]  # queues the peer's kernels on the default stream; returns the outputs that it has, by argument
@@ -25,6 +29,8 @@ class Peer:
     name: str
     prepare: Callable[[Any, Tensors, Scalars], Run]
     many_launches: bool = False  # so that the host may bind it: it is timed in a CUDA graph as well
+    patience_s: float = 90.0  # in which it is ready on one problem, from imports to its first run
+    note: str = ""  # what a reader of its time must know
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,14 @@ class Context:
 
 
 def module(name: str) -> Any:
-    """An optional package. Raises AbsentError."""
+    """An optional package. Raises AbsentError, with what to install where it is missing."""
     try:
         return import_module(name)
     except Exception as error:  # it may fail in any way: missing, or built for another machine
-        raise AbsentError(f"{name} cannot be imported ({error})") from error
+        package = name.partition(".")[0]
+        missing = isinstance(error, ModuleNotFoundError) and error.name == package
+        remedy = f": pip install {_INSTALLED_BY.get(package, package)}" if missing else ""
+        raise AbsentError(f"{name} cannot be imported ({error}){remedy}") from error
 
 
 def gpu_torch() -> Any:

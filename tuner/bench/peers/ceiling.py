@@ -1,20 +1,32 @@
 """What the tensor cores of a GPU do at best: a large product by the framework."""
 
+import time
+
 import numpy as np
 
 from tuner.bench.peers.base import gpu_torch
 
+_WARM_S, _TIMES = 0.1, 10  # from idle, clocks take that long to rise
+
 
 def matmul_tflop_s(size: int = 8192) -> float:
-    """The rate of a large bf16 product on random data, in 1e12 a second. Raises AbsentError where torch has no GPU."""
+    """The rate of a large bf16 product on random data, in 1e12 a second, by a device that is warm.
+
+    Raises AbsentError where torch has no GPU.
+    """
     torch = gpu_torch()
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    times = []
-    for _ in range(13):
+
+    def milliseconds() -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         torch.matmul(a, b)
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return float(2e-9 * size**3 / np.median(times[3:]))
+        return float(begin.elapsed_time(end))
+
+    milliseconds()  # loads what it needs
+    warm = time.monotonic() + _WARM_S
+    while time.monotonic() < warm:
+        milliseconds()
+    return float(2e-9 * size**3 / np.median([milliseconds() for _ in range(_TIMES)]))

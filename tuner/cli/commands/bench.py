@@ -9,6 +9,7 @@ import typer
 from tuner import arch, bench
 from tuner.arch import GPU
 from tuner.bench import Comparison, Forecast
+from tuner.bench.page import page
 from tuner.cli.chosen import snapshot
 from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, table, wrapped
 from tuner.errors import MachineError
@@ -51,7 +52,7 @@ def bench_command(
     else:
         found = [bench.forecast(operator, problem, target, records) for problem in problems]
     path = out or default_path(f"bench-{operator.name}", target.name, problems)
-    write(bench.page(found), path)
+    write(page(found), path)
     if as_json:
         emit_json([each.data() for each in found])
     else:

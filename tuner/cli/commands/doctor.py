@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,22 +17,27 @@ from tuner.arch import ARCHES
 from tuner.base.cache import Cache, cache_dir, limit_of
 from tuner.cli.output import DbOption, JsonOption, emit_json, table
 from tuner.compiler import headers, nvrtc
+from tuner.compiler.nvrtc_library import VARIABLE
 from tuner.compiler.sass import decode as sass
 from tuner.errors import MachineError, TunerError
 from tuner.machines import gpu
 from tuner.machines.emulator import compiler
 from tuner.store.sql import Store
 
+_TOOLKIT = re.compile(r"cuda-toolkit\[[^\]]*\bnvrtc\b")
+_VERSION = re.compile(r"==\s*(\d+)\.(\d+)")
+
 
 @dataclass(frozen=True)
 class Check:
-    """One thing a machine has or lacks. `needed` ones make doctor fail."""
+    """One thing a machine has or lacks, or has with a `fault`. `needed` ones make doctor fail."""
 
     what: str
     ok: bool
     detail: str
     remedy: str = ""
     needed: bool = True
+    fault: bool = False
 
 
 def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
@@ -39,6 +45,7 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
     found = [
         _python(),
         _compiler(),
+        _torch(),
         _cupy(),
         _try("emulator (g++)", lambda: str(compiler.compiler().version)),
         _gpu(),
@@ -57,7 +64,7 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
 
 
 def _mark(check: Check) -> str:
-    return "ok" if check.ok else "MISSING" if check.needed else "absent"
+    return "ok" if check.ok else "FAULT" if check.fault else "MISSING" if check.needed else "absent"
 
 
 def _try(what: str, look: Callable[[], str], needed: bool = True) -> Check:
@@ -79,11 +86,56 @@ def _compiler() -> Check:
     )
     lacking = [name for name in ARCHES if name not in nvrtc.arches()] if found.ok else []
     advice = [f"for {', '.join(lacking)} install a newer CUDA toolkit"] if lacking else []
-    if found.ok and not nvrtc.mended():
-        advice.append(
-            "where the driver is for CUDA 13: pip install 'kerntune[cuda13]', as ptxas before 13.3 has known faults"
-        )
-    return replace(found, remedy="; ".join(advice)) if advice else found
+    fault = found.ok and nvrtc.faulty()
+    if fault:
+        advice.append(f"its ptxas miscompiles some right kernels: {_mended_compiler()}")
+    elif found.ok and not nvrtc.mended():
+        advice.append(f"its ptxas has known faults: {_mended_compiler()}")
+    return replace(found, ok=found.ok and not fault, fault=fault, remedy="; ".join(advice)) if advice else found
+
+
+def _mended_compiler() -> str:
+    """The command that brings a compiler without known faults."""
+    newer = "'nvidia-cuda-nvrtc>=13.3,<14'"
+    if _driver_major() not in (None, *range(13, 99)):
+        return "all for CUDA 12 since 12.8 are: install a driver for CUDA 13, and then 'kerntune[cuda13]'"
+    if _pinned():  # pip would undo one beside the other
+        return f"pip install --target nvrtc {newer}; export {VARIABLE}=$PWD/nvrtc/nvidia/cu13/lib/libnvrtc.so.13"
+    return f"pip install --upgrade {newer}, or name its file by {VARIABLE}"
+
+
+def _driver_major() -> int | None:
+    try:
+        return gpu.driver()[0]
+    except TunerError:
+        return None
+
+
+def _torch() -> Check:
+    """By what its package says: to import it takes seconds."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return Check("PyTorch", False, "not installed", "for tuner.torch: pip install 'kerntune[torch]'", needed=False)
+    pinned = _pinned()
+    brings = _any_faulty(pinned) and _try("", lambda: str(nvrtc.faulty())).detail != "False"
+    remedy = f"that compiler miscompiles some right kernels: {_mended_compiler()}" if brings else ""
+    return Check("PyTorch", True, f"{version}, which pins {' and '.join(pinned) or 'no NVRTC'}", remedy, needed=False)
+
+
+def _pinned() -> list[str]:
+    """What PyTorch's package wants of NVRTC, or of the toolkit that brings it."""
+    try:
+        wanted = metadata.requires("torch") or []
+    except metadata.PackageNotFoundError:
+        return []
+    found = (each.partition(";")[0].strip() for each in wanted)
+    return [each for each in found if each.startswith("nvidia-cuda-nvrtc") or _TOOLKIT.match(each)]
+
+
+def _any_faulty(pinned: list[str]) -> bool:
+    versions = (_VERSION.search(each) for each in pinned)
+    return any(nvrtc.faulty((int(each[1]), int(each[2]))) for each in versions if each)
 
 
 def _headers() -> Check:

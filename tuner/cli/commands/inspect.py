@@ -9,6 +9,8 @@ import typer
 from tuner.arch import MMA_FLOPS
 from tuner.base.result import Failed, Lint
 from tuner.cli.chosen import about, choose, compiled, describe, refuse
+from tuner.cli.commands.inspect_counted import as_json as counted_as_json
+from tuner.cli.commands.inspect_counted import print_counted
 from tuner.cli.commands.inspect_predicted import predicted, print_predicted
 from tuner.cli.commands.inspect_waits import as_json as waits_as_json
 from tuner.cli.commands.inspect_waits import print_waiting, waiting
@@ -19,7 +21,7 @@ from tuner.compiler.usage import occupancy
 from tuner.dispatcher.choice import Choice
 from tuner.errors import NoValidConfigError
 from tuner.evaluate.predict import floor
-from tuner.evaluate.predict.compiled import steady_mix
+from tuner.evaluate.predict.compiled import steady_mix, undeclared
 from tuner.evaluate.predict.floor import Declared
 from tuner.spec.operator import Operator
 
@@ -48,12 +50,14 @@ def inspect_command(
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in launches}
     found, work = lint_all(cubin), _work(chosen)
     costs = predicted(chosen.instance, chosen.gpu, cubin)
+    counted = () if chosen.instance.implementation.declared else undeclared(chosen.instance, chosen.gpu, cubin)
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
         code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
         least = {"work": [asdict(each) for each in work], "floor": asdict(operator.cost(chosen.instance.problem))}
         ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
         told = {"waits": waits_as_json(replayed)} if waits else {}
+        told |= {"counted": counted_as_json(counted)} if counted else {}
         emit_json({**about(chosen), "kernels": _used(chosen, cubin), **code, **least, **ranked, **told})
         return
     describe(chosen)
@@ -61,6 +65,7 @@ def inspect_command(
     _print_kernels(title, _used(chosen, cubin))
     _print_mixes(mixes)
     _print_work(work, chosen)
+    print_counted(counted)
     print_predicted(costs)
     if waits:
         print_waiting(replayed)
@@ -127,7 +132,7 @@ def _print_work(work: Sequence[Declared], chosen: Choice) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
     operator, implementation = chosen.instance.operator, chosen.instance.implementation
     if not implementation.declared:
-        typer.echo(f"work: not declared by {implementation.name}.py; the prediction counts machine code instead")
+        typer.echo(f"work: not declared by {implementation.name}.py; the prediction counts what blocks execute instead")
         return
     least = operator.cost(chosen.instance.problem)
     names = ("kernel", "DRAM bytes", "× least", "L2 bytes", "mma", "× needed", "chain", "serial in a step")

@@ -36,7 +36,7 @@ def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
     fits = occupancy(cubin.entries[launch.entry], launch, gpu.arch).ctas
     x, y, z = launch.grid
     blocks = max(1, min(fits, -(-x * y * z // gpu.device.sm_count)))
-    warps = -(-blocks * launch.threads // 32 // PARTITIONS)  # of the scheduler with the most
+    warps = -(-blocks * launch.block_threads // 32 // PARTITIONS)  # of the scheduler with the most
     return Waiting(launch.entry, warps, timelines(cubin.code(launch.entry), gpu, warps, min(blocks, warps)))
 
 

@@ -29,7 +29,7 @@ def new(
     ] = False,
 ) -> None:
     """Write a small operator of your own to start from: softmax of rows, under another name, or a norm with --plain."""
-    _check(name)
+    check_name(name)
     folder = out / name
     if os.pathsep in str(out.resolve()):
         raise UsageError(f"--out {out}: {operators.VARIABLE} cannot name a folder with {os.pathsep!r} in it")
@@ -38,7 +38,7 @@ def new(
     write(name, folder, PLAIN_EXAMPLE if plain else EXAMPLE)
     for path in sorted(filter(Path.is_file, folder.rglob("*"))):
         typer.echo(f"wrote {path}")
-    typer.echo(_next(name, out, "on its PTX, over the edges" if plain else _EMULATED))
+    typer.echo(next_steps(name, out, "on its PTX, over the edges" if plain else _EMULATED))
 
 
 def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
@@ -52,7 +52,8 @@ def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
         draft.rename(folder)
 
 
-def _check(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises UsageError for what cannot name an operator."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"{name!r} cannot name an operator, its folder and its kernels: give small letters, digits and _, "
@@ -64,7 +65,8 @@ def _check(name: str) -> None:
         raise UsageError(f"dispatcher.{name} is something else: choose another name")
 
 
-def _next(name: str, out: Path, where: str) -> str:
+def next_steps(name: str, out: Path, where: str) -> str:
+    """What to do with a new operator, in commands."""
     known = {Path(each).resolve() for each in operators.__path__}
     export = f"  export {operators.VARIABLE}={quote(_with(out))}  # so that it is found"
     found = [] if out.resolve() in known else [export]

@@ -88,4 +88,6 @@ def _with_its_record(outcome: study.Outcome, store: Store) -> study.Outcome:
     own = {each.attempt.identity: each.attempt.config for each in outcome.tried}  # stored ones are sorted by name
     if record is None or record.identity not in own:
         return outcome
-    return replace(outcome, record=replace(record, config=own[record.identity]))
+    races = store.races(request.operator.name, canonical(request.problem), request.gpu.name)
+    final = next((race for race in reversed(races) if race.settled(record)), None)
+    return replace(outcome, record=replace(record, config=own[record.identity]), final=final)

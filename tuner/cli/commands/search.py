@@ -17,22 +17,24 @@ from tuner.base.assets import TEMPLATES
 from tuner.base.result import Evidence
 from tuner.cli.display import Display
 from tuner.cli.found import show, title
-from tuner.cli.output import DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
+from tuner.cli.output import CheckSecondsOption, DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
 from tuner.compiler.nvrtc import Compiler
-from tuner.errors import NoValidConfigError
+from tuner.errors import NoValidConfigError, TemplateError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.check.declarations import broken
+from tuner.evaluate.check.edges import too_large
 from tuner.evaluate.check.known import Known
 from tuner.evaluate.evaluator import contenders
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.machines.emulator import compiler as emulator_compiler
+from tuner.machines.emulator.pool import PATIENCE_S
 from tuner.machines.gpu import named
 from tuner.report import default_path, prepare, summary
 from tuner.search import study
 from tuner.search.campaign import Campaign, campaign
 from tuner.search.portfolio import Terms
 from tuner.search.sampler import METHODS
-from tuner.search.session import Observe, evidence_for, session, why_predicted
+from tuner.search.session import Observe, beside_timing, evidence_for, session, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.store.sql import Store
@@ -58,6 +60,9 @@ def search(
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="go on from what earlier searches stored")
     ] = True,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="try again what failed or hung on the GPU in earlier searches")
+    ] = False,
     history: Annotated[
         bool, typer.Option("--history/--no-history", help="learn from other GPUs, other sizes and earlier code")
     ] = True,
@@ -69,8 +74,10 @@ def search(
         typer.Option(metavar="N", min=0, help="how far a problem's config of the portfolio may be behind its best"),
     ] = Terms.within,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help=literal("processes [default: one a core]"))
+        int | None,
+        typer.Option(metavar="N", min=1, help=literal("processes [default: one a core; two fewer beside a GPU]")),
     ] = None,
+    check_seconds: CheckSecondsOption = PATIENCE_S,
     report: Annotated[Path | None, typer.Option(help=literal("where the report goes [default: reports/out/…]"))] = None,
     db: DbOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
@@ -93,20 +100,24 @@ def search(
             implementation=implementation,
             command=_command_line(),
             history=history,
+            retry=retry,
         )
         for problem in problems
     ]
     racing = [contenders(operator, each.problem, target, implementation) for each in requests]  # or all are refused
     _warn_of_promises(requests[0], racing[0])
     evidence = _evidence(target)
+    if evidence is Evidence.PREDICTED:
+        _refuse_large_edges(requests[0], racing[0])
     page = report or default_path(operator.name, target.name, problems)
     prepare(page)
+    compilers = workers or (beside_timing() if evidence is Evidence.MEASURED else None)
     with (
         Store.open(db) as store,
-        Compiler(workers) as compiler,
-        Checker(workers, known=Known.of_user()) as checker,
-        session(target, store, compiler, checker, policy) as opened,
-        _interruptible() as stop,
+        Compiler(compilers) as compiler,
+        Checker(workers, check_seconds, known=Known.of_user()) as checker,
+        session(target, store, compiler, checker, policy, retry=retry) as opened,
+        _interruptible(check_seconds) as stop,
     ):
         watch = partial(_shown, evidence, quiet)
         found = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
@@ -123,6 +134,13 @@ def _evidence(target: GPU) -> Evidence:
         if why := why_predicted(target):
             say(f"nothing is timed for {target.name}: {why}")
     return evidence
+
+
+def _refuse_large_edges(request: study.SearchRequest, racing: Sequence[Implementation[Any, Any]]) -> None:
+    """Raises TemplateError where no finalist could be checked: better now than after the search."""
+    for each in racing:
+        if reason := too_large(Instance.default(request.operator, each, request.problem, request.gpu.arch)):
+            raise TemplateError(f"{request.operator.name}/{each.name}: {reason}")
 
 
 def _refuse_failed(found: Campaign, page: Path) -> None:
@@ -151,7 +169,7 @@ def _shown(evidence: Evidence, quiet: bool, request: study.SearchRequest) -> Ite
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def _interruptible(check_seconds: float) -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, so that a search can end with what it knows. The second one ends at once."""
     stop = threading.Event()
 
@@ -159,7 +177,7 @@ def _interruptible() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        say("stopping: checking what was found so far (Ctrl-C again: at once)")
+        say(f"stopping: checking what was found so far, at most {check_seconds:g} s a config (Ctrl-C again: at once)")
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

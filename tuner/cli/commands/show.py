@@ -1,6 +1,7 @@
 """`tuner show`: the records."""
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 
 from tuner import arch
 from tuner.base.canonical import decode
-from tuner.base.result import Evidence, Identity, TuningRecord, spelled, to_data
+from tuner.base.result import Evidence, FinalRace, Identity, TuningRecord, spelled, to_data
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
 from tuner.errors import TunerError, UsageError
 from tuner.store import lines, places, read
@@ -37,7 +38,8 @@ def show(
         lines.write(out, records)
         say(f"records written to {out}: {len(records)}")
     if as_json:
-        emit_json({"records": [to_data(record) for record in records]})
+        races = read.races(db or places.database())
+        emit_json({"records": [_data(record, races) for record in records]})
         return
     if not records:
         say(f"no records in {place}: find some with `tuner search`")
@@ -48,6 +50,16 @@ def show(
         if flaws := record.resources.flaws:
             identity = record.identity
             say(f"{identity.operator} on {identity.gpu}, {_problem(identity)}: {'; '.join(flaws)}")
+
+
+def _data(record: TuningRecord, races: Sequence[FinalRace]) -> dict[str, Any]:
+    """With all that is known of a time: its cycles, what the device was like, and the rounds that settled it."""
+    found: dict[str, Any] = to_data(record)
+    if (time := record.measurement) is not None:
+        found["measurement"] = asdict(time) | {"cycles": time.cycles}
+        settled = [race for race in races if race.settled(record)]
+        found["race"] = to_data(settled[-1]) if settled else None
+    return found
 
 
 def _stored(place: str) -> tuple[list[TuningRecord], str]:
@@ -115,7 +127,8 @@ def _operators() -> Any:
 
 
 def standing(record: TuningRecord) -> str:
-    """Measured time, or that the rank is only predicted."""
+    """Measured time, with the cycles of an SM's clock where that is known; or that the rank is only predicted."""
     if record.evidence is Evidence.MEASURED and record.measurement:
-        return f"measured {record.measurement.time_us:.1f} us"
+        time = record.measurement
+        return f"measured {time.time_us:.1f} us" + (f", {time.cycles:.0f} cycles" if time.cycles else "")
     return "predicted"

@@ -8,13 +8,24 @@ import typer
 
 from tuner.base.result import Failed, Fields, Verdict
 from tuner.cli.chosen import about, choose, compiled, describe, refuse
-from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, say, table
+from tuner.cli.output import (
+    CheckSecondsOption,
+    ConfigOption,
+    DbOption,
+    GpuOption,
+    ImplementationOption,
+    JsonOption,
+    emit_json,
+    say,
+    table,
+)
 from tuner.dispatcher.choice import Choice
 from tuner.errors import MachineError, NoValidConfigError
 from tuner.evaluate.check import checker as check
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.compiled import resources_of
+from tuner.machines.emulator.pool import PATIENCE_S
 from tuner.report.notation import worst_case
 from tuner.spec.operator import Operator
 
@@ -31,6 +42,7 @@ def verify_command(
     ] = True,
     thorough: Annotated[bool, typer.Option(help="every mode on every edge case")] = False,
     ptx: Annotated[bool, typer.Option(help="also execute the compiler's PTX for the GPU, on every edge case")] = False,
+    check_seconds: CheckSecondsOption = PATIENCE_S,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -42,7 +54,7 @@ def verify_command(
     refuse(chosen)
     modes = check.PLAIN + (check.CHECKED if checked else ())
     job = check.Job(chosen.instance.fields(), modes, thorough, chosen.gpu.arch.name)
-    with check.Checker(workers=1) as checker:
+    with check.Checker(1, check_seconds) as checker:
         ((_, verdict),) = checker.check_many([job])
     ptx = ptx and chosen.instance.implementation.checked_on != "ptx"
     verdicts = (verdict, check_ptx(job, chosen.gpu.arch)) if ptx else (verdict,)

@@ -32,6 +32,16 @@ def paths(code: Sequence[Instruction]) -> tuple[Path, ...]:
     return tuple(path for path in found if path.indices)
 
 
+def is_detour(back: Path, code: Sequence[Instruction]) -> bool:
+    """Whether a way back is none of a loop: its end is reached past its start, as rare cases are, behind all others."""
+    start, end = back.indices[0], back.indices[-1]
+    reached = {0}
+    for index in range(end):
+        if index in reached and index != start:
+            reached.update(successors(code, index))
+    return start > 0 and end in reached
+
+
 def pass_mix(code: bytes, loop: Loop, arch: str) -> Mapping[str, float]:
     """Instructions by class of one pass of a loop along its common way; nothing where ptxas laid the way outside."""
     inside = decode(span(code, loop), arch)

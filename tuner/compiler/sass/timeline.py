@@ -8,7 +8,7 @@ where it can, with the latencies and rates of `tuner.compiler.sass.steps`. What 
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tuner.arch import GPU
@@ -21,6 +21,7 @@ K = TypeVar("K")
 _PASSES, _WARM = 5, 1  # of a loop, and those that are not counted
 _STARTS = (0.0, 1 / 3, 2 / 3)  # of a pass, by which a block is behind the one before
 _GROUPS = 8  # of wgmma in flight, at most
+_LOADS = frozenset({"global loads", "generic loads", "copies"})
 _SHORTEST = 24  # instructions of a loop that is shown
 
 
@@ -66,9 +67,13 @@ def timelines(code: bytes, gpu: GPU, warps: int, blocks: int) -> tuple[Timeline,
     )
 
 
-def timeline(code: Sequence[Instruction], path: Path, gpu: GPU, warps: int, blocks: int) -> Timeline:
-    """The replay of one path through `code`."""
+def timeline(
+    code: Sequence[Instruction], path: Path, gpu: GPU, warps: int, blocks: int, load: float | None = None
+) -> Timeline:
+    """The replay of one path through `code`; `load` is the latency of global loads, where it is known better."""
     steps = tuple(step_of(code[index], gpu) for index in path.indices)
+    if load is not None:
+        steps = tuple(replace(step, latency=load) if step.cause in _LOADS else step for step in steps)
     alone, waits = _clocks(steps, path.repeats, _warps(1, 1))
     together = alone
     if path.repeats and warps > 1:

@@ -165,7 +165,9 @@ class Standalone:
             yield from self._encoded(each)
         for launch, taken in self._launches:
             grid = ", ".join(spell(term_of(size)) for size in launch.grid)
-            shape = f"dim3({grid}), {spell(term_of(launch.threads))}, {spell(term_of(launch.smem_bytes))}, stream"
+            block = ", ".join(spell(term_of(size)) for size in launch.block)
+            block = f"dim3({block})" if isinstance(launch.threads, tuple) else spell(term_of(launch.threads))
+            shape = f"dim3({grid}), {block}, {spell(term_of(launch.smem_bytes))}, stream"
             yield f"  kernels::{launch.entry}<<<{shape}>>>("
             yield from filled([self._passed(each) for each in taken])
             yield "  if ((error = cudaGetLastError()) != cudaSuccess) return error;"

@@ -1,12 +1,13 @@
 """Sizes that remember what they were computed from: what a plan says of one problem, as expressions for others.
 
-A `Size` is an int. Arithmetic on it gives Sizes, and each comparison leaves a condition under which the same way is
-taken again. `int()` and NumPy give plain numbers: who reads expressions checks them at other sizes.
+Arithmetic gives sizes again, and each comparison leaves a condition under which the same way is taken again. A `Size`
+is an int: `int()` and NumPy give plain numbers, so who reads expressions checks them at other sizes. A `StrictSize` is
+none: where code asks for the number itself, that it is this one becomes a condition, and what follows always holds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -72,29 +73,31 @@ def _natural(operand: Operand) -> bool:
     return isinstance(operand, Named) or operand >= 0
 
 
-class Size(int):
-    """A size and the term that it is; `conditions` holds, for all that came from the same problem, what was asked."""
+class Remembering:
+    """A number and the term that it is; `conditions` holds, for all that came from the same problem, what was asked."""
 
+    number: int
     term: Operand
     conditions: dict[Term, None]
 
+    def __init__(self, number: int) -> None:
+        self.number = number
+
     @classmethod
-    def named(cls, name: str, number: int, conditions: dict[Term, None]) -> "Size":
+    def named(cls, name: str, number: int, conditions: dict[Term, None]) -> Self:
         return cls.of(number, Named(name), conditions)
 
     @classmethod
-    def of(cls, number: int, term: Operand, conditions: dict[Term, None]) -> "Size":
+    def of(cls, number: int, term: Operand, conditions: dict[Term, None]) -> Self:
         found = cls(number)
         found.term, found.conditions = term, conditions
         return found
 
-    __hash__ = int.__hash__
-
     def __bool__(self) -> bool:
-        return self._asked("!=", "==", 0, int(self) != 0)
+        return self._asked("!=", "==", 0, self.number != 0)
 
-    def __neg__(self) -> "Size":
-        return Size.of(-int(self), _negative(self.term), self.conditions)
+    def __neg__(self) -> Self:
+        return self.of(-self.number, _negative(self.term), self.conditions)
 
     def _asked(self, operation: str, otherwise: str, other: Any, answer: bool) -> bool:
         terms = self.term, term_of(other)
@@ -103,9 +106,49 @@ class Size(int):
         return answer
 
 
+class Size(Remembering, int):
+    """An int that remembers."""
+
+    __hash__ = int.__hash__
+
+
+class StrictSize(Remembering):
+    """No int, though isinstance() says so: nothing reads its number but through a method that leaves a condition.
+
+    It has no hash, so what is kept by sizes cannot hold one; what it cannot do raises TypeError.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int
+
+    def __index__(self) -> int:
+        self._asked("==", "!=", self.number, True)
+        return self.number
+
+    def __int__(self) -> int:
+        return self.__index__()
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __repr__(self) -> str:
+        return str(self.__index__())
+
+
 def term_of(number: Any) -> Operand:
     """What a number is: a Size's term, or itself."""
-    return number.term if isinstance(number, Size) else int(number)
+    return number.term if remembers(number) else int(number)
+
+
+def remembers(number: Any) -> bool:
+    return issubclass(type(number), Remembering)
+
+
+def _number(of: Any) -> int:
+    return of.number if remembers(of) else int(of)
 
 
 def _negative(term: Operand) -> Operand:
@@ -121,11 +164,11 @@ def _negated(term: Operand) -> Operand | None:
     return term.operands[0] if isinstance(term, Term) and alone else None
 
 
-def _combined(operation: str, left: Operand, right: Operand) -> Operand:
+def combined(operation: str, left: Operand, right: Operand) -> Operand:
     """`left operation right`; a sign goes outwards, so that -(-a // b) is a division that rounds up."""
     inner = _negated(left)
     if inner is not None and operation == "*":
-        return _negative(_combined("*", inner, right))
+        return _negative(combined("*", inner, right))
     if inner is not None and operation == "/" and right != 1 and _natural(inner) and _natural(right):
         return _negative(Term("ceil", (inner, right)))
     if operation == "*" and 0 in (left, right):
@@ -159,27 +202,27 @@ _EQUALITIES = {"eq": ("==", "!="), "ne": ("!=", "==")}
 
 
 def _arithmetic(operation: str, *, swapped: bool) -> Callable[[Size, Any], Any]:
-    def method(self: Size, other: Any) -> Any:
+    def method(self: Remembering, other: Any) -> Any:
         if not isinstance(other, int | np.integer):
             return NotImplemented
         left, right = (other, self) if swapped else (self, other)
-        number = _OPERATIONS[operation](int(left), int(right))
-        return Size.of(number, _combined(operation, term_of(left), term_of(right)), self.conditions)
+        number = _OPERATIONS[operation](_number(left), _number(right))
+        return self.of(number, combined(operation, term_of(left), term_of(right)), self.conditions)
 
     return method
 
 
 def _comparison(operation: str, otherwise: str) -> Callable[[Size, Any], Any]:
-    def method(self: Size, other: Any) -> Any:
+    def method(self: Remembering, other: Any) -> Any:
         if not isinstance(other, int | np.integer):
             return NotImplemented
-        return self._asked(operation, otherwise, other, bool(_OPERATIONS[operation](int(self), int(other))))
+        return self._asked(operation, otherwise, other, bool(_OPERATIONS[operation](self.number, _number(other))))
 
     return method
 
 
 for _name, _operation in _ARITHMETIC.items():
-    setattr(Size, f"__{_name}__", _arithmetic(_operation, swapped=False))
-    setattr(Size, f"__r{_name}__", _arithmetic(_operation, swapped=True))
+    setattr(Remembering, f"__{_name}__", _arithmetic(_operation, swapped=False))
+    setattr(Remembering, f"__r{_name}__", _arithmetic(_operation, swapped=True))
 for _name, _pair in (_COMPARISONS | _EQUALITIES).items():
-    setattr(Size, f"__{_name}__", _comparison(*_pair))
+    setattr(Remembering, f"__{_name}__", _comparison(*_pair))

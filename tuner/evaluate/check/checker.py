@@ -10,7 +10,7 @@ from tuner import operators
 from tuner.arch import ARCHES
 from tuner.base.result import Verdict
 from tuner.evaluate.check import known as check_known
-from tuner.evaluate.check.edges import Edge, served
+from tuner.evaluate.check.edges import Edge, served, too_large
 from tuner.evaluate.check.job import CHECKED as CHECKED
 from tuner.evaluate.check.job import PLAIN as PLAIN
 from tuner.evaluate.check.job import Job as Job
@@ -76,7 +76,10 @@ def check(job: Job) -> Verdict:
     but for other bits in another order, whose cause a checked run may name.
     """
     instance = operators.instance(job.instance)
-    if instance.implementation.checked_on == "ptx":
+    on_ptx = instance.implementation.checked_on == "ptx"
+    if reason := too_large(instance):
+        return Verdict((), (reason,), where=place(ARCHES[job.arch]) if on_ptx else "emulator")
+    if on_ptx:
         return check_ptx(job, ARCHES[job.arch])
     return judged(instance.operator, _runs(instance, job))
 

@@ -11,6 +11,7 @@ from tuner.base.result import OutputError
 from tuner.spec.operator import Operator, Tolerance
 from tuner.spec.problem import Array, Arrays
 
+_UNSEEN = "(no element was both computed and known)"
 _PEAK = 4.0  # a maximum over many elements scatters more than their root mean square
 _CANCELLED = 2.0**-14  # where all is exactly 0 because terms cancel: what their sums in fp32 may leave of them
 
@@ -77,7 +78,15 @@ def trespass(
 def compare(
     name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance, case: str = ""
 ) -> OutputError:
-    """How far `actual` is from `exact`, beside how far `rounded` is."""
+    """How far `actual` is from `exact`, beside how far `rounded` is, where neither of the first two is masked.
+
+    Masked is what sampled blocks did not write, and what a reference does not know. With nothing left all is wrong.
+    """
+    if isinstance(actual, np.ma.MaskedArray) or isinstance(exact, np.ma.MaskedArray):
+        seen = ~(np.ma.getmaskarray(actual) | np.ma.getmaskarray(exact))
+        if not seen.any():
+            return OutputError(name, np.inf, np.inf, tolerance.absolute, tolerance.absolute, case=f"{case} {_UNSEEN}")
+        actual, exact, rounded = (np.asarray(each)[seen] for each in (actual, exact, rounded))
     ratio, largest = distance(actual, exact)
     rounding, peak = distance(rounded, exact)
     scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))

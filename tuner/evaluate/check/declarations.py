@@ -1,14 +1,15 @@
 """What an implementation promises beyond being right, checked on one config: what it breaks, in words."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
 from tuner.arch import GPU
 from tuner.compiler.render import render, template_name, template_variables
+from tuner.evaluate.check.edges import one_code
 from tuner.spec.instance import Instance
-from tuner.spec.operator import Implementation, Operator
+from tuner.spec.operator import Implementation
 from tuner.spec.problem import extents
 
 _ROUNDING = 0.999
@@ -17,23 +18,31 @@ _ROUNDING = 0.999
 def broken(instance: Instance, gpu: GPU) -> tuple[str, ...]:
     """A sentence for each promise that is not kept. Raises TemplateError where the operator cannot even be rendered."""
     return (
-        *_unread(instance.operator, instance.implementation),
+        *_unread(instance, gpu),
         *_frozen_sizes(instance),
         *_outside(instance.implementation, instance.problem, gpu),
         *(_misdeclared(instance, gpu) if instance.implementation.declared else ()),
     )
 
 
-def _unread(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Iterator[str]:
-    read = template_variables(operator, implementation)
+def _unread(instance: Instance, gpu: GPU) -> Iterator[str]:
+    implementation, read = instance.implementation, template_variables(instance.operator, instance.implementation)
+    choices = implementation.space(instance.problem, gpu.arch).choices
     for each in fields(implementation.config):
-        if each.name not in read:
+        others = (instance.having(replace(instance.config, **{each.name: value})) for value in choices[each.name])
+        if each.name not in read and all(_entries(other) == _entries(instance) for other in others):
             yield f"{template_name(implementation)} never reads {each.name}: a search would try equal kernels"
+
+
+def _entries(instance: Instance) -> list[str]:
+    """What the plan launches: of a template's instances the name says what they were made with."""
+    return [launch.entry for launch in instance.plan().launches]
 
 
 def _frozen_sizes(instance: Instance) -> Iterator[str]:
     here = render(instance).digest
-    if any(render(instance.at(tail)).digest != here for tail in instance.operator.tails(instance.problem)):
+    tails = (each for each in instance.operator.tails(instance.problem) if one_code(each, instance.problem))
+    if any(render(instance.at(tail)).digest != here for tail in tails):
         sizes = ", ".join(extents(instance.problem))
         yield f"the source changes with sizes at run time ({sizes}): constants of a plan follow from static fields only"
 
@@ -47,7 +56,7 @@ def _outside(implementation: Implementation[Any, Any], problem: Any, gpu: GPU) -
 def _misdeclared(instance: Instance, gpu: GPU) -> Iterator[str]:
     works, least = instance.work(gpu), instance.operator.cost(instance.problem).bytes
     for launch, work in zip(instance.plan().launches, works, strict=True):
-        launched = prod(launch.grid), -(-launch.threads // 32)
+        launched = prod(launch.grid), -(-launch.block_threads // 32)
         if (work.ctas, work.warps) != launched:
             yield (
                 f"work declares {work.ctas} blocks of {work.warps} warps for {launch.entry}, "

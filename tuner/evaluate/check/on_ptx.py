@@ -2,22 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tuner import operators
-from tuner.arch import Arch
+from tuner.arch import ARCHES, Arch
 from tuner.base.cache import Cache
 from tuner.base.result import Failed, Stage, Verdict
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
+from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.errors import UsageError
 from tuner.evaluate.check import known
-from tuner.evaluate.check.edges import Edge, served
+from tuner.evaluate.check.edges import Edge, one_code, served
 from tuner.evaluate.check.job import Job, drawn, most_seconds
 from tuner.evaluate.check.trial import Ran, judged
 from tuner.machines import ptx
 from tuner.machines.ptx import ORDERS, Entry, Order
 from tuner.spec.instance import Instance
+from tuner.spec.plan import Plan
 from tuner.spec.problem import canonical
 
 
@@ -40,7 +43,20 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
     entries = compiled(job, arch)
     if isinstance(entries, Failed):
         return Verdict((), (entries.reason,), where=place(arch))
-    return judged(operators.load(job.instance.operator), executed(job, entries, most, orders), place(arch))
+    try:
+        return judged(operators.load(job.instance.operator), executed(job, entries, most, orders), place(arch))
+    except _RefusedError as refused:
+        return Verdict((), (str(refused),), where=place(arch))
+
+
+def _blocks(plan: Plan) -> str:
+    """Of how many blocks those are that ran, where not all did."""
+    sampled = (f"{len(each.sample)} of {prod(each.grid):,} blocks, " for each in plan.launches if each.sample)
+    return next(sampled, "")
+
+
+class _RefusedError(Exception):
+    """The code of an edge does not compile."""
 
 
 def place(arch: Arch) -> str:
@@ -59,7 +75,11 @@ def key_on_ptx(job: Job) -> str:
 
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
     """The parsed PTX of a config's kernels, by name."""
-    text = nvrtc.ptx(render(operators.instance(job.instance)), Options(arch.name), Cache.of("ptx"))
+    return _compiled(render(operators.instance(job.instance)), arch)
+
+
+def _compiled(source: Source, arch: Arch) -> dict[str, Entry] | Failed:
+    text = nvrtc.ptx(source, Options(arch.name), Cache.of("ptx"))
     if isinstance(text, Failed):
         return text
     try:
@@ -74,10 +94,18 @@ def executed(
     """Each edge case in turn."""
     instance = operators.instance(job.instance)
     for edge in served(instance)[:most]:
+        own = entries if one_code(edge.problem, instance.problem) else _entries_of(instance.at(edge.problem), job.arch)
         for order in orders:
-            yield (found := _executed(instance, entries, edge, order))
+            yield (found := _executed(instance, own, edge, order))
             if order == orders[0] and found.instructions > _QUICK:
                 break
+
+
+def _entries_of(edge: Instance, arch: str) -> dict[str, Entry]:
+    """The kernels of an edge whose sizes are in its code."""
+    if isinstance(found := _compiled(render(edge), ARCHES[arch]), Failed):
+        raise _RefusedError(f"{canonical(edge.problem)}: {found.reason}")
+    return found
 
 
 def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:
@@ -85,7 +113,7 @@ def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: 
     arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
     races = instance.implementation.checked_on == "ptx"  # else the emulator looks for them, and sees more
     at = instance.at(edge.problem)
-    outputs, run = ptx.run(at, entries, arrays, order=order, races=races, most_seconds=most_seconds(at))
-    case = f"{edge.name(operator)} {order}: {run.instructions} instructions of warps"
+    outputs, run = ptx.run(at, entries, arrays, order=order, races=races, most_seconds=most_seconds(at), sampled=True)
+    case = f"{edge.name(operator)} {order}: {_blocks(at.plan())}{run.instructions} instructions of warps"
     findings = (run.fault,) if run.fault else ()
     return Executed(case, arrays, expected, outputs, findings, instructions=run.instructions)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from tuner.base.result import OutputError, Verdict
@@ -28,6 +29,7 @@ class Trial:
     def __init__(self, operator: Operator[Any]) -> None:
         self._operator = operator
         self.worst: dict[str, OutputError] = {}
+        self.allowed: dict[str, float] = {}  # of each output the most that an edge case allowed, but for what cancels
         self.cases: list[str] = []
         self.findings: tuple[str, ...] = ()
         self._doubt = ""
@@ -42,7 +44,11 @@ class Trial:
         changed = "" if ran.findings else trespass(self._operator, ran.arrays, ran.expected.exact, ran.outputs)
         self.findings = ran.findings or tuple(filter(None, (changed,)))
         if not self.findings:
-            keep_worst(self.worst, ran.expected.errors(ran.outputs))
+            errors = ran.expected.errors(ran.outputs)
+            keep_worst(self.worst, errors)
+            for error in errors:
+                allowed = error.allowed if isfinite(error.allowed) else error.usual_limit
+                self.allowed[error.name] = max(allowed, self.allowed.get(error.name, 0.0))
             self._doubt = ran.doubt or self._doubt
 
     def verdict(self, where: str = "emulator") -> Verdict:

@@ -57,6 +57,7 @@ class Code:
 
     instance: InstanceFields  # on the problem that is timed
     image: bytes = field(repr=False)  # a cubin; a simulated device needs none
+    symbols: Mapping[str, str] = field(default_factory=dict)  # of kernels that the image calls otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +121,14 @@ class Device(Protocol):
 
     def state(self) -> State: ...
 
+    def others(self) -> int:
+        """How many other processes may use it beside this one, as those do that take turns at timing."""
+
+    def floor_us(self, policy: MeasurementPolicy) -> float:
+        """Microseconds of a kernel that does nothing, launched as the policy says: the least that a time can be.
+
+        0 where nobody can say. Raises DeviceFaultError as `ready` does.
+        """
+
     def copy_gb_s(self) -> float:
-        """Bytes read and written a second by a large copy, in 1e9: the memory ceiling."""
+        """Bytes read and written a second by a large copy, in 1e9, by a device that is warm: the memory ceiling."""

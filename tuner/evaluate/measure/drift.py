@@ -1,16 +1,19 @@
 """One config that is timed again and again: while its time stays, what was timed in between can be compared."""
 
+from collections.abc import Sequence
+from statistics import median
+
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import Heat
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import estimate
+from tuner.evaluate.measure.samples import Sample
 from tuner.evaluate.measure.worker import Worker
 
 _ROUNDS = 3
 
 
 class DriftMonitor:
-    """The first right config of a session, timed after each that follows.
+    """The first right config of a session, timed after each that follows, and that one again beside it.
 
     `level_us` is its time as the device runs now: a drift that stays until the next look is the new level.
     """
@@ -22,13 +25,21 @@ class DriftMonitor:
         self.times_us: list[float] = []
         self.voided = 0  # how often samples were not confirmed
 
-    def confirms(self, code: Code) -> bool:
-        """Whether the samples that were drawn of `code` since the last look count."""
+    def confirms(self, code: Code, samples: Sequence[Sample]) -> bool:
+        """Whether the samples that were just drawn of `code` count.
+
+        They do not where the device changed its pace since the last look, nor where the config takes another time in a
+        second one: samples that follow each other may all fall into one bad moment.
+        """
         self._code = self._code or code
-        raced = self._worker.race(Heat((self._code,), self._policy, _ROUNDS, seed=0))
+        codes = (self._code,) if code == self._code else (self._code, code)
+        raced = self._worker.race(Heat(codes, self._policy, _ROUNDS, seed=0))
         if raced.fell is not None:  # it says nothing, and the next config starts in a new process
             return True
-        good = bool(raced.times_us) and self._is_steady(estimate([each[0] for each in raced.times_us]).mid)
+        good = False
+        if raced.rounds:
+            level, again = ([each[i] for each in raced.rounds] for i in (0, -1))
+            good = self._is_steady(_middle(level)) and self._repeats(samples, again)
         self.voided += not good
         return good
 
@@ -42,5 +53,18 @@ class DriftMonitor:
         self.level_us = time_us
         return True
 
+    def _repeats(self, samples: Sequence[Sample], again: Sequence[Sample]) -> bool:
+        """Beside another kernel one runs at another clock, where power is short: then it takes as many cycles."""
+        return self._near(_middle(samples), _middle(again)) or self._near(*map(_cycles, (samples, again)))
+
     def _near(self, one_us: float, other_us: float) -> bool:
-        return abs(other_us / one_us - 1) <= self._policy.drift
+        return one_us > 0 and abs(other_us / one_us - 1) <= self._policy.drift
+
+
+def _middle(samples: Sequence[Sample]) -> float:
+    return median(each.time_us for each in samples)
+
+
+def _cycles(samples: Sequence[Sample]) -> float:
+    """0 where nobody could read the clock."""
+    return median(each.time_us * each.state.sm_mhz for each in samples)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tuner.evaluate.measure.samples import Estimate, Times, estimate, in_units, interval, intervals
+from tuner.evaluate.measure.samples import Estimate, Times, effective, estimate, in_units, interval, intervals
 
 _RESAMPLES = 200
 
@@ -33,26 +33,33 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`keys[i]` orders contenders that are equally fast, least first; `default` is what the winner may not lose to."""
+    """`keys[i]` orders contenders that are equally fast, least first; `default` is what the winner may not lose to.
+
+    `floor_us` is what a launch takes that does nothing: a time of so much is the machine's, and no kernel's.
+    """
 
     keys: tuple[tuple[Any, ...], ...]
     default: int | None = None
     tie: float = 0.01
+    floor_us: float = 0.0
 
 
 def decide(times: Sequence[Sequence[float]], rules: Rules, seed: int = 0) -> Standing:
     """The standing after a race; `times` is [rounds, contenders] in microseconds.
 
     Contenders within `rules.tie` of the fastest, or whose interval holds it, are tied: the first of them by key wins,
-    unless it is slower than the default. Raises ValueError for a race without a round.
+    unless it is slower than the default. Below the floor nothing is decided: all that is there is equally fast.
+    Raises ValueError for a race without a round.
     """
     logs = np.log(np.asarray(times, np.float64))
     if logs.ndim != 2 or not logs.size:
         raise ValueError(f"a race needs rounds and contenders, not times of shape {logs.shape}")
+    if rules.floor_us:
+        logs = np.maximum(logs, np.log(rules.floor_us * (1 + rules.tie)))
     winner, tied = _winner(logs, rules)
     contenders = tuple(
         Contender(
-            estimate(np.exp(logs[:, i]).tolist()), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i])
+            estimate([each[i] for each in times]), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i])
         )
         for i in range(logs.shape[1])
     )
@@ -75,7 +82,11 @@ def _loses_to_default(logs: Times, contender: int, rules: Rules) -> bool:
 
 
 def _flips(logs: Times, rules: Rules, winner: int, seed: int) -> float:
-    """How often resampled rounds name another winner."""
-    rng = np.random.default_rng(seed)
-    rounds = rng.integers(len(logs), size=(_RESAMPLES, len(logs)))
+    """How often resampled rounds name another winner. Where neighbours are alike, blocks of them are drawn: a circular
+    block bootstrap (D. N. Politis, J. P. Romano).
+    """
+    rng, n = np.random.default_rng(seed), len(logs)
+    length = int(np.ceil(n / effective(logs - logs[:, [winner]]).min()))
+    begins = rng.integers(n, size=(_RESAMPLES, -(-n // length)))
+    rounds = ((begins[:, :, None] + np.arange(length)) % n).reshape(_RESAMPLES, -1)[:, :n]
     return sum(_winner(logs[drawn], rules)[0] != winner for drawn in rounds) / _RESAMPLES

@@ -2,21 +2,25 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from tuner import operators
 from tuner.base.result import Fields
 from tuner.errors import MachineError
 from tuner.evaluate.measure.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Step
 from tuner.evaluate.measure.gpu_lock import Presence
 from tuner.evaluate.measure.monitor import Monitor
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import State
+from tuner.evaluate.measure.samples import State, typical
 from tuner.machines import gpu
 from tuner.machines.gpu import tensor_map as gpu_tensor_map
+from tuner.machines.gpu.instruments import Instruments
 from tuner.spec.plan import Plan
 from tuner.spec.tensor_map import MappedTensor
 
@@ -32,9 +36,30 @@ _ILLEGAL = frozenset({700, 710, 714, 715, 716, 717, 718, 719})
 _REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720, 801, 912})
 _UNCAPTURED = range(900, 911)  # cudaErrorStreamCapture…, and graphs that cannot be updated or instantiated
 _L2_BYTES = 38  # cudaDevAttrL2CacheSize
-_LEAST_FLUSH = 64 << 20  # bytes; clearing them takes longer than the host needs to queue a launch, mostly
-_MOST_FLUSHES = 16  # before a launch, where the host needs longer
+_LEAST_FLUSH = 64 << 20  # bytes, where the L2 cache is small
 _COPY_BYTES, _COPIES, _COPY_LIMIT_S = 1 << 30, 10, 10.0
+_COPY_WARM_S = 0.1  # of copies before the first one that counts: from idle, clocks take that long to rise
+_QUEUE = 512  # what is put on a held stream at once: with 1024 the driver lets the host wait, which would last
+_AROUND = 4  # of these for each launch that is timed: two events, a clearing and a reading of the flush
+_FOREIGN = 16  # launches that a peer makes in a call, as far as anybody knows; where there are more, the hold tells
+_FLOOR_LAUNCHES, _FLOOR_SAMPLES = 32, 5
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """What puts so many launches on the default stream when it is called."""
+
+    queue: Callable[[], object]
+    launches: int = 1
+
+    def __call__(self) -> object:
+        return self.queue()
+
+
+@dataclass(frozen=True)
+class _Program:
+    functions: dict[str, Any]  # CuPy's, by entry
+    symbols: dict[str, int]  # address of each `__constant__` symbol that a launch is to find filled, by argument
 
 
 @dataclass(frozen=True)
@@ -69,8 +94,11 @@ class GpuDevice:
         self._open(ordinal)
         self._monitor = Monitor(bus_id)
         self._flush_bytes = max(2 * self._runtime.deviceGetAttribute(_L2_BYTES, ordinal), _LEAST_FLUSH)
-        self._flush, self._flushes = self.allocate(self._flush_bytes), 1
+        self._flush = self.allocate(self._flush_bytes)
         self._events: list[tuple[int, int]] = []
+        # How many runs of what is ready are timed at once, on a held stream; 0 where it waits for the device itself.
+        self._at_once: WeakKeyDictionary[Callable[[], object], int] = WeakKeyDictionary()
+        self._late = 0.0
 
     def facts(self) -> Fields:
         found = self._runtime.getDeviceProperties(self._ordinal)
@@ -120,82 +148,142 @@ class GpuDevice:
     def tensor_map(self, tensor: MappedTensor) -> np.void:
         return gpu_tensor_map.encode(tensor)
 
-    def load(self, code: Code, plan: Plan) -> dict[str, Any]:
-        """CuPy functions by entry; they keep their module loaded."""
+    def load(self, code: Code, plan: Plan) -> _Program:
+        """What keeps its module loaded."""
+        instance = operators.instance(code.instance)
+        wanted = {each.name: each.nbytes(instance.problem) for each in instance.operator.constants}
         module = self._cuda.Module()
         with self._faults():
             module.load(code.image)
-            functions = {launch.entry: module.get_function(launch.entry) for launch in plan.launches}
+            functions = {
+                launch.entry: module.get_function(code.symbols.get(launch.entry, launch.entry))
+                for launch in plan.launches
+            }
             for launch in plan.launches:
                 gpu.grant_shared(functions[launch.entry], launch.smem_bytes)
-        return functions
+            return _Program(functions, gpu.constant_places(module, code.image, wanted))
 
-    def run(self, program: dict[str, Any], call: Call, limit_s: float) -> None:
+    def run(self, program: _Program, call: Call, limit_s: float) -> None:
         ((_, end),) = self._pairs(1)
         with self._faults():
+            self._fill_symbols(program, call)
             _launch(program, call.steps)
             self._runtime.eventRecord(end, _DEFAULT_STREAM)
             self._wait(end, limit_s)
 
-    def ready(self, program: dict[str, Any], call: Call, policy: MeasurementPolicy) -> Callable[[], object]:
+    def ready(self, program: _Program, call: Call, policy: MeasurementPolicy) -> Callable[[], object]:
+        with self._faults():
+            self._fill_symbols(program, call)
         if policy.launch == "graph":
-            return self._graph(lambda stream: _launch(program, call.steps, stream))
-        return lambda: _launch(program, call.steps)
+            return _Ready(self._graph(lambda stream: _launch(program, call.steps, stream)), len(call.steps))
+        return _Ready(lambda: _launch(program, call.steps), len(call.steps))
+
+    def _fill_symbols(self, program: _Program, call: Call) -> None:
+        """`__constant__` memory keeps what it is given until the next call."""
+        sizes = {tensor.name: tensor.nbytes for tensor in call.layout.tensors} if call.layout else {}
+        for name, place in program.symbols.items():
+            self._runtime.memcpyAsync(place, call.addresses[name], sizes[name], _ON_DEVICE, _DEFAULT_STREAM)
 
     def ready_copy(self, nbytes: int) -> Callable[[], object]:
         half = max(nbytes // 2, 1)
         source, target = self.allocate(half), self.allocate(half)
         self.fill(source, half)
-        return lambda: self._runtime.memcpyAsync(target, source, half, _ON_DEVICE, _DEFAULT_STREAM)
+        return _Ready(lambda: self._runtime.memcpyAsync(target, source, half, _ON_DEVICE, _DEFAULT_STREAM))
 
     def times_us(self, ready: Callable[[], object], launches: int, policy: MeasurementPolicy) -> Sequence[float]:
         """Anything that puts work on the default stream when it is called is ready.
 
-        A flush keeps the GPU busy while the host queues what follows. A launch that began before all of it was queued
-        may have waited for the host, and does not count; where most did, there are more flushes from then on.
+        The stream is held while the host queues what is timed, so the device never waits for the host in between. What
+        waits for the device when it is called, as some peers do, cannot be queued so: the hold gives up on its own,
+        and from then on each launch of that is timed without one. Of these a launch that began before all of it was
+        queued may have waited for the host, and does not count, unless most did: `state().late` says how many.
         """
-        while True:
-            times, late = self._timed(ready, launches, policy)
-            if 2 * sum(late) <= launches:
-                return [time_us for time_us, missed in zip(times, late, strict=True) if not missed]
-            if self._flushes == _MOST_FLUSHES:
-                return times
-            self._flushes *= 2
+        times: list[float] = []
+        late: list[bool] = []
+        while len(late) < launches:
+            some, missed = self._timed(ready, launches - len(late), policy)
+            times, late = [*times, *some], [*late, *missed]
+        self._late = sum(late) / launches
+        if 2 * sum(late) > launches:
+            return times
+        return [time_us for time_us, missed in zip(times, late, strict=True) if not missed]
 
     def _timed(
-        self, ready: Callable[[], object], launches: int, policy: MeasurementPolicy
+        self, ready: Callable[[], object], most: int, policy: MeasurementPolicy
     ) -> tuple[list[float], list[bool]]:
-        """(microseconds, whether the host was late) of each launch."""
-        runtime, pairs, late = self._runtime, self._pairs(launches), list[bool]()
+        """(microseconds, whether the host was late) of launches that are queued together; none where a hold gave up."""
+        at_once = self._known(ready, policy.limit_s)
+        pairs, late = self._pairs(min(at_once or most, most)), list[bool]()
         with self._faults():
-            if policy.l2 == "warm":
-                self._clear(self._flushes * launches)
-                ready()
-            for begin, end in pairs:
-                if policy.l2 == "cold":
-                    self._clear(self._flushes)
-                runtime.eventRecord(begin, _DEFAULT_STREAM)
-                ready()
-                runtime.eventRecord(end, _DEFAULT_STREAM)
-                late.append(runtime.eventQuery(begin) != _NOT_READY)
+            with self._instruments.held() if at_once else nullcontext():
+                if policy.l2 == "warm":
+                    self._clear()
+                    ready()
+                for begin, end in pairs:
+                    if policy.l2 == "cold":
+                        self._clear()
+                    self._runtime.eventRecord(begin, _DEFAULT_STREAM)
+                    ready()
+                    self._runtime.eventRecord(end, _DEFAULT_STREAM)
+                    late.append(not at_once and self._runtime.eventQuery(begin) != _NOT_READY)
             self._wait(pairs[-1][1], policy.limit_s)
-            return [1000.0 * float(runtime.eventElapsedTime(begin, end)) for begin, end in pairs], late
+            if at_once and self._instruments.expired:
+                self._at_once[ready] = int(at_once > 1)  # one by one; and then without a hold
+                return [], []
+            return [1000.0 * float(self._runtime.eventElapsedTime(begin, end)) for begin, end in pairs], late
+
+    def _known(self, ready: Callable[[], object], limit_s: float) -> int:
+        """How many runs are timed at once. What is new runs once before it is: a first launch may load its code, or
+        grow the memory of stacks, and both wait for the device.
+        """
+        if ready not in self._at_once:
+            ((_, end),) = self._pairs(1)
+            with self._faults():
+                ready()
+                self._runtime.eventRecord(end, _DEFAULT_STREAM)
+                self._wait(end, limit_s)
+            launches = ready.launches if isinstance(ready, _Ready) else _FOREIGN
+            self._at_once[ready] = max(1, _QUEUE // (launches + _AROUND)) if self._instruments.holds else 0
+        return self._at_once[ready]
 
     def state(self) -> State:
-        found = self._monitor.state()
-        return replace(found, processes=found.processes - self._presence.others()) if found.processes > 1 else found
+        found = replace(self._monitor.state(), late=self._late)
+        return replace(found, processes=found.processes - self.others()) if found.processes > 1 else found
+
+    def others(self) -> int:
+        return self._presence.others()
+
+    def floor_us(self, policy: MeasurementPolicy) -> float:
+        idle: Callable[[], object] = _Ready(self._instruments.idle)
+        if policy.launch == "graph":
+            idle = _Ready(self._graph(self._instruments.idle))
+        return float(np.median([typical(self.times_us(idle, _FLOOR_LAUNCHES, policy)) for _ in range(_FLOOR_SAMPLES)]))
 
     def copy_gb_s(self) -> float:
-        times = []
         with self._scratch(_COPY_BYTES) as source, self._scratch(_COPY_BYTES) as target, self._faults():
             self.fill(source, _COPY_BYTES)
-            for begin, end in self._pairs(_COPIES):
-                self._runtime.eventRecord(begin, _DEFAULT_STREAM)
-                self._runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, _DEFAULT_STREAM)
-                self._runtime.eventRecord(end, _DEFAULT_STREAM)
-                self._wait(end, _COPY_LIMIT_S)
-                times.append(1e-3 * float(self._runtime.eventElapsedTime(begin, end)))
-        return 2e-9 * _COPY_BYTES / float(np.median(times))
+            warm = time.monotonic() + _COPY_WARM_S
+            while time.monotonic() < warm:
+                self._copied(source, target)
+            return 2e-9 * _COPY_BYTES / float(np.median(self._copied(source, target)))
+
+    def _copied(self, source: int, target: int) -> list[float]:
+        """Seconds of copies one after the other."""
+        pairs = self._pairs(_COPIES)
+        for begin, end in pairs:
+            self._runtime.eventRecord(begin, _DEFAULT_STREAM)
+            self._runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, _DEFAULT_STREAM)
+            self._runtime.eventRecord(end, _DEFAULT_STREAM)
+        self._wait(pairs[-1][1], _COPY_LIMIT_S)
+        return [1e-3 * float(self._runtime.eventElapsedTime(begin, end)) for begin, end in pairs]
+
+    @cached_property
+    def _instruments(self) -> Instruments:
+        """Loaded when first something is timed, and with all that a held stream takes run once."""
+        with self._faults():
+            found = Instruments(self._found.arch.name)
+            self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
+        return found
 
     @contextmanager
     def _scratch(self, nbytes: int) -> Iterator[int]:
@@ -238,9 +326,12 @@ class GpuDevice:
             return str(error)
         return ""
 
-    def _clear(self, times: int) -> None:
-        for _ in range(times):
-            self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
+    def _clear(self) -> None:
+        """An L2 cache that holds nothing of a kernel's, and nothing that is still to be written: a kernel that found
+        such lines would pay for others.
+        """
+        self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
+        self._instruments.read(self._flush, self._flush_bytes)
 
     def _pairs(self, count: int) -> list[tuple[int, int]]:
         while len(self._events) < count:
@@ -273,11 +364,11 @@ class GpuDevice:
         return fault
 
 
-def _launch(program: dict[str, Any], steps: Sequence[Step], stream: Any = None) -> None:
+def _launch(program: _Program, steps: Sequence[Step], stream: Any = None) -> None:
     """On CuPy's current stream, which is the default one, unless another is given."""
     for step in steps:
         launch = step.launch
-        program[launch.entry](launch.grid, (launch.threads, 1, 1), step.arguments, launch.smem_bytes, stream)
+        program.functions[launch.entry](launch.grid, launch.block, step.arguments, launch.smem_bytes, stream)
 
 
 def _classified(error: Any) -> DeviceFaultError:

@@ -1,10 +1,16 @@
-"""Who times on a GPU takes turns with the other processes that do: a file lock a GPU, which dies with its holder.
+"""Who times on a GPU takes turns with the other processes that use it: a file lock a GPU, which dies with its holder.
 
 Slices of a GPU share its memory and its clock, so the lock has the name of what they have in common, its PCI bus id.
 Nothing here stops anybody: where no file can be made or locked, times are drawn without a lock.
+
+By flock, and not by the library that locks elsewhere in this program: that one knows no lock that several hold, and
+refuses files that another user left unwritable, which flock need not write.
 """
 
+import fcntl
+import os
 import secrets
+import stat
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -12,20 +18,26 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 # One for all users, and not in TMPDIR: batch systems give each job its own.
 FOLDER = Path("/tmp/kerntune-gpus")
-_POLL_S = 0.005  # who waits for a lock asks so often
+# Links of others are not followed, nor their pipes awaited.
+_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
 def alone(bus_id: str) -> Iterator[None]:
-    """Nobody else is `alone` on that GPU meanwhile; who has to wait says so once. Without a bus id there is no lock."""
-    with ExitStack() as held:
-        if bus_id:
-            with _locked(FOLDER / f"{bus_id}.next", bus_id):  # who was alone just now comes after who waits here
-                held.enter_context(_locked(FOLDER / bus_id, bus_id))
+    """Nobody else is `alone` or `beside` others on that GPU meanwhile, as nothing else may run while times are drawn.
+
+    Who has to wait says so once. Without a bus id there is no lock.
+    """
+    with _turn(bus_id, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def beside(bus_id: str) -> Iterator[None]:
+    """Nobody is `alone` on that GPU meanwhile: others may run kernels, too, and nobody draws times."""
+    with _turn(bus_id, fcntl.LOCK_SH):
         yield
 
 
@@ -35,59 +47,79 @@ class Presence:
     def __init__(self, bus_id: str) -> None:
         self._bus_id, self._own = bus_id, FOLDER / f"{bus_id} {secrets.token_hex(8)}"
         with suppress(OSError):
-            lock = _lock(self._own)
-            lock.acquire()
-            weakref.finalize(self, _leave, lock, self._own)  # which a process that is killed leaves to others
+            file = _opened(self._own)
+            weakref.finalize(self, _leave, file, self._own)  # which a process that is killed leaves to others
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.others()  # a device's process is killed in the end: who comes next clears away what it left
 
     def others(self) -> int:
         """How many other processes have said so, and live."""
-        return sum(_is_held(each) for each in FOLDER.glob(f"{self._bus_id} *") if each != self._own)
+        return sum(is_held(each) for each in FOLDER.glob(f"{self._bus_id} *") if each != self._own)
+
+
+def is_held(path: Path) -> bool:
+    """Whether the process that locked a file lives; the file that a dead one left by its presence goes."""
+    with ExitStack() as opened:
+        try:
+            file = _opened(path)
+            opened.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if " " in path.name:
+            with suppress(OSError):
+                path.unlink()
+        return False
 
 
 @contextmanager
-def _locked(path: Path, bus_id: str) -> Iterator[None]:
+def _turn(bus_id: str, kind: int) -> Iterator[None]:
     with ExitStack() as held:
-        with suppress(OSError):  # a folder that cannot be written, or a file system without locks
-            lock = _lock(path)
-            try:
-                held.enter_context(lock.acquire(blocking=False))
-            except Timeout:
-                _tell_once(bus_id)
-                held.enter_context(lock.acquire())
+        if bus_id:
+            with _locked(FOLDER / f"{bus_id}.next", fcntl.LOCK_EX, bus_id):  # who had it just now comes after who waits
+                held.enter_context(_locked(FOLDER / bus_id, kind, bus_id))
         yield
 
 
-def _lock(path: Path) -> FileLock:
-    """Whoever made its file, and whatever their umask is; links of others are not followed, nor their pipes awaited.
+@contextmanager
+def _locked(path: Path, kind: int, bus_id: str) -> Iterator[None]:
+    with ExitStack() as held:
+        with suppress(OSError):  # a folder that cannot be written, or a file system without locks
+            file = _opened(path)
+            held.callback(os.close, file)  # and with it the lock
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _tell_once(bus_id)
+                fcntl.flock(file, kind)
+        yield
 
-    Raises OSError where there is no folder for it.
-    """
+
+def _opened(path: Path) -> int:
+    """A file to lock, whoever made it, and whatever their umask was. Raises OSError where there is none to be had."""
     with suppress(FileExistsError):  # what is there is left as it is, for it may be a trap of another user
         FOLDER.mkdir()
         FOLDER.chmod(0o1777)  # for all users, like /tmp itself
-    return FileLock(path, mode=0o666, thread_local=False, poll_interval=_POLL_S, fallback_to_soft=False)
+    with suppress(FileExistsError):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666)
+        os.fchmod(file, 0o666)
+        return file
+    file = os.open(path, os.O_RDONLY | _CAREFUL)  # a lock needs no more, and others' files may allow no more
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{path} is no file")
+    return file
 
 
-def _leave(lock: FileLock, path: Path) -> None:
+def _leave(file: int, path: Path) -> None:
     with suppress(OSError):
         path.unlink()
-    lock.release()
+    os.close(file)
 
 
 @cache
 def _tell_once(bus_id: str) -> None:
     text = f"another process times kernels on the GPU at {bus_id}: the two take turns"
     warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
-def _is_held(path: Path) -> bool:
-    """Whether the process that locked a file lives; a file that it left goes."""
-    try:
-        with _lock(path).acquire(blocking=False):
-            path.unlink()
-    except Timeout:
-        return True
-    except OSError:
-        pass
-    return False

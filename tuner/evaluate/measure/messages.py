@@ -77,14 +77,21 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Times of the undisturbed rounds of a heat, [rounds, contenders] in microseconds; or who fell.
+    """The undisturbed rounds of a heat, a sample of each contender; or who fell.
 
-    `capped` is whether a contender draws so much power that it lowers its own clock.
+    `capped` is whether a contender draws so much power that it lowers its own clock. `floor_us` is what a kernel takes
+    there that does nothing; 0 where nobody can say.
     """
 
-    times_us: tuple[tuple[float, ...], ...] = ()
+    rounds: tuple[tuple[Sample, ...], ...] = ()
     fell: Fell | None = None
     capped: bool = False
+    floor_us: float = 0.0
+
+    @property
+    def times_us(self) -> tuple[tuple[float, ...], ...]:
+        """[rounds, contenders] in microseconds."""
+        return tuple(tuple(each.time_us for each in found) for found in self.rounds)
 
 
 Question = Look | Task | Heat

@@ -7,7 +7,9 @@ from typing import Literal
 
 from tuner.errors import UsageError
 
-_VERSION = 1  # raised when the same fields would give other times
+Launch = Literal["eager", "graph"]
+LAUNCHES: tuple[Launch, ...] = ("eager", "graph")
+_VERSION = 2  # raised when the same fields would give other times
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class MeasurementPolicy:
     """
 
     l2: Literal["cold", "warm"] = "cold"
-    launch: Literal["eager", "graph"] = "eager"
+    launch: Launch = "eager"
     warm_up_us: float = 20_000.0  # a kernel runs this long before its first sample: clocks rise meanwhile
     sample_us: float = 1_000.0  # kernel time of one sample, in launches of their own …
     most_launches: int = 32  # … but no more of them than this
@@ -35,7 +37,7 @@ class MeasurementPolicy:
     def __post_init__(self) -> None:
         if self.l2 not in ("cold", "warm"):
             raise UsageError(f"L2 {self.l2!r}: a kernel is timed with a cold or a warm one")
-        if self.launch not in ("eager", "graph"):
+        if self.launch not in LAUNCHES:
             raise UsageError(f"launch {self.launch!r}: a plan is launched eager, or replayed from a graph")
         for each in fields(self):
             value = getattr(self, each.name)
@@ -44,7 +46,7 @@ class MeasurementPolicy:
 
     @property
     def name(self) -> str:
-        """What two times must have in common to be compared: "measured/1 cold L2 eager"."""
+        """What two times must have in common to be compared: "measured/2 cold L2 eager"."""
         return f"measured/{_VERSION} {self.l2} L2 {self.launch}"
 
     def on(self, facts: Mapping[str, object]) -> "MeasurementPolicy":

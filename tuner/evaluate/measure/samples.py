@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import reduce
+from operator import or_
 from statistics import fmean, median
 
 import numpy as np
@@ -20,6 +21,8 @@ _TICK_US, _ALIKE = 1.0, 0.05  # what tells equal launches apart at most: steps o
 _PRIOR_SD = 0.02  # relative noise that is assumed before a kernel has shown its own …
 _PRIOR_WEIGHT = 3.0  # … and how many samples that is worth
 _MEDIAN_LOSS = 1.2533  # sqrt(π / 2): standard error of a median over that of a mean, normal noise
+_SD_OF_MAD = 1.4826  # standard deviation over the median absolute deviation, normal noise
+_LEAST_SERIES = 8  # values in which neighbours can be told from strangers
 _RETRIES = 2  # samples drawn for each that counts, at most
 
 
@@ -31,6 +34,7 @@ class State:
     throttle: int = 0  # NVML's clock event reasons, a bit each
     temperature_c: int = 0
     processes: int = 0  # that compute on it, this one included, and without those that take turns with it
+    late: float = 0.0  # share of the launches just timed that may have waited for the host
 
     @property
     def slowed(self) -> int:
@@ -69,6 +73,19 @@ def typical(times: Sequence[float]) -> float:
     """
     mid = median(times)
     return fmean(each for each in times if abs(each - mid) <= max(_TICK_US, _ALIKE * mid))
+
+
+def together(states: Sequence[State]) -> State:
+    """What some moments of the device have in common: the median clock, all throttles, the highest temperature."""
+    if not states:
+        return State()
+    return State(
+        sm_mhz=round(median(each.sm_mhz for each in states)),
+        throttle=reduce(or_, (each.throttle for each in states)),
+        temperature_c=max(each.temperature_c for each in states),
+        processes=max(each.processes for each in states),
+        late=fmean(each.late for each in states),
+    )
 
 
 def usual(history: Sequence[State]) -> State:
@@ -118,24 +135,46 @@ def intervals(values: Times) -> tuple[Times, Times]:
     """Medians of the columns of `values` [n, k] and half the widths of their intervals; ValueError for n = 0.
 
     The spread is a robust one, pulled towards the noise that devices usually have, so that two samples that happen to
-    agree are no certainty, and one that lies does not decide.
+    agree are no certainty, and one that lies does not decide. Values in the order in which they were drawn: where they
+    go with their neighbours they count as the fewer that `effective` says.
     """
-    n = len(values)
-    if n == 0:
+    if len(values) == 0:
         raise ValueError("no value to estimate from")
     mid = np.median(values, axis=0)
-    own = 1.4826 * np.median(np.abs(values - mid), axis=0)
-    freedom = _PRIOR_WEIGHT + n - 1
-    sd = np.sqrt((_PRIOR_WEIGHT * _PRIOR_SD**2 + (n - 1) * own**2) / freedom)
-    return mid, _quantile(freedom) * _MEDIAN_LOSS * sd / np.sqrt(n)
+    own = _SD_OF_MAD * np.median(np.abs(values - mid), axis=0)
+    count = effective(values)
+    freedom = _PRIOR_WEIGHT + count - 1
+    sd = np.sqrt((_PRIOR_WEIGHT * _PRIOR_SD**2 + (count - 1) * own**2) / freedom)
+    return mid, _quantile(freedom) * _MEDIAN_LOSS * sd / np.sqrt(count)
 
 
-@cache
-def _quantile(freedom: float) -> float:
+def effective(values: Times) -> Times:
+    """How many independent values say as much about their middle as the columns of `values` [n, k] do, 1 to n.
+
+    n (1 - r) / (1 + r), that of a first-order autoregression whose neighbours correlate by r (G. E. P. Box, G. M.
+    Jenkins, Time Series Analysis). A series so short that it knows nothing of r is taken at its word; what makes values
+    alternate, and a mean surer, is taken for chance.
+    """
+    n, width = values.shape
+    if n < _LEAST_SERIES:
+        return np.full(width, float(n))
+    off = values - np.median(values, axis=0)
+    most = 3 * _SD_OF_MAD * np.median(np.abs(off), axis=0)  # one that lies is no neighbour of any
+    off = np.clip(off, -most, most)
+    off -= off.mean(axis=0)
+    power = (off**2).sum(axis=0)
+    found = np.divide((off[1:] * off[:-1]).sum(axis=0), power, out=np.zeros(width), where=power > 0)
+    r = np.clip(found + 1 / n, 0.0, 1.0)  # about 1 / n is what a series loses to its own mean
+    count: Times = np.maximum(n * (1 - r) / (1 + r), 1.0)
+    return count
+
+
+def _quantile(freedom: Times) -> Times:
     """Student's t that CONFIDENCE stays under, on both sides."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    found: Times = stdtrit(freedom, (1 + CONFIDENCE) / 2)
+    return found
 
 
 def screen(

@@ -35,7 +35,7 @@ _CLOCK_MHZ, _THROTTLED_MHZ, _HOT = 1980, 1200, 0x40  # NVML: hardware thermal sl
 _OUT_OF_BOUNDS = 64  # bytes past the end of an output that a planted fault writes
 _POWER_CAP, _GOVERNED_US = 0x04, 10_000.0  # NVML; how long a clock takes for most of its way to where power lets it be
 _FULL = 0.999  # of the clock, that is all of it
-_DRIFT_PERIOD = 300.0  # runs
+_LIKE_THE_LAST = 0.9  # correlation of a run's wandering with that of the run before
 _UNPREDICTED = 0.15  # standard deviation of a time around its prediction
 
 
@@ -59,12 +59,17 @@ class Simulation:
     lies: float = 0.01  # samples that are far off, with no sign of it
     throttled: float = 0.02  # samples that are slow, and whose state says so
     spell: tuple[int, int, float] = (0, 0, 1.0)  # from this run to before that one, times are × that, with no sign
+    period: float = 300.0  # runs of a drift, there and back
+    wander: float = 0.0  # noise, relative, that goes with that of the runs before
+    bursts: tuple[float, int, float] = (0.0, 0, 1.0)  # with that probability so many runs in a row are × that
+    every: tuple[int, float] = (0, 1.0)  # one run in so many is × that
     emulated: bool = False  # run the generated code on the emulator; else the reference stands in for every kernel
     plants: tuple[Plant, ...] = ()
     times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predictor's word
     clocks: tuple[
         tuple[str, float], ...
     ] = ()  # (canonical config, to what share its power lowers the clock); others: 1
+    floor_us: float = 0.0  # what a kernel that does nothing takes
     bus_id: str = ""  # of a device that several processes share; else each has its own
 
     def open(self) -> "SimulatedDevice":
@@ -111,6 +116,8 @@ class SimulatedDevice:
         self._hot = False
         self._clock = 1.0  # its share of the full one
         self._flips = 0
+        self._wandered = 0.0
+        self._burst_ends = 0  # the run
 
     def facts(self) -> Fields:
         return {"gpu": self._gpu.name, "arch": self._gpu.arch.name, "model": SIMULATED, "seed": self._told.seed}
@@ -168,7 +175,8 @@ class SimulatedDevice:
         told = self._told
         self._runs += 1
         self._hot = bool(self._rng.random() < told.throttled)
-        factor = 1 + told.drift * math.sin(2 * math.pi * self._runs / _DRIFT_PERIOD)
+        factor = 1 + told.drift * math.sin(2 * math.pi * self._runs / told.period)
+        factor *= self._neighbours()
         factor *= 1.4 if self._hot else 1.0
         factor *= told.spell[2] if told.spell[0] <= self._runs < told.spell[1] else 1.0
         factor *= float(self._rng.choice([0.4, 3.0])) if self._rng.random() < told.lies else 1.0
@@ -177,10 +185,29 @@ class SimulatedDevice:
         self._clock += (ready.clock - self._clock) * -math.expm1(-ready.time_us * launches / _GOVERNED_US)
         return [ready.time_us * factor * float(noise)] * launches
 
+    def _neighbours(self) -> float:
+        """What makes runs alike that follow each other, or that are a period apart."""
+        told, factor = self._told, 1.0
+        if told.wander:
+            new = math.sqrt(1 - _LIKE_THE_LAST**2) * float(self._rng.standard_normal())
+            self._wandered = _LIKE_THE_LAST * self._wandered + new
+            factor *= math.exp(told.wander * self._wandered)
+        chance, runs, slower = told.bursts
+        if chance and self._runs >= self._burst_ends and self._rng.random() < chance:
+            self._burst_ends = self._runs + runs
+        factor *= slower if self._runs < self._burst_ends else 1.0
+        return factor * (told.every[1] if told.every[0] and self._runs % told.every[0] == 0 else 1.0)
+
     def state(self) -> State:
         if self._hot:
             return State(_THROTTLED_MHZ, _HOT, 90, 1)
         return State(round(self._clock * _CLOCK_MHZ), _POWER_CAP * (self._clock < _FULL), 60, 1)
+
+    def others(self) -> int:
+        return 0
+
+    def floor_us(self, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # protocol
+        return self._told.floor_us
 
     def copy_gb_s(self) -> float:
         return float(self._gpu.device.dram_gb_s)

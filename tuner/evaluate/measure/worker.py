@@ -4,7 +4,8 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cache
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -14,15 +15,16 @@ import numpy as np
 from tuner import operators
 from tuner.base.canonical import encode
 from tuner.base.pool import Limits, Lost, Pool
+from tuner.base.result import Fields
 from tuner.errors import InputError, MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, Fault
-from tuner.evaluate.measure.gpu_lock import alone
+from tuner.evaluate.measure.gpu_lock import alone, beside
 from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.ledger import Falls
 from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Question, Raced, Seen, Task, Timed
-from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.samples import State, disturbed, screen, usual
+from tuner.evaluate.measure.policy import LAUNCHES, MeasurementPolicy
+from tuner.evaluate.measure.samples import Sample, State, disturbed, screen, usual
 from tuner.evaluate.measure.timer import Timer
 from tuner.spec.problem import Array
 
@@ -76,8 +78,7 @@ class Worker:
         implementation = task.code.instance.name
         if reason := self._falls.reason(implementation):
             return Timed(None, fell=Fell(Fault.SPARED, reason))
-        found = self._ask(task)
-        timed = Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
+        timed = self._judged_and_timed(task)
         fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
         config = encode([task.code.instance.problem, task.code.instance.config])
         self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
@@ -87,9 +88,18 @@ class Worker:
         found = self._ask(heat)
         return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
 
+    def _judged_and_timed(self, task: Task) -> Timed:
+        """In two questions, since who is only judged need not be alone on the GPU."""
+        if not (task.judged and task.timed):
+            return _timed(self._ask(task))
+        judged = _timed(self._ask(replace(task, timed=False)))
+        if judged.fell is not None:
+            return judged
+        return replace(_timed(self._ask(replace(task, judged=False))), verdict=judged.verdict)
+
     def _ask(self, question: Question) -> Answer | Fell:
-        runs = not isinstance(question, Look) or question.ceilings
-        with alone(self._place.bus_id if runs else ""):  # here, as no process loses patience while it waits for others
+        """The locks are taken here, as no process loses patience while it waits for others."""
+        with _access(question)(self._place.bus_id):
             return self._answer(question)
 
     def _answer(self, question: Question) -> Answer | Fell:
@@ -104,6 +114,17 @@ class Worker:
             self._pool.close()
             self.restarts += 1
         return answer
+
+
+def _access(question: Question) -> Callable[[str], AbstractContextManager[None]]:
+    """What a question needs of a GPU that several processes share: all of it, if something is timed."""
+    if isinstance(question, Look):
+        return alone if question.ceilings else lambda _: nullcontext()
+    return alone if isinstance(question, Heat) or question.timed else beside
+
+
+def _timed(found: Answer | Fell) -> Timed:
+    return Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
 
 
 A = TypeVar("A")
@@ -146,6 +167,7 @@ class Stand:
         self._model = str(device.facts()["model"])
         self._states: deque[State] = deque(maxlen=_REMEMBERED)
         self._timed = _Timed("", None, {})
+        self._floors_us: dict[str, float] = {}
 
     def do(self, question: Question) -> Answer:
         if isinstance(question, Look):
@@ -154,10 +176,17 @@ class Stand:
 
     def _look(self, look: Look) -> Seen:
         try:
-            ceilings = {"copy_gb_s": self.device.copy_gb_s()} if look.ceilings else {}
+            facts = self.device.facts()
+            return Seen({**facts, **(self._ceilings(facts) if look.ceilings else {})})
         except DeviceFaultError as error:
-            raise MachineError(f"the device fails at a plain copy ({error}): nothing can be measured on it") from error
-        return Seen({**self.device.facts(), **ceilings})
+            why = "nothing can be measured on it"
+            raise MachineError(f"the device fails at a plain copy or an idle kernel ({error}): {why}") from error
+
+    def _ceilings(self, facts: Fields) -> Fields:
+        """What bounds all times on it: how fast it copies, and what it takes to launch nothing, in each way it can."""
+        ways = dict.fromkeys(MeasurementPolicy(launch=way).on(facts).launch for way in LAUNCHES)
+        floors = {f"floor_{way}_us": self._floor_us(MeasurementPolicy(launch=way)) for way in ways}
+        return {"copy_gb_s": self.device.copy_gb_s(), **floors}
 
     def _time(self, task: Task) -> Timed:
         """Correctness before time: nothing wrong is timed."""
@@ -185,11 +214,11 @@ class Stand:
         """Rounds that the device disturbed are left out, whole: differences only mean something within a round."""
         at = 0
         try:
-            timers = []
+            timers, floor_us = [], self._floor_us(heat.policy)
             for at, code in enumerate(heat.codes):  # noqa: B007  # who fell, if one does
                 timers.append(self.timer(code, heat.policy))
             rng, started = np.random.default_rng(heat.seed), time.monotonic()
-            rounds: list[tuple[float, ...]] = []
+            rounds: list[tuple[Sample, ...]] = []
             for turn in range(heat.rounds):
                 if turn and time.monotonic() - started > heat.limit_s:
                     break
@@ -199,14 +228,25 @@ class Stand:
                         timers[at].own_clock()
                     found[at] = timers[at].sample()
                 if not any(disturbed(each.state, self.session()) for each in found.values()):
-                    rounds.append(tuple(found[i].time_us for i in range(len(timers))))
+                    rounds.append(tuple(found[i] for i in range(len(timers))))
         except DeviceFaultError as error:
             return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
         except (MachineError, InputError) as error:
             return Raced(fell=Fell(Fault.REFUSED, str(error), culprit=at))
         finally:
             self._release()
-        return Raced(tuple(rounds), capped=any(each.capped for each in timers))
+        return Raced(tuple(rounds), capped=any(each.capped for each in timers), floor_us=floor_us)
+
+    def _floor_us(self, policy: MeasurementPolicy) -> float:
+        """Measured once for each way to launch; 0, not known, where the driver refuses it: no contender is to blame."""
+        if policy.launch not in self._floors_us:
+            try:
+                self._floors_us[policy.launch] = self.device.floor_us(policy)
+            except DeviceFaultError as error:
+                if error.fatal:
+                    raise
+                return 0.0
+        return self._floors_us[policy.launch]
 
     def _judge(self, task: Task) -> Judge:
         judge = Judge(self.device, task.code, task.policy.limit_s)

@@ -17,11 +17,12 @@ from tuner.base.result import Fields, Prediction
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch, Plan
 
-MODEL = "predicted/7"
+MODEL = "predicted/8"
 
 TERMS: Mapping[str, str] = {  # in a user's words
     "tensor": "matrix products",
     "fp32": "fp32 arithmetic",
+    "double": "fp64 arithmetic",
     "exp": "exponentials, logarithms and reciprocals",
     "integer": "integers, addresses and conversions",
     "issue": "issuing instructions of any kind",
@@ -40,7 +41,7 @@ _INTEGER_LANES = 64
 _SPILL_BYTES = 64  # local memory through L1, a clock and SM
 _WARPS = 4  # a warpgroup
 _SHARED = {"L2", "DRAM"}  # pipes that are not an SM's own
-_SM_BYTES = 64  # a clock: what one SM takes from L2, and through it from DRAM
+SM_BYTES = 64  # a clock: what one SM takes from L2, and through it from DRAM
 # A clock and SM, between the SMs of a cluster: 14 in clusters of two and 11 in clusters of four, on an H800 (3.27 and
 # 2.65 TB/s, arXiv 2402.13499), through loads and stores of threads.
 _CLUSTER_BYTES = 12
@@ -51,8 +52,8 @@ _STEP_LATENCY = 700.0  # cycles of a dependent loop step of which nobody counted
 _RESULT_LATENCY = 33.0
 # Of a load, by pointer chasing (github.com/te42kyfo/gpu-benches): 211, 266 and 277 cycles from L2, and 572, 658 and
 # 632 from DRAM, on A100, H100 PCIe and L40.
-_L2_LATENCY = 250.0
-_DRAM_LATENCY = 600.0
+L2_LATENCY = 250.0
+DRAM_LATENCY = 600.0
 _LAUNCH_LATENCY = 2000.0  # cycles from the end of a launch to the first work of the next, about a microsecond
 _GUESSED_REGISTERS = 168  # before the compiler has spoken
 
@@ -67,8 +68,8 @@ def guess_residency(launch: Launch, gpu: GPU) -> float:
     """CTAs an SM would hold by shared memory, threads and a guess at registers."""
     arch = gpu.arch
     by_smem = arch.smem_per_sm // (launch.smem_bytes + arch.smem_reserved)
-    by_threads = arch.threads_per_sm // launch.threads
-    by_registers = arch.registers_per_sm // (_GUESSED_REGISTERS * launch.threads)
+    by_threads = arch.threads_per_sm // launch.block_threads
+    by_registers = arch.registers_per_sm // (_GUESSED_REGISTERS * launch.block_threads)
     by_columns = arch.tensor_columns // launch.tensor_columns if launch.tensor_columns else arch.ctas_per_sm
     return max(1, min(by_smem, by_threads, by_registers, by_columns, arch.ctas_per_sm))
 
@@ -157,7 +158,7 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     }
     if work.cluster_bytes:
         sm_cycles["cluster"] = work.cluster_bytes / _CLUSTER_BYTES
-    reach = _SM_BYTES * min(work.ctas, device.sm_count)
+    reach = SM_BYTES * min(work.ctas, device.sm_count)
     return {name: cycles / device.sm_count for name, cycles in sm_cycles.items()} | {
         "L2": work.l2_bytes / min(device.l2_bytes_per_clock, reach),
         "DRAM": work.dram_bytes / min(device.dram_bytes_per_clock, reach),
@@ -175,6 +176,16 @@ def _over(work: float, rate: int) -> float:
 
 def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: float, spill_cycles: float) -> Prediction:
     busy = dict(pipes) | ({"spills": spill_cycles} if spill_cycles else {})
+    return assembled(work, busy, gpu, ctas_per_sm)
+
+
+def assembled(
+    work: Work, busy: Mapping[str, float], gpu: GPU, ctas_per_sm: float, chain: "Waiting | None" = None
+) -> Prediction:
+    """The cost of a launch whose pipes are `busy` for so many cycles.
+
+    `chain` is what its blocks wait for, where that is known better than steps tell.
+    """
     throughput = _overlapped(busy.values())
     resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # a small grid shares its SMs with nobody
     waves = work.ctas / (gpu.device.sm_count * resident)
@@ -182,9 +193,9 @@ def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: flo
     own = _overlapped(busy[name] for name in busy.keys() - _SHARED)
     idle = PARTITIONS / min(PARTITIONS, work.warps * resident)
     tail = own * (_imbalance(work, waves, resident) * idle - 1)
-    chain = _chain(work, ceil(waves))
+    chain = chain or _chain(work, ceil(waves))
     cost = hypot(throughput + tail, chain.cycles)
-    terms = busy | {"tail": tail, "latency": chain.latency, "in flight": chain.in_flight}
+    terms = {**busy, "tail": tail, "latency": chain.latency, "in flight": chain.in_flight}
     bottleneck = max(terms, key=lambda name: terms[name])
     return Prediction(cost, _rounded(terms), bottleneck, MODEL)
 
@@ -204,7 +215,7 @@ def _imbalance(work: Work, waves: float, resident: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class Waiting:
     """Cycles of steps that wait for each other, in all waves."""
 
     latency: float  # of results that the next instruction needs
@@ -212,7 +223,7 @@ class _Chain:
     cycles: float  # of both
 
 
-def _chain(work: Work, waves: int) -> _Chain:
+def _chain(work: Work, waves: int) -> Waiting:
     """What a block takes for its steps however fast the pipes are.
 
     Little's law: an SM gets at most its bytes in flight over their latency. With those of `stages` - 1 steps ahead, a
@@ -225,13 +236,13 @@ def _chain(work: Work, waves: int) -> _Chain:
     first = waves * _load_latency(work)
     others = first * max(steps - 1, 0) / max(work.stages - 1, 1)
     together = latency + others if work.stages < 2 else hypot(latency, others)
-    return _Chain(latency, first + others, first + together)
+    return Waiting(latency, first + others, first + together)
 
 
 def _load_latency(work: Work) -> float:
     """The mean of loads from L2 and, as far as it has to fetch them, from DRAM."""
     missing = min(1.0, work.dram_bytes / work.l2_bytes) if work.l2_bytes else 0.0
-    return _L2_LATENCY + missing * (_DRAM_LATENCY - _L2_LATENCY)
+    return L2_LATENCY + missing * (DRAM_LATENCY - L2_LATENCY)
 
 
 def _rounded(terms: Mapping[str, float]) -> Fields:

@@ -12,9 +12,9 @@ from typing import Any
 
 from tuner.arch import MMA_FLOPS
 from tuner.compiler.cubin import Cubin
-from tuner.compiler.sass.decode import Instruction, decode, mix_of, successors, work_mix
+from tuner.compiler.sass.decode import Instruction, decode, mix_of, work_mix
 from tuner.compiler.sass.fields import copies_left
-from tuner.compiler.sass.paths import Path, paths
+from tuner.compiler.sass.paths import is_detour, paths
 from tuner.spec.operator import Operator, Work
 from tuner.spec.plan import Launch, Plan
 
@@ -49,7 +49,7 @@ class _Pass:
 
 def _counted(launch: Launch, least: Work, left: float, cubin: Cubin) -> Work:
     arch, code = cubin.options.arch, decode(cubin.code(launch.entry), cubin.options.arch)
-    ways = (each for each in paths(code) if not (each.repeats and _is_detour(each, code)))
+    ways = (each for each in paths(code) if not (each.repeats and is_detour(each, code)))
     found = [(each.repeats, _pass([code[index] for index in each.indices], arch)) for each in ways]
     once, loops = [each for repeats, each in found if not repeats], [each for repeats, each in found if repeats]
     loops = [each for each in loops if each.sum("mma")] or loops
@@ -72,16 +72,6 @@ def _counted(launch: Launch, least: Work, left: float, cubin: Cubin) -> Work:
         chain=passes,
         stages=max((each.stages for each in loops), default=1),
     )
-
-
-def _is_detour(back: Path, code: Sequence[Instruction]) -> bool:
-    """Whether a way back is none of a loop: its end is reached past its start, as rare cases are, behind all others."""
-    start, end = back.indices[0], back.indices[-1]
-    reached = {0}
-    for index in range(end):
-        if index in reached and index != start:
-            reached.update(successors(code, index))
-    return start > 0 and end in reached
 
 
 def _pass(code: Sequence[Instruction], arch: str) -> _Pass:

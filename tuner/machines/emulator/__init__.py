@@ -59,6 +59,8 @@ def run(
     kernel = build(render(instance, "host"), checked=mode.checked or instrumented)
     with placed((*layout.tensors, *workspaces(plan))) as memory:
         runs: list[Run] = []
+        for argument in instance.operator.constants:
+            kernel.fill(argument.name, memory[argument.name].array)
         for launch, values in layout.passed(plan, {name: each.address for name, each in memory.items()}):
             runs.append(kernel.run(launch, values, mode, most_seconds=most_seconds))
             if runs[-1].findings:

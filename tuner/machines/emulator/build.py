@@ -108,11 +108,17 @@ def shared_object(source: Source, *, checked: bool) -> Path:
     return _cached(key, lambda folder: _compile(source, flags, folder))
 
 
+def symbol(entry: str) -> str:
+    """What the shared object calls a kernel, which C++ may call by a name expression."""
+    return re.sub(r"\W+", "_", entry)
+
+
 def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
     _refuse(source)
     primitives = _primitives(flags)
-    kernel, output = folder / f"{source.entries[0]}.cu", folder / "kernel.so"
-    entries = "".join(f"EMULATOR_ENTRY({entry})\n" for entry in source.entries)
+    kernel, output = folder / f"{symbol(source.entries[0])}.cu", folder / "kernel.so"
+    entries = "".join(f"EMULATOR_ENTRY({symbol(entry)}, {entry})\n" for entry in source.entries)
+    entries += "".join(f"EMULATOR_SYMBOL({each})\n" for each in source.constants)
     kernel.write_text(f'#line 1 "{kernel.name}"\n{source.text}\n#include "entry.cuh"\n{entries}', encoding="utf-8")
     own = {name: text for name, text in source.headers if primitives.texts.get(name) != text}
     _write_headers(folder, own)
@@ -129,7 +135,7 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
 
 def _refuse(source: Source) -> None:
     own = [(name, text) for name, text in source.headers if not (PRIMITIVES / "host" / name).exists()]
-    for name, text in ((f"{source.entries[0]}.cu", source.text), *own):
+    for name, text in ((f"{symbol(source.entries[0])}.cu", source.text), *own):
         code = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
         for pattern, what in _NOT_EMULATED.items():
             if found := pattern.search(code):

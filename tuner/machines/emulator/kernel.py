@@ -13,6 +13,7 @@ import numpy as np
 from tuner.compiler.source import Source
 from tuner.errors import InputError, TemplateError
 from tuner.machines.emulator.build import shared_object
+from tuner.machines.emulator.build import symbol as symbol_of
 from tuner.machines.emulator.memory import Array, Buffer, encode
 from tuner.machines.emulator.runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, place, runtime
 from tuner.spec.plan import Launch
@@ -90,7 +91,7 @@ class Kernel:
 
     def run(self, launch: Launch, arguments: Sequence[Value], mode: Mode, *, most_seconds: float = 0.0) -> Run:
         """One launch of a plan; see `launch`."""
-        sizes = launch.grid, launch.threads, launch.smem_bytes
+        sizes = launch.grid, launch.block, launch.smem_bytes
         return self.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster, most_seconds=most_seconds)
 
     def launch(
@@ -113,7 +114,7 @@ class Kernel:
         """
         if mode.checked and not self.checked:
             raise InputError("this kernel was built without checks: build(source, checked=True)")
-        symbol = self._symbol(f"emulated_{entry}")
+        symbol = self.symbol(f"emulated_{symbol_of(entry)}")
         self._check_count(entry, len(arguments))
         held = [_argument(value) for value in arguments]
         pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(value) for value in held))
@@ -127,6 +128,14 @@ class Kernel:
             seconds = time.thread_time() - started
             return Run(_findings(), _counters(), _block_counters(math.prod(grid)), seconds)
 
+    def fill(self, symbol: str, values: Array) -> None:
+        """Put values into a `__constant__` symbol. Raises InputError where it is not there or smaller."""
+        data = np.ascontiguousarray(values)
+        room = ctypes.c_size_t.from_address(self.symbol(f"bytes_of_{symbol}")).value
+        if data.nbytes > room:
+            raise InputError(f"__constant__ {symbol} has {room} bytes, the argument {data.nbytes}")
+        ctypes.memmove(self.symbol(symbol), data.ctypes.data, data.nbytes)
+
     def _cluster_refusal(self, entry: str, grid: tuple[int, int, int], cluster: int) -> str:
         if not 1 <= cluster <= _MAX_CLUSTER:
             return f"a cluster of {cluster} blocks: 1 to {_MAX_CLUSTER} are possible"
@@ -136,14 +145,15 @@ class Kernel:
             return f"a cluster of {cluster} blocks: {entry} has no __cluster_dims__({cluster}, 1, 1)"
         return ""
 
-    def _symbol(self, name: str) -> int:
+    def symbol(self, name: str) -> int:
+        """The address of a name in the shared object."""
         found = runtime().emulator_symbol(self._library, name.encode())
         if not found:
             raise InputError(f"no kernel {name.partition('_')[2]!r}: the source has {', '.join(self.source.entries)}")
         return int(found)
 
     def _check_count(self, entry: str, given: int) -> None:
-        expected = ctypes.c_int.from_address(self._symbol(f"parameters_of_{entry}")).value
+        expected = ctypes.c_int.from_address(self.symbol(f"parameters_of_{symbol_of(entry)}")).value
         if given != expected:
             raise InputError(f"{entry} takes {expected} arguments, not {given}")
 

@@ -4,6 +4,7 @@ CuPy is imported when a function is called; each of them but `available` raises 
 """
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from tuner import arch
 from tuner.arch import GPU
 from tuner.arch.naming import Told, identify
 from tuner.base.cache import spare
+from tuner.compiler.cubin import symbol_sizes
 from tuner.errors import InputError, MachineError, UsageError
 
 _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
@@ -111,6 +113,18 @@ def grant_shared(function: Any, nbytes: int) -> None:
     driver = opened().cuda.driver
     if nbytes > driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, function.ptr):
         driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, nbytes)
+
+
+def constant_places(module: Any, image: bytes, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Addresses of the `__constant__` symbols of a loaded cubin that hold what has `wanted` bytes, by name.
+
+    What no kernel reads is not there. Raises InputError for one that is too small.
+    """
+    room = symbol_sizes(image) if wanted else {}
+    for name, nbytes in wanted.items():
+        if nbytes > room.get(name, nbytes):
+            raise InputError(f"__constant__ {name} has {room[name]} bytes, the argument {nbytes}")
+    return {name: int(module.get_global_var(name)) for name in wanted if name in room}
 
 
 @cache

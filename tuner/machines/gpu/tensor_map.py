@@ -5,6 +5,8 @@ Not through cuda.bindings: the driver writes to an address that is a multiple of
 """
 
 import ctypes
+import struct
+import threading
 from functools import cache, lru_cache
 
 import numpy as np
@@ -14,6 +16,9 @@ from tuner.spec.dtype import DType
 from tuner.spec.tensor_map import MappedTensor
 
 _BYTES, _ALIGNMENT = 128, 64  # of a CUtensorMap
+_MOST_DIMS, _DIM_BYTES = 5, 8 + 8 + 4 + 4  # size, stride, box, step
+_FORMATS = [struct.Struct(f"={rank}Q{rank}Q{rank}I{rank}I") for rank in range(_MOST_DIMS + 1)]
+_STEPS = (1,) * _MOST_DIMS
 _OK, _INVALID_VALUE = 0, 1  # CUresult
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 _DTYPES = {DType.FP16: 6, DType.FP32: 7, DType.BF16: 9, DType.INT32: 3, DType.INT64: 5}
@@ -21,24 +26,25 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _NOT_INTERLEAVED, _PROMOTE_TO_128_BYTES, _ZERO_FILL = 0, 2, 0
 
 
-@lru_cache(maxsize=4096)  # an application calls with the same tensors again and again
+@lru_cache(maxsize=4096)  # an arena asks for the same tensors again and again
 def encode(tensor: MappedTensor) -> np.void:
+    """`encoded`, once for equal tensors."""
+    return encoded(tensor)
+
+
+def encoded(tensor: MappedTensor) -> np.void:
     """The 128 bytes of a kernel's argument, in a thread with a CUDA context.
 
     Raises InputError for a tensor that the driver refuses, MachineError where it answers none or is not there.
     """
-    rank, inner_first = len(tensor.shape), slice(None, None, -1)
-    room = (ctypes.c_uint8 * (_BYTES + _ALIGNMENT))()
-    place = -(-ctypes.addressof(room) // _ALIGNMENT) * _ALIGNMENT
+    rank, desk = len(tensor.shape), _DESK
+    at = desk.put(tensor)
     status = _driver().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(place),
+        desk.place,
         _DTYPES[tensor.dtype],
-        ctypes.c_uint32(rank),
-        ctypes.c_void_p(tensor.address),
-        (ctypes.c_uint64 * rank)(*tensor.shape[inner_first]),
-        (ctypes.c_uint64 * max(rank - 1, 1))(*tensor.strides[:-1][inner_first]),
-        (ctypes.c_uint32 * rank)(*tensor.box[inner_first]),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
+        rank,
+        tensor.address,
+        *at,
         _NOT_INTERLEAVED,
         _SWIZZLES[tensor.swizzle],
         _PROMOTE_TO_128_BYTES,
@@ -47,17 +53,51 @@ def encode(tensor: MappedTensor) -> np.void:
     if status not in (_OK, _INVALID_VALUE):
         raise MachineError(f"no tensor map of {tensor.name}: the driver answers with error {status}, as after a fault")
     if status:
-        raise InputError(
-            f"{tensor.name}: the driver refuses a tensor map (error {status}) of shape {list(tensor.shape)}, strides "
-            f"{list(tensor.strides)} bytes: address and strides must be multiples of 16 bytes, none negative or 2^40: "
-            "copy it first"
-        )
-    return np.void(ctypes.string_at(place, _BYTES))
+        raise _refused(tensor, f"error {status}")
+    return np.void(ctypes.string_at(desk.place, _BYTES))
+
+
+class _Desk(threading.local):
+    """Memory of a thread that the driver reads a tensor from, and writes a map to: to make it anew is slow."""
+
+    def __init__(self) -> None:
+        self._room = ctypes.create_string_buffer(_BYTES + _ALIGNMENT + _MOST_DIMS * _DIM_BYTES)
+        self.place = -(-ctypes.addressof(self._room) // _ALIGNMENT) * _ALIGNMENT
+        self._given = self.place + _BYTES
+        self._offset = self._given - ctypes.addressof(self._room)
+
+    def put(self, tensor: MappedTensor) -> tuple[int, int, int, int]:
+        """Where sizes, strides, boxes and the steps within these lie, innermost first. Raises InputError for numbers
+        that the driver cannot be told."""
+        rank = len(tensor.shape)
+        strides = (*tensor.strides[-2::-1], 0)  # of the innermost dim none is told
+        try:
+            _FORMATS[rank].pack_into(
+                self._room, self._offset, *tensor.shape[::-1], *strides, *tensor.box[::-1], *_STEPS[:rank]
+            )
+        except struct.error as error:
+            raise _refused(tensor, str(error)) from error
+        sizes = self._given
+        return sizes, sizes + 8 * rank, sizes + 16 * rank, sizes + 20 * rank
+
+
+_DESK = _Desk()
+
+
+def _refused(tensor: MappedTensor, why: str) -> InputError:
+    return InputError(
+        f"{tensor.name}: the driver refuses a tensor map ({why}) of shape {list(tensor.shape)}, strides "
+        f"{list(tensor.strides)} bytes: address and strides must be multiples of 16 bytes, none negative or 2^40: "
+        "copy it first"
+    )
 
 
 @cache
 def _driver() -> ctypes.CDLL:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise MachineError(f"no tensor map without a CUDA driver ({error})") from error
+    pointer, number = ctypes.c_void_p, ctypes.c_uint32
+    driver.cuTensorMapEncodeTiled.argtypes = (pointer, number, number, *[pointer] * 5, *[number] * 4)
+    return driver

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,6 +52,7 @@ def launch(
     strict: bool = True,
     races: bool = False,
     most_seconds: float = math.inf,
+    blocks: Sequence[int] | None = None,
 ) -> int:
     """Run a kernel on buffers of `memory`: how many instructions warps executed.
 
@@ -60,29 +61,38 @@ def launch(
 
     With `races`, those of shared memory are looked for in a kernel that has only barriers of blocks against them.
 
+    Only `blocks`, where they are given, by place in the grid with x fastest; whole clusters of them.
+
     Raises FaultError for what PTX forbids, for deadlocks and after `most_seconds` of CPU time, with the line;
     InputError for a wrong number of values.
     """
     if entry.cluster not in (0, shape.cluster):
         raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
     memory.begin_launch()
-    total, side = math.prod(shape.grid), _Side.of(entry, shape)
+    every = np.arange(math.prod(shape.grid)) if blocks is None else np.array(_clusters(blocks, shape.cluster))
+    side = Side.of(entry, shape, len(every))
     wave = _wave(entry, shape, side, memory, _parameters(entry, values))
     wave.order, wave.strict = order, strict
     wave.races = Races(wave) if races and ordered_by_barriers(entry) else None
     with np.errstate(all="ignore"):
         program = Program(entry, wave, decoder(entry), most_seconds)
-        for first in range(0, total, side.blocks):
-            _place(wave.registers.special, shape, side, first)
-            in_grid = first + wave.block_of < total
+        for first in range(0, len(every), side.blocks):
+            numbers = np.resize(every[first : first + side.blocks], side.blocks)
+            place(wave.registers.special, shape, side, numbers)
+            in_grid = first + wave.block_of < len(every)
             wave.start(in_grid & (np.arange(wave.lanes) % side.lanes < side.threads))
             program.run()
             bulk_group.leave(wave)
     return program.total
 
 
+def begin(entry: Entry, shape: Shape, side: "Side", memory: Global, values: Sequence[Value]) -> Wave:
+    """Blocks that are placed and started by the caller."""
+    return _wave(entry, shape, side, memory, _parameters(entry, values))
+
+
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """What runs side by side: blocks, each of whole warps, or of whole warpgroups where these compute together."""
 
     blocks: int
@@ -90,18 +100,29 @@ class _Side:
     threads: int  # of these lanes
 
     @classmethod
-    def of(cls, entry: Entry, shape: Shape) -> "_Side":
+    def of(cls, entry: Entry, shape: Shape, every: int) -> "Side":
         threads, together = math.prod(shape.block), GROUP if _uses(entry, "wgmma") else WARP
         lanes = -(-threads // together) * together
         blocks = max(_LANES // lanes // shape.cluster, 1) * shape.cluster
-        return cls(min(math.prod(shape.grid), blocks), lanes, threads)
+        return cls(min(every, blocks), lanes, threads)
+
+    @classmethod
+    def one(cls, entry: Entry, shape: Shape) -> "Side":
+        """One block, or one cluster of them."""
+        return replace(cls.of(entry, shape, shape.cluster), blocks=shape.cluster)
+
+
+def _clusters(blocks: Sequence[int], cluster: int) -> list[int]:
+    """All blocks of the clusters that hold some, each once."""
+    firsts = sorted({block // cluster * cluster for block in blocks})
+    return [first + rank for first in firsts for rank in range(cluster)]
 
 
 def _uses(entry: Entry, family: str, qualifier: str = "") -> bool:
     return any(each.opcode[0] == family and (not qualifier or each.has(qualifier)) for each in entry.code)
 
 
-def _wave(entry: Entry, shape: Shape, side: _Side, memory: Global, parameters: Parameters) -> Wave:
+def _wave(entry: Entry, shape: Shape, side: Side, memory: Global, parameters: Parameters) -> Wave:
     symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
     own, own_bytes = _symbols(entry.local, 0)
 
@@ -150,7 +171,7 @@ def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, i
     return found, end - SHARED_BASE + dynamic
 
 
-def _special(shape: Shape, side: _Side) -> dict[str, Array]:
+def _special(shape: Shape, side: Side) -> dict[str, Array]:
     """Special registers of all lanes; those of the block's place are filled in for each wave."""
     thread = np.tile(np.arange(side.lanes, dtype=np.uint32), side.blocks)
     block, count = shape.block, len(thread)
@@ -185,8 +206,9 @@ def _special(shape: Shape, side: _Side) -> dict[str, Array]:
     return {name: each if name in wide else each.astype(np.uint32) for name, each in found.items()}
 
 
-def _place(special: Mapping[str, Array], shape: Shape, side: _Side, first: int) -> None:
-    number = first + np.repeat(np.arange(side.blocks), side.lanes)
+def place(special: Mapping[str, Array], shape: Shape, side: Side, numbers: Array) -> None:
+    """Have the lanes be those of the blocks of these numbers."""
+    number = np.repeat(numbers, side.lanes)
     x, y, _ = shape.grid
     special["%ctaid.x"][...] = number % x
     special["%ctaid.y"][...] = number // x % y

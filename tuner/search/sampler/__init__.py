@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
     from tuner.search.sampler.observations import Observations
 
     values = np.array([math.inf if value is None else value for value in results.values()], dtype=float)
+    values[np.isnan(values)] = math.inf
     if np.count_nonzero(np.isfinite(values)) < LEARNABLE or not space.enumerated:
         return None
     return predicted_scores(space, Observations(np.array(list(results)), values, np.zeros(0, dtype=int)))
@@ -59,7 +60,7 @@ class Sampler:
         if prior is not None and len(prior) != len(space):
             raise ValueError(f"the prior has {len(prior)} costs, the space {len(space)} configs")
         self._prior = None if prior is None else Prior(prior)
-        self._trials, self._strategy = build(space, method, seed, starts, self._prior)
+        self._trials, self._strategy, self._starts = build(space, method, seed, starts, self._prior)
         self._left = len(space)
         self._values: dict[int, float | None] = {}
         self._asked: set[int] = set()
@@ -103,11 +104,22 @@ class Sampler:
 
     @property
     def prior_correlation(self) -> float | None:
-        """Spearman's correlation of the prior with the first results; None without a prior or before it can be judged.
+        """Spearman's correlation of the prior with the results of random tries; None without a prior, and before five.
 
         Below 0.2 the prior is wrong, and dropped.
         """
-        return None if self._prior is None else self._prior.correlation(self._trials.observations())
+        if self._prior is None:
+            return None
+        return self._prior.correlation(self._trials.observations(), self._starts.drawn)
+
+    @property
+    def drawn(self) -> frozenset[int]:
+        """The configs asked for that were drawn at random: neither a prior nor a model chose them."""
+        return frozenset(self._starts.drawn)
+
+    def knows_drawn(self, drawn: Collection[int]) -> None:
+        """To be told which configs another sampler of the space drew at random."""
+        self._starts.drawn |= set(drawn)
 
     def importance(self) -> dict[str, float]:
         """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.

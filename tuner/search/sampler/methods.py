@@ -17,18 +17,19 @@ from tuner.spec.space import Space
 
 def build(
     space: Space[Any], method: str, seed: int, starts: Sequence[int], prior: Prior | None
-) -> tuple[Trials, Strategy | None]:
-    """Empty trials over `space` and the strategy behind them (None: Optuna's own)."""
+) -> tuple[Trials, Strategy | None, Starts]:
+    """Empty trials over `space`, the strategy behind them (None: Optuna's own), and what it starts from."""
     rng = np.random.default_rng(seed)
     design = Starts(space, rng, tuple(dict.fromkeys(starts)), prior)
     if method == "tpe":
-        return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None
+        return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None, design
     strategies: dict[str, Callable[[], Strategy]] = {
         "gp": lambda: Gaussian(space, rng, design),
         "categorical": lambda: Categorical(space, rng, design),
         "genetic": lambda: Genetic(space, rng, design),
-        "random": lambda: Random(space, rng, starts),
+        "random": lambda: Random(space, rng, design, starts),
         "exhaustive": lambda: Exhaustive(space, starts, prior),
     }
     strategy = strategies[method]()
-    return Trials(ValidSampler(space, lambda _study, _trial, observations: strategy.propose(observations))), strategy
+    trials = Trials(ValidSampler(space, lambda _study, _trial, observations: strategy.propose(observations)))
+    return trials, strategy, design

@@ -13,8 +13,8 @@ from tuner.spec.space import Array, Space
 _FIRST = 6  # results before a model is asked
 _WORKING = 3  # of which at least so many are valid
 _DRAWN = 30  # configs that compete for a place in the design
-_OF_PRIOR = 10  # configs that a prior ranks best, among the starts
-_THIRD = 3  # of them one in so many is of the design, so that the judgement of the prior sees more than its best
+_DRAWN_TO_JUDGE = 12  # tries at most, some of which may fail
+_OF_PRIOR = 6  # configs that a prior ranks best, among the starts; as many are drawn in turns with them, to judge it
 
 
 class Starts:
@@ -28,6 +28,7 @@ class Starts:
     ) -> None:
         self._space, self._rng, self._given, self._prior = space, rng, given, prior
         self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
+        self.drawn: set[int] = set()  # at random
 
     def next(self, observations: Observations) -> int | None:
         """The next start; None once a model can be asked."""
@@ -37,22 +38,38 @@ class Starts:
         known = len(observations.known)
         believed = first_free(self._believed, observations)
         if believed is not None and self.guided(observations):
-            return believed if (known - len(self._given)) % _THIRD != _THIRD - 1 else self._least_tried(observations)
-        if known < _FIRST or np.count_nonzero(observations.worked) < _WORKING:
+            return believed if (known - len(self._given)) % 2 == 0 else self._least_tried(observations)
+        if self._unjudged(observations) or known < _FIRST or np.count_nonzero(observations.worked) < _WORKING:
             return self._least_tried(observations)
         return None
 
+    def _unjudged(self, observations: Observations) -> bool:
+        """Whether more random tries would tell if a prior holds: of those so far too many failed."""
+        if self._prior is None or len(self.drawn) >= _DRAWN_TO_JUDGE:
+            return False
+        return self._prior.correlation(observations, self.drawn) is None
+
     def guided(self, observations: Observations) -> bool:
         """Whether a prior, still believed, says where good configs are."""
-        return self._prior is not None and self._prior.holds(observations)
+        return self._prior is not None and self._prior.holds(observations, self.drawn)
 
     def _least_tried(self, observations: Observations) -> int:
         """Of some free configs, the one whose values are the least tried, weighed by how many choices there are."""
-        drawn = free(self._space, observations.known, _DRAWN, self._rng)
+        drawn = self._free(observations)
         codes, known = self._space.codes_of(drawn), self._space.codes_of(observations.known)
         sizes = np.array([len(values) for values in self._space.choices.values()])
         seen = (codes[:, None, :] == known[None, :, :]).sum(axis=1) @ sizes
-        return int(drawn[np.argmin(seen)])
+        chosen = int(drawn[np.argmin(seen)])
+        self.drawn.add(chosen)
+        return chosen
+
+    def _free(self, observations: Observations) -> Array:
+        """Some free configs in random order: of those that a prior has a cost for, where there is one to judge."""
+        if self._prior is not None and np.isnan(self._prior.cost).any():
+            known = np.setdiff1d(np.flatnonzero(~np.isnan(self._prior.cost)), observations.known)
+            if len(known):
+                return self._rng.permutation(known)[:_DRAWN]
+        return free(self._space, observations.known, _DRAWN, self._rng)
 
 
 def first_free(given: Sequence[int], observations: Observations) -> int | None:

@@ -50,12 +50,15 @@ class Random:
 
     expected_improvement: float | None = None
 
-    def __init__(self, space: Space[Any], rng: np.random.Generator, given: Sequence[int]) -> None:
-        self._space, self._rng, self._given = space, rng, given
+    def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts, given: Sequence[int]) -> None:
+        self._space, self._rng, self._starts, self._given = space, rng, starts, given
 
     def propose(self, observations: Observations) -> int:
-        given = first_free(self._given, observations)
-        return int(free(self._space, observations.known, 1, self._rng)[0]) if given is None else given
+        if (given := first_free(self._given, observations)) is not None:
+            return given
+        chosen = int(free(self._space, observations.known, 1, self._rng)[0])
+        self._starts.drawn.add(chosen)
+        return chosen
 
 
 class Categorical:

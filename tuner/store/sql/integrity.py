@@ -6,13 +6,14 @@ from sqlalchemy import Connection, RowMapping, Table, select, text
 
 from tuner.errors import StoreError
 from tuner.store.sql import rows
-from tuner.store.sql.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, VERDICTS
+from tuner.store.sql.schema import ATTEMPTS, DEVICES, RACES, RECORDS, STUDIES, VERDICTS
 
 _READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
     (STUDIES, rows.study_of),
     (ATTEMPTS, rows.attempt_of),
     (VERDICTS, rows.verdict_of),
     (RECORDS, rows.record_of),
+    (RACES, rows.race_of),
     (DEVICES, rows.facts_of),
 )
 

@@ -12,10 +12,12 @@ from tuner.base.result import (
     Attempt,
     Evidence,
     Fields,
+    FinalRace,
     TuningRecord,
     Verdict,
     attempt_from,
     fields_from,
+    race_from,
     to_data,
     verdict_from,
 )
@@ -117,6 +119,19 @@ def record_of(row: RowMapping) -> TuningRecord:
         return lines.from_line(row["record"])
     except StoreError as error:
         raise _unreadable("record", row, error) from error
+
+
+def race_row(race: FinalRace) -> dict[str, Any]:
+    keys = {"operator": race.operator, "problem": race.problem, "gpu": race.gpu}
+    return keys | {"created": now(), "race": encode(to_data(race))}
+
+
+def race_of(row: RowMapping) -> FinalRace:
+    """Raises StoreError for a row that does not hold a final race."""
+    try:
+        return race_from(decode(row["race"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable("race", row, error) from error
 
 
 def study_of(row: RowMapping) -> Study:

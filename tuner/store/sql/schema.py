@@ -60,5 +60,12 @@ RECORDS = Table(
 Index(None, *(RECORDS.c[name] for name in ("operator", "problem", "gpu")))
 Index(None, RECORDS.c.digest, unique=True)
 
+RACES = Table(
+    "races",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    *_required("operator", "problem", "gpu", "created", "race"),
+)
+Index(None, *(RACES.c[name] for name in ("operator", "problem", "gpu")))
 
 DEVICES = Table("devices", METADATA, Column("id", Integer, primary_key=True), *_required("name", "facts", "created"))

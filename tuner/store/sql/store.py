@@ -9,7 +9,7 @@ from typing import Any, Self
 from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, Table, func, insert, select, update
 
 from tuner.base.canonical import encode
-from tuner.base.result import Attempt, Fields, TuningRecord, Verdict
+from tuner.base.result import Attempt, Fields, FinalRace, TuningRecord, Verdict
 from tuner.errors import StoreError
 from tuner.store import lines
 from tuner.store.sql import rows
@@ -17,7 +17,7 @@ from tuner.store.sql.database import DAMAGED, Place, connect, explained, locate,
 from tuner.store.sql.integrity import damage, unreadable
 from tuner.store.sql.migrate import MIGRATIONS, migrate, newest
 from tuner.store.sql.rows import Facts, StoredAttempt, Study
-from tuner.store.sql.schema import ATTEMPTS, DEVICES, RECORDS, STUDIES, VERDICTS
+from tuner.store.sql.schema import ATTEMPTS, DEVICES, RACES, RECORDS, STUDIES, VERDICTS
 
 _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
 _AT_ONCE = 10_000  # ids in one question; SQLite's limit is 32,766
@@ -191,6 +191,18 @@ class Store:
             if missing:
                 connection.execute(insert(RECORDS), missing)
         return len(missing)
+
+    # ---- final races ----
+
+    def append_race(self, race: FinalRace) -> int:
+        """Store a final race; the number of its row."""
+        with self._write() as connection:
+            return _added(connection, RACES, rows.race_row(race))
+
+    def races(self, operator: str, problem: str | None = None, gpu: str | None = None) -> list[FinalRace]:
+        """The final races of an operator, oldest first; a name left out stands for all."""
+        asked = _equal(RACES, operator=operator, problem=problem, gpu=gpu)
+        return [rows.race_of(row) for row in self._rows(select(RACES).where(*asked).order_by(RACES.c.id))]
 
     # ---- what the machines were ----
 

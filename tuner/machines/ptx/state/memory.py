@@ -17,6 +17,7 @@ SHARED_BASE = 1024  # the first shared address, aligned for every swizzle
 RANK = 24  # bits of a shared::cluster address from which on it names a block: its rank + 1, or 0 for one's own
 _GUARD, _ALIGNMENT = 512, 256  # bytes
 _READ, _WRITE, _WRITTEN, _CONSTANT = 1, 2, 4, 8  # of a byte: rights, and what the launch has done
+_EVER = 16  # of a byte: that a launch has written it
 
 
 class FaultError(Exception):
@@ -64,9 +65,15 @@ class Global:
         place = self._allocations[name]
         return np.ndarray(shape, dtype, self.data, place.offset, strides)
 
+    def written(self, name: str) -> Array:
+        """Whether launches have written each byte of a buffer."""
+        place = self._allocations[name]
+        marks: Array = self._allowed[place.offset : place.offset + place.nbytes] & _EVER != 0
+        return marks
+
     def begin_launch(self) -> None:
         """What launches before this one wrote, every load of it sees."""
-        self._allowed &= _READ | _WRITE
+        self._allowed &= _READ | _WRITE | _EVER
 
     def read_constant(self, offsets: Array, nbytes: int) -> None:
         """By ld.global.nc. Raises FaultError where the launch writes, before or after: the load may see either."""
@@ -91,7 +98,7 @@ class Global:
         if (offsets & (nbytes - 1)).any():
             raise FaultError(f"{nbytes} bytes at an address that is no multiple of {nbytes}")
         if write:
-            self._mark(offsets, nbytes, _WRITTEN, _CONSTANT)
+            self._mark(offsets, nbytes, _WRITTEN | _EVER, _CONSTANT)
         return offsets
 
     def _wild(self, offset: int, nbytes: int, write: bool) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tuner.compiler.source import symbols
 from tuner.machines.ptx.text.calls import Function, inlined
 from tuner.machines.ptx.text.parse import Body, Variable, read_body, variables
 from tuner.machines.ptx.text.tables import Table, tables
@@ -26,7 +27,11 @@ _FUNCTION = re.compile(
 
 
 def parse(text: str) -> dict[str, Entry]:
-    """The entries of a module by name. Raises UsageError for what this machine cannot run, such as recursion."""
+    """The entries of a module by name, that of C++ where `symbol_lines` tell it.
+
+    Raises UsageError for what this machine cannot run, such as recursion.
+    """
+    called = {symbol: expression for expression, symbol in symbols(text).items()}
     text = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)  # directives that no `;` ends
     text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
     outside, functions, heads, at = "", {}, [], 0
@@ -41,7 +46,7 @@ def parse(text: str) -> dict[str, Entry]:
         else:
             functions[function.name] = function
     outside += text[at:]
-    return {each.name: _entry(each, about, functions, outside) for each, about in heads}
+    return {called.get(each.name, each.name): _entry(each, about, functions, outside) for each, about in heads}
 
 
 def _passed(text: str | None) -> tuple[Variable, ...]:

@@ -1,0 +1,83 @@
+"""Who keeps a run's archive, in a process of its own: packed while the run goes on, and once more when it is gone.
+
+    python benchmarks/gpu_keeper.py FOLDER ARCHIVE       packs at each line that it reads, and at the end of its input
+
+A run that is killed closes that input: what it wrote until then is in the archive a moment later.
+"""
+
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+import tarfile
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_EVERY_S = 5.0  # at most, but at the end
+
+
+class Keeper:
+    """The caller's side. Without an archive nothing is kept."""
+
+    def __init__(self, folder: Path, archive: Path | None) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if archive is None:
+            return
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, __file__, str(folder.resolve()), str(archive.resolve())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # outlives its caller
+
+    def renew(self) -> None:
+        """Soon, without waiting for it."""
+        if self._process and self._process.stdin:
+            with suppress(OSError):
+                self._process.stdin.write(b"\n")
+                self._process.stdin.flush()
+
+    def close(self, patience_s: float | None = None) -> None:
+        """All is packed when this returns, or its patience is over; the process packs on."""
+        if self._process and self._process.stdin:
+            with suppress(OSError):
+                self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience_s)
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Everything in a folder as one file, whole at any moment."""
+    partial = archive.with_name(f"{archive.name}.partial")
+    own = {archive, partial}  # they may lie in the folder
+    with tarfile.open(partial, "w:gz", compresslevel=3) as packed, TemporaryDirectory() as copies:
+        for each in sorted(folder.rglob("*")):
+            if each in own or each.name.endswith(("-wal", "-shm", "-journal")):
+                continue
+            with suppress(FileNotFoundError):  # files for a moment
+                content = _copied(each, Path(copies)) if each.suffix == ".db" else each
+                packed.add(content, folder.name / each.relative_to(folder), recursive=False)
+    partial.replace(archive)
+
+
+def _copied(database: Path, folder: Path) -> Path:
+    """A database as it is between two of its changes."""
+    copy = folder / database.name
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    return copy
+
+
+def main() -> None:
+    folder, archive = map(Path, sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's, which closes the input
+    hangup = select.poll()
+    hangup.register(0, 0)  # that is told of any descriptor
+    while os.read(0, 1 << 16):
+        pack(folder, archive)
+        hangup.poll(1000 * _EVERY_S)
+    pack(folder, archive)
+
+
+if __name__ == "__main__":
+    main()

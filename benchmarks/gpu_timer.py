@@ -1,0 +1,323 @@
+"""Is the timer right? What it says, beside what others say of the same work, a row each, with what the row proves.
+
+Each question is asked in a process that has the device, and torch where it is installed. As a program it is what
+Nsight Compute runs: torch's attention by cuDNN, a few times.
+"""
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from tuner.bench import peers
+from tuner.bench.peers import AbsentError
+from tuner.evaluate.measure.device import Device, DeviceFaultError
+from tuner.evaluate.measure.gpu_device import GpuDevice
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.samples import typical
+from tuner.evaluate.measure.worker import DeviceOpener
+from tuner.machines import gpu
+
+COLD, WARM = MeasurementPolicy(), MeasurementPolicy(l2="warm")
+_MB = 1 << 20
+_COPY_BYTES = 256 * _MB  # read, and as many written
+_ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
+_AGREE = 0.03  # relative: so much may three timers differ by
+_IDLE_S, _WATCHED_S = 5.0, 0.3
+_KEPT = 100  # of the launches that are watched
+_SINGLE = 500  # launches beside busy cores
+_MATMUL_S, _MATMUL = 2.0, 8192
+_ATTENTION = (2, 16, 8192, 128)  # batch, heads, tokens, head_dim
+_RUNS, _NCU_S = 20, 25.0  # of it, for Nsight Compute, and how long that may take
+_TIME, _CLOCK = "gpu__time_duration.sum", "sm__cycles_elapsed.avg.per_second"
+# What a device of a model does at least, where clocks and the timer are right: (GB/s of a copy, TFLOP/s of a product).
+_LEAST = {"H200": (3800.0, 700.0)}
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row: `ask` answers it on a device, and `proves` says what the answer tells of the timer."""
+
+    name: str
+    ask: Callable[[Device], Found]
+    may_take_s: float
+    proves: str
+
+
+def monitor(device: Device) -> Found:
+    took = sorted(_seconds(device.state) for _ in range(50))
+    return {
+        "state_us": 1e6 * median(took),
+        "most_us": 1e6 * took[-1],
+        "summary": f"a look takes {1e6 * median(took):.0f} us",
+    }
+
+
+def floor(device: Device) -> Found:
+    found = {}
+    for launch in ("eager", "graph"):
+        try:
+            found[launch] = device.floor_us(replace(COLD, launch=launch))
+        except DeviceFaultError as error:
+            found[launch] = str(error)
+    told = ", ".join(
+        f"{launch} {us:.2f} us" if isinstance(us, float) else f"{launch}: {us}" for launch, us in found.items()
+    )
+    return {"floor_us": found, "summary": told}
+
+
+def ticks(device: Device) -> Found:
+    times = sorted(set(device.times_us(device.ready_copy(512), 200, COLD)))
+    steps = [late - early for early, late in pairwise(times) if late - early > 1e-3]
+    return {"step_us": min(steps, default=0.0), "summary": f"times differ by {min(steps, default=0.0):.3f} us at least"}
+
+
+def idle(device: Device) -> Found:
+    """(seconds since the first, microseconds, MHz) of launches one by one, from an idle device."""
+    copy = device.ready_copy(64 * _MB)
+    device.times_us(copy, 1, COLD)
+    time.sleep(_IDLE_S)
+    began, rows = time.monotonic(), []
+    while (at := time.monotonic() - began) < _WATCHED_S:
+        time_us = typical(device.times_us(copy, 1, COLD))
+        rows.append((round(at, 4), time_us, device.state().sm_mhz))
+    told = [f"{time_us:.1f} us at {mhz} MHz" for _, time_us, mhz in (rows[0], rows[-1])]
+    kept = rows[:: len(rows) // _KEPT + 1]
+    return {"launches": kept, "summary": f"{told[0]} after {_IDLE_S:g} s idle, {told[1]} {rows[-1][0]:.2f} s later"}
+
+
+def copies(device: Device) -> Found:
+    """GB/s of one copy by how the L2 cache is before it: by our timer, and by plain events behind a plain memset."""
+    found = {}
+    ready = device.ready_copy(2 * _COPY_BYTES)
+    for name, policy in (("clean flush", COLD), ("no flush", WARM)):
+        for _ in range(3):  # the first warms the clock
+            found[name] = _gb_s(typical(device.times_us(ready, 20, policy)))
+    if isinstance(device, GpuDevice):
+        found["dirty flush, plain events"] = _gb_s(_plain_copy_us())
+    return {"copy_gb_s": found, "summary": ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in found.items())}
+
+
+def attention(device: Device) -> Found:
+    """Microseconds by three timers, and the clock at which each saw them: where that differs, times may too."""
+    run, mhz = _attention(), {}
+    found = {"ours": median(typical(device.times_us(run, 10, COLD)) for _ in range(10))}
+    mhz["ours"] = device.state().sm_mhz
+    bench = peers.module("triton.testing").do_bench
+    found["do_bench"] = 1e3 * float(bench(run, warmup=100, rep=300, return_mode="median"))
+    mhz["do_bench"] = device.state().sm_mhz
+    try:
+        found["ncu"], mhz["ncu"] = _by_ncu()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return _agreeing(found, mhz) | {"without": {"ncu": str(error)[-300:]}}
+    return _agreeing(found, mhz)
+
+
+def matmul(device: Device) -> Found:
+    """A large bf16 product for seconds: its rate, and the clock and the power cap meanwhile."""
+    torch = peers.gpu_torch()
+    a, b = (torch.randn(_MATMUL, _MATMUL, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    times, states, began = [], [], time.monotonic()
+    while time.monotonic() - began < _MATMUL_S:
+        times.append(_event_us(torch, lambda: torch.matmul(a, b)))
+        states.append(device.state())
+    warm = slice(len(times) // 4, None)
+    rate = 2e-6 * _MATMUL**3 / median(times[warm])
+    clocks = [each.sm_mhz for each in states[warm]]
+    capped = sum(each.capped for each in states[warm]) / len(clocks)
+    told = (
+        f"bf16 matmul {rate:.0f} TFLOP/s at {min(clocks)} to {max(clocks)} MHz, power capped {capped:.0%} of the time"
+    )
+    return {"tflop_s": rate, "sm_mhz": [min(clocks), max(clocks)], "capped": capped, "summary": told}
+
+
+def busy(device: Device) -> Found:
+    """Launches one by one, alone and beside as many busy processes as there are cores."""
+    copy, found = device.ready_copy(4 * _MB), {}
+    device.times_us(copy, 8, COLD)
+    for name in ("alone", "beside busy cores"):
+        with _busy_cores() if name != "alone" else _nothing():
+            times, late = [], []
+            for _ in range(_SINGLE):
+                times += device.times_us(copy, 1, COLD)
+                late.append(device.state().late)
+        found[name] = {"time_us": median(times), "late": sum(late) / len(late)}
+    apart = found["beside busy cores"]["time_us"] / found["alone"]["time_us"] - 1
+    told = f"{apart:+.1%} beside busy cores, {found['beside busy cores']['late']:.1%} of launches late"
+    return {"launches": found, "apart": apart, "summary": told}
+
+
+QUESTIONS = (
+    Question("monitor", monitor, 8, "what a look at the clock costs between launches"),
+    Question("floor", floor, 5, "the least that a time can be: nothing is decided below it"),
+    Question("ticks", ticks, 3, "how finely events tell time: a launch is known no better than this"),
+    Question("idle", idle, 8, "how long the clock takes to rise: the warm-up before a sample must be longer"),
+    Question("copies", copies, 5, "that the flush costs the kernel nothing, and that ours is what plain events say"),
+    Question("attention", attention, 40, "that three timers agree on a kernel of others: ours can be trusted"),
+    Question("matmul", matmul, 6, "the clock under full load, and whether the power-cap bit tells of it"),
+    Question("busy", busy, 10, "that compilers beside do not reach what is timed"),
+)
+
+
+def answer(job: tuple[DeviceOpener, str]) -> Found:
+    """In the process that has the device."""
+    place, name = job
+    question = next(each for each in QUESTIONS if each.name == name)
+    try:
+        found = question.ask(_device(place))
+    except AbsentError as error:
+        found = {"summary": f"absent: {error}"}
+    return found | {"proves": question.proves}
+
+
+def warned(found: Found, model: str) -> Found:
+    """With a warning where it is less than a device of that model does: then nothing after it says much."""
+    warnings = []
+    copy, product = _LEAST.get(model, (0.0, 0.0))
+    rate = max(_rates(found), default=copy)
+    if rate < copy:
+        warnings.append(f"copies at {rate:.0f} GB/s, where {copy:.0f} are the least: clocks or the timer, not kernels")
+    if found.get("tflop_s", product) < product:
+        warnings.append(
+            f"matmul at {found['tflop_s']:.0f} TFLOP/s, where {product:.0f} are the least: clocks, or power"
+        )
+    if found.get("apart", 0.0) > _AGREE:
+        warnings.append(f"times are {found['apart']:.1%} apart, where {_AGREE:.0%} are allowed: do not trust the timer")
+    return found | ({"warning": "; ".join(warnings)} if warnings else {})
+
+
+def _rates(found: Found) -> list[float]:
+    """Of copies: one, or by how they were timed."""
+    rates = found.get("copy_gb_s", {})
+    return list(rates.values()) if isinstance(rates, dict) else [rates]
+
+
+@cache
+def _device(place: DeviceOpener) -> Device:
+    return place.open()
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _gb_s(time_us: float) -> float:
+    return 2e-3 * _COPY_BYTES / time_us
+
+
+def _plain_copy_us() -> float:
+    """Nothing of ours: events around each copy, a memset of more than the L2 cache before it."""
+    runtime = gpu.opened().cuda.runtime
+    source, target, flush = (runtime.malloc(_COPY_BYTES) for _ in range(3))
+    begin, end, times = runtime.eventCreate(), runtime.eventCreate(), []
+    for _ in range(30):
+        runtime.memsetAsync(flush, 0, _COPY_BYTES, 0)
+        runtime.eventRecord(begin, 0)
+        runtime.memcpyAsync(target, source, _COPY_BYTES, _ON_DEVICE, 0)
+        runtime.eventRecord(end, 0)
+        runtime.eventSynchronize(end)
+        times.append(1e3 * float(runtime.eventElapsedTime(begin, end)))
+    for address in (source, target, flush):
+        runtime.free(address)
+    return median(times[10:])
+
+
+def _event_us(torch: Any, work: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return 1e3 * float(begin.elapsed_time(end))
+
+
+def _attention() -> Callable[[], object]:
+    torch, nn = peers.gpu_torch(), peers.module("torch.nn.attention")
+    q, k, v = (torch.randn(_ATTENTION, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def run() -> object:
+        with nn.sdpa_kernel(nn.SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    run()
+    return run
+
+
+def _by_ncu() -> tuple[float, int]:
+    """(gpu__time_duration of all kernels of a run, the median of the later runs; MHz). Raises ValueError for what ncu
+    says.
+    """
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ValueError("Nsight Compute (ncu) is not on the PATH")
+    options = ["--clock-control", "none", "--profile-from-start", "off", "--metrics", f"{_TIME},{_CLOCK}", "--csv"]
+    command = [ncu, *options, "--print-units", "base", sys.executable, __file__]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_NCU_S, check=False)
+    lines = done.stdout.splitlines()
+    head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if head is None:
+        raise ValueError((done.stderr + done.stdout).strip() or "ncu said nothing")
+    values: dict[str, list[float]] = {_TIME: [], _CLOCK: []}
+    for row in csv.DictReader(io.StringIO("\n".join(lines[head:]))):
+        values[row["Metric Name"]].append(float(row["Metric Value"].replace(",", "")))
+    times = values[_TIME]
+    if not times or len(times) % _RUNS:
+        raise ValueError(f"ncu saw {len(times)} kernels in {_RUNS} runs")
+    kernels = len(times) // _RUNS
+    runs = [1e-3 * sum(times[i : i + kernels]) for i in range(0, len(times), kernels)]
+    return median(runs[_RUNS // 2 :]), round(1e-6 * median(values[_CLOCK])) if values[_CLOCK] else 0
+
+
+def _agreeing(found: dict[str, float], mhz: dict[str, int]) -> Found:
+    apart = max(found.values()) / min(found.values()) - 1
+    told = ", ".join(f"{name} {us:.1f} us at {mhz[name]} MHz" for name, us in found.items())
+    summary = f"cuDNN attention: {told}, {apart:.1%} apart"
+    return {"time_us": found, "sm_mhz": mhz, "apart": apart, "summary": summary}
+
+
+@contextmanager
+def _busy_cores() -> Iterator[None]:
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def main() -> None:
+    """For Nsight Compute."""
+    run, torch = _attention(), peers.gpu_torch()
+    for _ in range(_RUNS):
+        run()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    for _ in range(_RUNS):
+        run()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+if __name__ == "__main__":
+    main()

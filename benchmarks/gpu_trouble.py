@@ -1,0 +1,190 @@
+"""`gpu.py` on a simulated device, in the trouble that a real one brings: is all that was known on the disk each time?
+
+    python benchmarks/gpu_trouble.py kills --times 30        SIGKILL at random moments
+    python benchmarks/gpu_trouble.py busy --processes 16     beside processes that take all cores
+    python benchmarks/gpu_trouble.py slow --seconds 200      a peer that compiles for so long
+    python benchmarks/gpu_trouble.py hangs                   a peer that never gets ready
+    python benchmarks/gpu_trouble.py falls                   a peer that takes its process down
+
+Prints what it did and found; ends with 1 where something was lost.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import gpu_path  # noqa: F401  # before the package is imported
+import gpu_rows
+
+PROGRAMS = Path(__file__).parent
+_ONLY = "flash_attention"
+_WHOLE_S, _LEAST_S = 25.0, 10.0  # of a run from its first row on: one that goes on from another is shorter
+_PACKED_S = 60.0  # in which an archive is whole after its run is gone, on a busy machine
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A run that was killed: after how many seconds, in which step, with how many rows; and what was lost."""
+
+    after_s: float
+    step: str
+    rows: int
+    lost: tuple[str, ...]
+
+
+def started(folder: Path, minutes: float = 3.0, options: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, str(PROGRAMS / "gpu.py"), "--simulate", "--minutes", str(minutes), "--only", _ONLY]
+    places = ["--out", str(folder / "out"), "--archive", str(folder / "gpu.tar.gz")]
+    return subprocess.Popen([*command, *places, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kills(times: int, seed: int, folder: Path) -> Iterator[Killed]:
+    """Each run is killed at a moment behind its first row, and every other one goes on from the last.
+
+    One that ended before its moment does not count: then a whole one takes no longer than that.
+    """
+    rng, whole_s, killed, place = random.Random(seed), _WHOLE_S, 0, folder / "0"
+    while killed < times:
+        run, known = started(place), _rows(place)
+        while _rows(place) == known and run.poll() is None:
+            time.sleep(0.05)
+        began, after_s = time.monotonic(), rng.uniform(0.0, whole_s)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(after_s)
+            place, whole_s = folder / f"{killed} {after_s}", min(whole_s, max(time.monotonic() - began, _LEAST_S))
+            continue
+        run.kill()
+        run.wait()
+        yield inspected(place, after_s)
+        killed += 1
+        place = folder / str(killed) if killed % 2 == 0 else place
+
+
+def _rows(folder: Path) -> bytes:
+    path = folder / "out" / gpu_rows.NAME
+    return path.read_bytes() if path.exists() else b""
+
+
+def inspected(folder: Path, after_s: float) -> Killed:
+    """What is left of a run that is gone."""
+    path = folder / "out" / gpu_rows.NAME
+    if not path.exists() or not path.read_bytes().strip():
+        return Killed(after_s, "before the first row", 0, ())
+    lines = path.read_bytes().splitlines()
+    steps, lost = gpu_rows.steps([json.loads(line) for line in lines if _is_whole(line)]), []
+    cut = [i for i, line in enumerate(lines) if not _is_whole(line)]
+    lost += [f"row {i} of {len(lines)} is cut off" for i in cut if lines[i] and i + 1 < len(lines) and i + 1 not in cut]
+    lost += [f"{told} is in the log, and has no row" for told in _logged(folder / "out") if told not in steps]
+    lost += [f"the archive: {why}" for why in _archived(folder, path)]
+    for source in (folder / "out", path, folder / "gpu.tar.gz"):
+        collect = [sys.executable, str(PROGRAMS / "gpu_collect.py"), str(source)]
+        said = subprocess.run(collect, capture_output=True, text=True, check=False)
+        if said.returncode or not said.stdout:
+            lost.append(f"gpu_collect.py of {source.name}: {said.stderr.strip()}")
+    under_way = [name for name, step in steps.items() if step.get("summary") == "cut off"]
+    return Killed(after_s, under_way[-1] if under_way else "between two steps", len(lines), tuple(lost))
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _logged(out: Path) -> Iterator[str]:
+    """Steps that the log says were done."""
+    log = out / "log.txt"
+    for line in log.read_text().splitlines() if log.exists() else ():
+        name = line.partition("] ")[2].partition(": ")[0]
+        if line.startswith("[") and ": " in line and not name.startswith(("the ", "report", "times", "page")):
+            yield name
+
+
+def _archived(folder: Path, rows: Path) -> Iterator[str]:
+    """What is wrong with the archive, once whoever keeps it had time to see that the run is gone."""
+    deadline, why = time.monotonic() + _PACKED_S, "there is none"
+    while time.monotonic() < deadline:
+        try:
+            with tarfile.open(folder / "gpu.tar.gz") as packed:
+                content = packed.extractfile(f"out/{gpu_rows.NAME}")
+                if content and content.read() == rows.read_bytes():
+                    return
+            why = "it has not all rows"
+        except (OSError, EOFError, KeyError, tarfile.TarError) as error:
+            why = str(error)
+        time.sleep(0.2)
+    yield why
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+
+
+def troubled(folder: Path, minutes: float, options: Sequence[str]) -> tuple[int, str]:
+    """(exit code, tables) of a run that ends on its own."""
+    code = started(folder, minutes, options).wait()
+    collect = [sys.executable, str(PROGRAMS / "gpu_collect.py"), str(folder / "gpu.tar.gz")]
+    return code, subprocess.run(collect, capture_output=True, text=True, check=False).stdout
+
+
+def main() -> int:
+    given = _parser().parse_args()
+    with TemporaryDirectory() as temporary:
+        folder = given.out or Path(temporary)
+        if given.trouble == "kills":
+            return _kills(given.times, given.seed, folder)
+        began = time.monotonic()
+        options = {
+            "busy": (),
+            "slow": ("--peer-compiles", str(given.seconds)),
+            "hangs": ("--peer", "hangs"),
+            "falls": ("--peer", "falls"),
+        }[given.trouble]
+        with busy(given.processes if given.trouble == "busy" else 0):
+            code, tables = troubled(folder, given.minutes, options)
+        print(tables)
+        print(f"exit code {code} after {time.monotonic() - began:.0f} s of {60 * given.minutes:.0f}")
+        return int(code != 0 or not tables)
+
+
+def _kills(times: int, seed: int, folder: Path) -> int:
+    lost = 0
+    for i, each in enumerate(kills(times, seed, folder), start=1):
+        lost += bool(each.lost)
+        told = "; ".join(each.lost) or "nothing lost"
+        print(f"{i:3}  after {each.after_s:5.1f} s  {each.rows:4} rows  {told}  ({each.step})", flush=True)
+    print(f"{times} kills, something was lost in {lost}")
+    return int(lost > 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trouble", choices=("kills", "busy", "slow", "hangs", "falls"))
+    parser.add_argument("--times", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--minutes", type=float, default=8.0, help="of the run")
+    parser.add_argument("--out", type=Path, help="where the runs write [a folder that is removed]")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Peers that compile for long run once while nothing is timed: later they find their kernels in their compiler's cache.
+
+    python benchmarks/gpu_warm.py [OPERATOR ...]
+
+Beside it tests run, so what peers find fastest meanwhile is not kept: they choose again when they are alone.
+"""
+
+import json
+import os
+import sys
+import time
+
+from gpu_plan import warmed
+from gpu_tests import end_with_caller
+
+from tuner.bench.field import warm
+from tuner.evaluate.measure.device import Code
+from tuner.spec.instance import InstanceFields
+from tuner.spec.problem import to_fields
+
+_NOT_KEPT = "FLA_CACHE_RESULTS"  # flash-linear-attention's: whether what it chooses goes to its cache
+
+
+def main() -> None:
+    for each in warmed(sys.argv[1:]):
+        began = time.monotonic()
+        problem = Code(InstanceFields(each.operator.name, "", to_fields(each.problem), {}), b"")
+        for peer, why in warm(problem, each.inputs):
+            took_s = round(time.monotonic() - began, 1)
+            print(json.dumps({"peer": peer, "of": each.name, "seconds": took_s, "why": why}), flush=True)
+            began = time.monotonic()
+
+
+if __name__ == "__main__":
+    os.environ[_NOT_KEPT] = "0"
+    end_with_caller()
+    main()

@@ -1,0 +1,168 @@
+"""How well kernels that nobody here wrote are ranked, by measurements that others made of every config.
+
+    python benchmarks/skill.py --spaces DIR [--kernels convolution,gemm] [--gpu A4000] [--sample 300] [--no-search]
+
+DIR is a checkout of the benchmark hub of the auto-tuning community (github.com/AutoTuningAssociation/benchmark_hub):
+kernels, and what each config of them took on GPUs. Each kernel becomes an operator's folder in a temporary place, with
+no work declared; configs drawn at random are compiled for the recorded GPU and predicted, and the order is held against
+the times. "best of 10" is the sample's optimum over the best time among the ten configs that are predicted best.
+Searches run on the whole recording, with and without a prior, which is learnt from what is predicted of the sample; ±
+is one standard error.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+from skill_spaces import SPACES, Recorded, recording_of, write
+
+from tuner import operators
+from tuner.arch import GPU, gpu
+from tuner.base.result import Failed
+from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.render import render
+from tuner.compiler.toolkit import Options
+from tuner.errors import TunerError
+from tuner.evaluate.predict.compiled import predict_launches, resources_of
+from tuner.evaluate.predict.cost import in_turn
+from tuner.search.replay import Replay, files, run
+from tuner.search.replay.recording import Recording
+from tuner.search.sampler import Sampler, predict
+from tuner.spec.instance import Instance
+from tuner.spec.space import Array
+
+TRIES = (10, 25, 50)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Configs of a recording, by index, with what they took and what they are predicted to cost (inf: no launch)."""
+
+    recording: Recording
+    indices: Array
+    predicted: Array
+    seconds: float  # of CPU that predicting took, without compiling
+
+    @property
+    def times(self) -> Array:
+        return self.recording.values[self.indices]
+
+    @property
+    def spearman(self) -> float:
+        return float(spearmanr(self.predicted, self.times).statistic)
+
+    def best_of(self, count: int) -> float:
+        """The optimum's share that the best of those holds which are predicted best."""
+        first = np.argsort(self.predicted, kind="stable")[:count]
+        return float(self.times.min() / self.times[first].min())
+
+
+def main() -> None:
+    arguments = _arguments()
+    print(f"{'kernel':13}{'GPU':13}{'n':>5}{'Spearman':>10}{'best of 1':>11}{'of 10':>7}{'of 32':>7}{'s/config':>10}")
+    for name in arguments.kernels.split(","):
+        space = SPACES[name]
+        sample = predicted(space, arguments.spaces, arguments.gpu or space.gpu, arguments.sample)
+        shares = "".join(f"{sample.best_of(count):{width}.3f}" for count, width in ((1, 11), (10, 7), (32, 7)))
+        each = sample.seconds / len(sample.indices)
+        head = f"{name:13}{arguments.gpu or space.gpu:13}{len(sample.indices):5}"
+        print(f"{head}{sample.spearman:10.3f}{shares}{each:10.3f}", flush=True)
+        if arguments.search:
+            _print_searches(sample)
+        if arguments.dump:
+            np.savez(arguments.dump / f"{name}.npz", indices=sample.indices, cost=sample.predicted, time=sample.times)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spaces", type=Path, required=True, metavar="DIR", help="a checkout of the benchmark hub")
+    parser.add_argument("--kernels", default=",".join(SPACES), help="default: %(default)s")
+    parser.add_argument("--gpu", help="whose recording is held against (default: one for each kernel)")
+    parser.add_argument("--sample", type=int, default=300, help="configs that are drawn (default: %(default)s)")
+    parser.add_argument("--search", action=argparse.BooleanOptionalAction, default=True, help="search the recordings")
+    parser.add_argument("--dump", type=Path, metavar="DIR", help="leave costs and times there, as NumPy files")
+    return parser.parse_args()
+
+
+def predicted(space: Recorded, hub: Path, name: str, count: int) -> Sample:
+    """A random sample of what was recorded, and what is predicted of it."""
+    recording = files.read(recording_of(space, hub, name))
+    indices = _drawn(space, recording, count)
+    with tempfile.TemporaryDirectory() as folder:
+        write(space, hub, recording.space.choices, Path(folder))
+        operators.add_folder(Path(folder))
+        costs, seconds = _costs(space, recording, indices, gpu(name))
+        operators.__path__.remove(folder)
+    return Sample(recording, indices, costs, seconds)
+
+
+def _drawn(space: Recorded, recording: Recording, count: int) -> Array:
+    worked = ~np.isnan(recording.values)
+    for parameter, value in dict(space.only).items():
+        names = list(recording.space.choices)
+        code = list(recording.space.choices[parameter]).index(value)
+        worked &= recording.space.codes[:, names.index(parameter)] == code
+    found = np.flatnonzero(worked)
+    return np.sort(np.random.default_rng(0).permutation(found)[:count])
+
+
+def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -> tuple[Array, float]:
+    operator = operators.load(space.name)
+    implementation = operators.implementation(space.name, "recorded")
+    configs = (recording.space[int(index)] for index in indices)
+    names = list(recording.space.choices)
+    every = [
+        Instance(
+            operator,
+            implementation,
+            operator.problem(),
+            implementation.config(**{name: getattr(config, name) for name in names}),
+        )
+        for config in configs
+    ]
+    costs, seconds = np.full(len(indices), np.inf), 0.0
+    options = Options(target.arch.name)
+    with Compiler() as compiler:
+        for position, outcome in compiler.compile_many((render(each), options) for each in every):
+            if isinstance(outcome, Failed):
+                print(f"  {every[position].config} does not compile: {outcome.reason}", file=sys.stderr)
+            elif resources_of(outcome, every[position].plan(), target).ctas_per_sm:
+                began = time.thread_time()
+                costs[position] = in_turn([each for _, each in predict_launches(every[position], target, outcome)]).cost
+                seconds += time.thread_time() - began
+    return costs, seconds
+
+
+def _print_searches(sample: Sample) -> None:
+    """Ten searches with the order, and ten without: the optimum's share after some tries."""
+    order = predict(sample.recording.space, dict(zip(sample.indices.tolist(), sample.predicted.tolist(), strict=True)))
+    for prior, words in ((None, "without an order"), (order, "with the order")):
+        found = _searched(sample.recording, prior).fractions[:, [count - 1 for count in TRIES]]
+        means, errors = found.mean(0), found.std(0, ddof=1) / np.sqrt(len(found))
+        shares = ", ".join(
+            f"{n}: {mean:.3f} ± {error:.3f}" for n, mean, error in zip(TRIES, means, errors, strict=True)
+        )
+        print(f"  searches {words:17} {shares}", flush=True)
+
+
+def _searched(recording: Recording, prior: Array | None, seeds: int = 10) -> Replay:
+    def search(seed: int, evaluate) -> None:  # type: ignore[no-untyped-def]
+        sampler = Sampler(recording.space, seed=seed, prior=prior)
+        for _ in range(max(TRIES)):
+            for index in sampler.ask(1):
+                sampler.tell(index, evaluate(index))
+
+    runs = [run(recording, search, max(TRIES), seed, noise=True) for seed in range(seeds)]
+    return Replay(recording, "gp", np.array(runs))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except TunerError as error:
+        sys.exit(f"skill: {error}")

@@ -1,0 +1,244 @@
+"""Kernels of others that were measured exhaustively: where the benchmark hub has them, and their launches.
+
+The sources are read from the checkout when they are needed (github.com/AutoTuningAssociation/benchmark_hub): this file
+says which macros, arguments and grid a kernel is run with, as the hub's own scripts do, and makes an operator's folder
+of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import indent
+
+from tuner.errors import UsageError
+
+# What a kernel of OpenCL C means in CUDA: vectors of eight are aligned, and a work group is as large as it is launched.
+_OPENCL = """\
+#define __kernel
+#define __global
+#define __local __shared__
+#define LOCAL_PTR
+#define restrict __restrict__
+#define USE_INLINE_KEYWORD
+#define inline __device__ __forceinline__
+#define barrier(_) __syncthreads()
+struct __align__(16) float8 { float s0, s1, s2, s3, s4, s5, s6, s7; };
+struct __align__(16) float16 { float s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, sA, sB, sC, sD, sE, sF; };
+inline int get_local_id(int axis) { return axis ? threadIdx.y : threadIdx.x; }
+inline int get_group_id(int axis) { return axis ? blockIdx.y : blockIdx.x; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A kernel of the hub. Texts are Python and CUDA; `{name}` in a path stands for the name of a GPU's recording."""
+
+    name: str
+    sources: tuple[str, ...]
+    entry: str
+    threads: tuple[str, str]  # macros, or products of them
+    grid: tuple[str, str]  # Python, from the fields of `p` (Problem) and `c` (Config)
+    fields: str  # of Problem
+    arguments: str
+    recording: str
+    gpu: str  # whose recording is looked at where no other is named
+    flops: str = "0.0"
+    inputs: str = ""
+    before: str = ""  # CUDA, before the sources
+    only: Mapping[str, int] = ()  # type: ignore[assignment]  # configs that the source is known to be of
+    fixed: Mapping[str, int] = ()  # type: ignore[assignment]  # macros that do not vary
+
+
+_DRAWN = "rng.standard_normal({}).astype(np.float32)"
+
+SPACES = {
+    each.name: each
+    for each in (
+        Recorded(
+            name="convolution",
+            sources=("kernels/convolution_milo.cu",),
+            entry="convolution_kernel",
+            threads=("block_size_x", "block_size_y"),
+            grid=("-(-4096 // (c.block_size_x * c.tile_size_x))", "-(-4096 // (c.block_size_y * c.tile_size_y))"),
+            fields='pixels: int = static("", default=4096 * 4096)\n'
+            'padded: int = static("", default=4110 * 4110)\nweights: int = static("", default=225)',
+            arguments='Argument("output", DType.FP32, ("pixels",), Role.OUTPUT),\n'
+            'Argument("input", DType.FP32, ("padded",)),\nArgument("filter", DType.FP32, ("weights",)),\n'
+            'Argument("d_filter", DType.FP32, ("weights",), constant=True),',
+            recording="cachefiles/convolution_milo/{name}.json.gz",
+            gpu="A100",
+            flops="2.0 * problem.pixels * problem.weights",
+            only={"use_shmem": 1},  # the source knows no other
+            fixed={"filter_height": 15, "filter_width": 15},
+        ),
+        Recorded(
+            name="gemm",
+            sources=tuple(
+                f"kernels/gemm_milo/{each}.opencl"
+                for each in ("common", "xgemm_part1", "xgemm_part2", "xgemm_part3", "xgemm_part4")
+            ),
+            entry="Xgemm",
+            threads=("MDIMC", "NDIMC"),
+            grid=("p.kSizeM // c.MWG", "p.kSizeN // c.NWG"),
+            fields="\n".join(f'kSize{each}: int = extent("", default=4096)' for each in "MNK"),
+            arguments="\n".join(
+                (
+                    *(f'Argument("kSize{each}", DType.INT32, role=Role.SCALAR),' for each in "MNK"),
+                    *(
+                        f'Argument("{each}", DType.FP32, role=Role.SCALAR, default=lambda _: 1.0),'
+                        for each in ("arg_alpha", "arg_beta")
+                    ),
+                    'Argument("agm", DType.FP32, ("kSizeK", "kSizeM")),',
+                    'Argument("bgm", DType.FP32, ("kSizeK", "kSizeN")),',
+                    'Argument("cgm", DType.FP32, ("kSizeN", "kSizeM"), Role.UPDATED),',
+                    *(
+                        f'Argument("{each}", DType.INT32, role=Role.SCALAR, default=lambda _: 0),'
+                        for each in ("b_offset", "c_offset")
+                    ),
+                )
+            ),
+            recording="currently_unused/cachefiles/KernelTuner data/gemm/{name}.json.gz",
+            gpu="RTX 3090",
+            flops="2.0 * problem.kSizeM * problem.kSizeN * problem.kSizeK",
+            before=_OPENCL,
+            fixed={"GEMMK": 0, "KREG": 1, "KWG": 32, "KWI": 2, "STRM": 0, "STRN": 0, "PRECISION": 32},
+        ),
+        Recorded(
+            name="pnpoly",
+            sources=("currently_unused/kernels/pnpoly.cu",),
+            entry="cn_pnpoly",
+            threads=("block_size_x", "1"),
+            grid=("-(-p.n // (c.block_size_x * c.tile_size))", "1"),
+            fields='n: int = extent("", default=20_000_000)\n\n'
+            "@property\ndef coordinates(self) -> int:\n    return 2 * self.n\n\n"
+            "@property\ndef corners(self) -> int:\n    return 2 * 600",
+            arguments='Argument("bitmap", DType.INT32, ("n",), Role.OUTPUT),\n'
+            'Argument("points", DType.FP32, ("coordinates",)),\nArgument("n", DType.INT32, role=Role.SCALAR),\n'
+            'Argument("d_vertices", DType.FP32, ("corners",), constant=True),',
+            recording="currently_unused/cachefiles/KernelTuner data/pnpoly/{name}.json.gz",
+            gpu="RTX 3090",
+            flops="5.0 * 600 * problem.n",
+            # A star-shaped polygon around the points.
+            inputs="angle = np.linspace(0, 2 * np.pi, 600, endpoint=False)\n"
+            "radius = rng.uniform(0.5, 3, 600)\n"
+            "corners = np.stack((radius * np.cos(angle), radius * np.sin(angle)), axis=1)\n"
+            "points = rng.standard_normal(problem.coordinates, dtype=np.float32)\n"
+            'return {"points": points, "d_vertices": corners.astype(np.float32).reshape(-1)}',
+        ),
+        Recorded(
+            name="dedispersion",
+            sources=("kernels/dedisp_milo/dedispersion.h", "kernels/dedisp_milo/dedispersion.cu"),
+            entry="dedispersion_kernel",
+            threads=("block_size_x", "block_size_y"),
+            grid=("-(-25000 // (c.block_size_x * c.tile_size_x))", "-(-2048 // (c.block_size_y * c.tile_size_y))"),
+            fields='samples: int = static("", default=1536 * 25650)\nsums: int = static("", default=2048 * 25000)\n'
+            'channels: int = static("", default=1536)',
+            arguments='Argument("input", DType.UINT8, ("samples",)),\n'
+            'Argument("output", DType.FP32, ("sums",), Role.OUTPUT),\nArgument("shifts", DType.FP32, ("channels",)),',
+            recording="cachefiles/dedispersion_milo/{name}.json.gz",
+            gpu="A100",
+            flops="1.0 * problem.sums * problem.channels",
+            # Of a radio wave a delay is 4148.808 s / f², with f in MHz; here in samples of 40.96 µs over the highest.
+            inputs="frequency = 1425.0 + 0.1953125 * np.arange(1536)\n"
+            "shifts = 4148.808 * (frequency**-2 - frequency[-1] ** -2) / 0.00004096\n"
+            "drawn = np.zeros(problem.samples, np.uint8)\n"
+            'return {"input": drawn, "shifts": shifts.astype(np.float32)}',
+            fixed={"block_size_z": 1, "loop_unroll_factor_channel": 0},
+        ),
+    )
+}
+
+
+def recording_of(space: Recorded, hub: Path, gpu: str) -> Path:
+    """The file of a GPU's measurements. Raises UsageError, with those that there are, where it has none."""
+    place = hub / space.recording
+    wanted = gpu.replace("RTX A", "A").replace(" ", "").replace("_", "").lower()
+    known = {path.name.removesuffix(".json.gz"): path for path in sorted(place.parent.glob("*.json.gz"))}
+    for name, path in known.items():
+        if name.replace("_", "").lower() == wanted:
+            return path
+    raise UsageError(f"{place.parent} has no recording of {space.name} on {gpu} (known: {', '.join(known) or 'none'})")
+
+
+def write(space: Recorded, hub: Path, choices: Mapping[str, object], folder: Path) -> None:
+    """An operator's folder of the kernel in `folder`, with what was recorded as its space. Raises OSError where the
+    checkout lacks a source.
+    """
+    place = folder / space.name / "recorded"
+    place.mkdir(parents=True)
+    (place.parent / "operator.py").write_text(_operator(space))
+    (place / "implementation.py").write_text(_implementation(space, choices))
+    text = "\n".join((hub / each).read_text() for each in space.sources)
+    (place / "kernel.cu.jinja").write_text(_kernel(space, choices, text.replace('#include "dedispersion.h"', "")))
+
+
+def _operator(space: Recorded) -> str:
+    inputs = f"def inputs(problem, rng, kind):\n{indent(space.inputs, '    ')}\n\n" if space.inputs else ""
+    return f"""\
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.spec import Argument, Cost, DType, Operator, Role, extent, static
+
+
+@dataclass(frozen=True)
+class Problem:
+{indent(space.fields, "    ")}
+
+
+ARGUMENTS = (
+{indent(space.arguments, "    ")}
+)
+
+
+def cost(problem):
+    tensors = [each for each in ARGUMENTS if each.role is not Role.SCALAR]
+    return Cost(flops={space.flops}, bytes=float(sum(each.nbytes(problem) for each in tensors)))
+
+
+def reference(problem, arrays):
+    raise NotImplementedError("this kernel is compiled and predicted, not run")
+
+
+{inputs}OPERATOR = Operator(
+    name="{space.name}", summary="recorded", problem=Problem, arguments=ARGUMENTS, reference=reference, cost=cost,
+    tails=lambda problem: (problem,), {"inputs=inputs," if inputs else ""}
+)
+"""
+
+
+def _implementation(space: Recorded, choices: Mapping[str, object]) -> str:
+    names = [f"c.{each}" if each in choices else each for each in space.threads]
+    return f"""\
+from dataclasses import dataclass
+
+from tuner.spec import Implementation, Launch, Plan, Space
+
+from ..operator import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+{indent(chr(10).join(f"{name}: int" for name in choices), "    ")}
+
+
+def space(problem, arch):
+    return Space(Config, choices={ {name: tuple(values) for name, values in choices.items()}!r})  # type: ignore
+
+
+def plan(p, c):
+    threads = ({", ".join(names)})
+    return Plan((Launch("{space.entry}", ({space.grid[0]}, {space.grid[1]}, 1), threads, 0),), {{}})
+
+
+IMPLEMENTATION = Implementation(
+    name="recorded", summary="as recorded", config=Config, space=space, plan=plan, checked_on="ptx"
+)
+"""
+
+
+def _kernel(space: Recorded, choices: Mapping[str, object], text: str) -> str:
+    macros = [f"#define {name} {{{{ {name} }}}}" for name in choices]
+    macros += [f"#define {name} {value}" for name, value in dict(space.fixed).items()]
+    return "\n".join((*macros, space.before, 'extern "C" {', text, "}", ""))

@@ -1,0 +1,54 @@
+"""The tensor maps of kernels on panels: of each tensor one for each width that its panels have, and no others."""
+
+from collections.abc import Iterable, Mapping
+
+from tuner.spec import TensorMap
+
+from .config import WIDTHS
+
+Box = tuple[int, ...]  # elements along a tensor's dims but the last, which panels divide
+Copied = tuple[str, Box, tuple[int, ...]]  # a tensor's name, its boxes, and the widths of its panels
+
+
+def panel_widths(columns: int, uniform: int = 0) -> tuple[int, ...]:
+    """Of the panels of so many columns, as Panels of panels.cuh has them: all `uniform` wide, or 0: the widest first,
+    with zeros in the last of 16."""
+    left, found = 0 if uniform else -(-columns // 16) * 16, [uniform] * (uniform > 0)
+    for width in WIDTHS:
+        found += [width] * (left >= width)
+        left %= width
+    return tuple(found)
+
+
+def attention_maps(
+    D: int, DV: int, value_columns: int, rows: Box, keys: Box, cached: str = "", piece: int = 0
+) -> tuple[TensorMap, ...]:
+    """Of q and o, whose boxes are `rows`, and of `k` and `v`, or what follows these with `cached` behind, in boxes of
+    `keys`; of these two also in pieces of so many keys, where they come so as well."""
+    q, o = ("q", rows, panel_widths(D)), ("o", rows, panel_widths(DV))
+    widths = {f"k{cached}": panel_widths(D), f"v{cached}": panel_widths(DV, value_columns)}
+    k, v = ((name, keys, found) for name, found in widths.items())
+    pieces = [(name, (1, piece, 1), found) for name, found in widths.items() if piece]
+    return (*_maps((q, k, v, o)), *_maps(pieces, f"_rows{piece}"))
+
+
+def _maps(tensors: Iterable[Copied], suffix: str = "") -> tuple[TensorMap, ...]:
+    return tuple(
+        TensorMap(f"{name}_{width}{suffix}", name, (*box, width), swizzle=2 * width)
+        for name, box, widths in tensors
+        for width in widths
+    )
+
+
+def spelled(maps: Iterable[TensorMap]) -> Mapping[str, str | int]:
+    """What a template reads of maps: `<tensor><suffix>_maps`, their addresses with null for widths that no panel has;
+    and `<tensor>_widths`, the sum of those that some have."""
+    found: dict[str, dict[int, str]] = {}
+    widths: dict[str, int] = {}
+    for each in maps:
+        width = each.box[-1]
+        suffix = each.name.removeprefix(f"{each.argument}_{width}")
+        found.setdefault(f"{each.argument}{suffix}_maps", {})[width] = f"&{each.name}"
+        widths[f"{each.argument}_widths"] = widths.get(f"{each.argument}_widths", 0) | width
+    addresses = {name: ", ".join(of.get(width, "nullptr") for width in WIDTHS) for name, of in found.items()}
+    return {**addresses, **widths}

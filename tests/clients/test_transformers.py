@@ -1,0 +1,232 @@
+"""Families of models of Hugging Face transformers: what `eager` computes, trained and generating, padded or not."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import tuner.transformers  # noqa: E402
+from tuner.errors import UsageError  # noqa: E402
+
+NAME = tuner.transformers.register()
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 48,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+GROUPED = SIZES | {"head_dim": 16}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", GROUPED),
+    "qwen2": ("Qwen2", SIZES | {"hidden_size": 64}),
+    "qwen3": ("Qwen3", GROUPED),
+    "phi": ("Phi", SIZES | {"hidden_size": 64, "num_key_value_heads": 4}),
+    "phi3": ("Phi3", SIZES | {"hidden_size": 96, "sliding_window": None}),
+    "gemma2": ("Gemma2", GROUPED | {"sliding_window": 5, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16}),
+    "gemma3": ("Gemma3", GROUPED | {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}),
+    "mistral": ("Mistral", GROUPED | {"sliding_window": 5}),
+    "gpt_oss": ("GptOss", GROUPED | {"sliding_window": 5, "num_local_experts": 2, "num_experts_per_tok": 1}),
+}
+PADDING = {"none": (0, 0), "left": (1, 4), "right": (1, -4)}  # row, how much and on which side
+
+
+def models(family: str) -> tuple[Any, Any]:
+    """The same weights twice: eager, and on these kernels."""
+    name, sizes = FAMILIES[family]
+    text = "TextConfig" if family == "gemma3" else "Config"
+    config, kind = getattr(transformers, f"{name}{text}"), getattr(transformers, f"{name}ForCausalLM")
+    made = []
+    for implementation in ("eager", NAME):
+        torch.manual_seed(0)
+        model = kind._from_config(config(**sizes), attn_implementation=implementation).float()
+        torch.manual_seed(1)
+        for weights in model.parameters():
+            torch.nn.init.normal_(weights, std=0.15)
+        made.append(model)
+    assert made[1].config._attn_implementation == NAME
+    return tuple(made)
+
+
+def batch(padding: str, length: int = 11) -> dict[str, Any]:
+    torch.manual_seed(2)
+    ids, there = torch.randint(1, 61, (2, length)), torch.ones(2, length, dtype=torch.long)
+    row, count = PADDING[padding]
+    if count:
+        there[row, slice(None, count) if count > 0 else slice(count, None)] = 0
+    return {"input_ids": ids * there, "attention_mask": there}
+
+
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_is_eagers(family: str, padding: str) -> None:
+    eager, ours = models(family)
+    given = batch(padding)
+    real = given["attention_mask"].bool()
+    before = torch.nn.functional.pad(real, (1, -1), value=False)  # a first token is predicted by padding: of no meaning
+    labels = given["input_ids"].masked_fill(~(real & before), -100)
+    expected, found = (model.train()(**given, labels=labels, use_cache=False) for model in (eager, ours))
+    assert (found.logits - expected.logits)[real].abs().max() <= 1e-5
+    expected.loss.backward()
+    found.loss.backward()
+    for (name, one), other in zip(eager.named_parameters(), ours.parameters(), strict=True):
+        if one.grad is not None:
+            assert (one.grad - other.grad).abs().max() <= 1e-5, name
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("padding", PADDING)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generation_is_eagers(family: str, padding: str, cache: str) -> None:
+    given = batch(padding)
+    options = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    expected, found = (
+        model.eval().generate(**given, **options, cache_implementation=cache) for model in models(family)
+    )
+    assert torch.equal(found.sequences, expected.sequences)
+    assert all((a - b).abs().max() <= 1e-5 for a, b in zip(found.logits, expected.logits, strict=True))
+
+
+def test_sequences_that_are_packed_do_not_see_each_other() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+    ids = batch("none")["input_ids"][:1]
+    alone = torch.cat([eager(each).logits for each in ids.split([4, 7], dim=1)], dim=1)
+    positions = torch.tensor([[*range(4), *range(7)]])
+    bounds = torch.tensor([0, 4, 11], dtype=torch.int32)
+    given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}
+    for cache in (False, True):
+        for named in ({}, given):
+            found = ours(ids, position_ids=positions, use_cache=cache, **named).logits
+            assert (found - alone).abs().max() <= 1e-5
+    with pytest.raises(UsageError, match="max_length_k is missing"):
+        ours(ids, position_ids=positions, **{**given, "max_length_k": None})
+
+
+def test_a_model_compiled_whole_sees_what_it_was_not_told_of() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    ids = batch("none")["input_ids"]
+    for rows in (ids, ids[:1]):
+        found, expected = (model(rows, use_cache=False).logits for model in (compiled, eager))
+        assert (found - expected).abs().max() <= 1e-5
+    positions = torch.tensor([[*range(4), *range(7)]] * 2)
+    with pytest.raises(RuntimeError, match="position_ids that begin again"):
+        compiled(ids, position_ids=positions, use_cache=False)
+    bounds = torch.tensor([0, 4, 11, 15, 22], dtype=torch.int32)
+    given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}
+    found = compiled(ids, position_ids=positions, use_cache=False, **given).logits
+    assert (found - eager(ids, position_ids=positions, use_cache=False).logits).abs().max() <= 1e-5
+
+
+def test_several_rows_may_be_packed_and_padding_may_stand_between_tokens() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+    ids = batch("none")["input_ids"]
+    positions = torch.tensor([[*range(4), *range(7)], [*range(9), *range(2)]])
+    found, expected = (model(ids, position_ids=positions, use_cache=False).logits for model in (ours, eager))
+    assert (found - expected).abs().max() <= 1e-5
+    there = torch.ones_like(ids).index_fill(1, torch.tensor([3, 4]), 0)
+    found, expected = (model(ids, attention_mask=there).logits[there.bool()] for model in (ours, eager))
+    assert (found - expected).abs().max() <= 1e-5
+
+
+def test_a_cache_is_continued_with_several_tokens() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+    given = batch("left")
+    results = []
+    for model in (eager, ours):
+        cache = transformers.StaticCache(config=model.config, max_cache_len=32)
+        for part in (slice(0, 6), slice(6, 9), slice(9, 11)):
+            there = given["attention_mask"][:, : part.stop]
+            positions = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)[:, part]
+            found = model(
+                given["input_ids"][:, part], attention_mask=there, position_ids=positions, past_key_values=cache
+            )
+        results.append(found.logits)
+    assert (results[0] - results[1]).abs().max() <= 1e-5
+
+
+def test_requests_are_batched_continuously() -> None:
+    eager, ours = models("llama")
+    prompts = [ids.tolist() for ids in batch("none")["input_ids"][0].split([3, 8])]
+    config = transformers.GenerationConfig(max_new_tokens=4, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    found = ours.eval().generate_batch(prompts, generation_config=config, progress_bar=False)
+    for prompt, result in zip(prompts, found.values(), strict=True):
+        expected = eager.eval().generate(torch.tensor([prompt]), generation_config=config)
+        assert result.generated_tokens == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("padding", PADDING)
+def test_an_encoder_s_queries_see_every_token(padding: str) -> None:
+    config = transformers.BertConfig(
+        vocab_size=61, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+    )
+    found = []
+    for implementation in ("eager", NAME):
+        torch.manual_seed(0)
+        model = transformers.BertModel._from_config(config, attn_implementation=implementation).eval()
+        found.append(model(**batch(padding)).last_hidden_state)
+    assert (found[0] - found[1]).abs().max() <= 1e-5
+
+
+def test_a_decoder_without_causality_is_one() -> None:
+    _, sizes = FAMILIES["llama"]
+    config = transformers.LlamaConfig(**sizes, is_causal=False)
+    found = []
+    for implementation in ("eager", NAME):
+        torch.manual_seed(0)
+        model = transformers.LlamaModel._from_config(config, attn_implementation=implementation).eval()
+        found.append(model(**batch("none"), use_cache=False).last_hidden_state)
+    assert (found[0] - found[1]).abs().max() <= 1e-5
+
+
+def test_what_is_not_served_is_named() -> None:
+    _, ours = models("llama")
+    whole = torch.zeros(2, 1, 11, 11).masked_fill(torch.ones(11, 11).triu(1).bool(), -torch.inf)
+    with pytest.raises(UsageError, match=r"attention_mask \[2, 1, 11, 11\] of torch.float32 is not served"):
+        ours(batch("none")["input_ids"], attention_mask=whole)
+    with pytest.raises(UsageError, match="attention with position_bias is not served"):
+        ours(**batch("none"), position_bias=torch.zeros(1))
+    with pytest.raises(ValueError, match="dropout"):
+        ours.config.attention_dropout = 0.5
+        for layer in ours.model.layers:
+            layer.self_attn.attention_dropout = 0.5
+        ours.train()(**batch("none"))
+
+
+def test_a_mask_of_the_model_s_own_is_refused_and_one_that_changes_nothing_is_not() -> None:
+    from transformers.masking_utils import create_causal_mask
+
+    _, ours = models("llama")
+    given = {"config": ours.config, "inputs_embeds": torch.zeros(2, 11, 48), "attention_mask": None}
+    prefix = lambda _batch, _head, _query, key: key < 3  # noqa: E731
+    with pytest.raises(UsageError, match="a mask of the model's own is not served"):
+        create_causal_mask(**given, past_key_values=None, or_mask_function=prefix)
+    with pytest.raises(UsageError, match="a mask of the model's own is not served"):
+        blocks = torch.tensor([[-1, 0, 0, *[-1] * 8]] * 2)
+        create_causal_mask(**given, past_key_values=None, block_sequence_ids=blocks)
+    past = lambda _batch, _head, query, key: key <= query  # noqa: E731
+    assert create_causal_mask(**given, past_key_values=None, and_mask_function=past) is None
+
+
+def test_models_with_biases_of_their_own_are_refused() -> None:
+    config = transformers.T5Config(vocab_size=61, d_model=32, d_kv=16, d_ff=32, num_layers=1, num_heads=2)
+    model = transformers.T5EncoderModel._from_config(config, attn_implementation=NAME)
+    with pytest.raises(UsageError, match="takes no flash attention"):
+        model(**batch("left"))
+
+
+def test_what_is_registered_is_told_once_and_others_names_are_looked_up_as_before() -> None:
+    from transformers.integrations import hub_kernels
+
+    before = hub_kernels.load_and_register_attn_kernel
+    assert tuner.transformers.register() == NAME == "kerntune_flash"
+    assert hub_kernels.load_and_register_attn_kernel is before
+    assert before("no_kernel_at_all") is None
+    assert transformers.AttentionInterface()[NAME] is tuner.transformers.attention.attend

@@ -1,0 +1,34 @@
+"""Records with today's source, so that the dispatcher runs what a test or a benchmark names."""
+
+from tuner.base.result import Evidence, Identity, OutputError, Resources, TuningRecord, Verdict
+from tuner.compiler.render import render
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical, to_fields
+from tuner.store.read import Found
+from tuner.store.records import Snapshot
+
+
+def snapshot(*instances: Instance, target: str, arch: str) -> Snapshot:
+    """Records of configs on their problems, for a GPU of an arch."""
+    found: dict[str, list[Found]] = {}
+    for each in instances:
+        name, problem = each.operator.name, canonical(each.problem)
+        digest = render(each).digest
+        identity = Identity(
+            name, each.implementation.name, problem, target, digest, f"-arch={arch}", "nvrtc 13.5", "p/1"
+        )
+        record = TuningRecord(
+            identity,
+            to_fields(each.config),
+            Evidence.PREDICTED,
+            Verdict((OutputError("o", 0.0, 0.0, 1e-6, 1e-6),)),
+            Resources(32, 0, 0, 128, 16, "threads", "5a55"),
+            None,
+            None,
+            margin=0.1,
+            tried=2,
+            tuner="0.1.0",
+            created="2026-11-21T00:00:00+00:00",
+        )
+        found.setdefault(name, []).append(Found(record, "a test", to_fields(each.problem), arch))
+    return Snapshot({name: tuple(records) for name, records in found.items()}, ())

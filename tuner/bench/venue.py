@@ -1,0 +1,138 @@
+"""One process for many comparisons: what peers import, compile and tune in it, they do once."""
+
+import resource
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tuner import operators
+from tuner.base import journal
+from tuner.base.pool import Limits, Lost, Pool
+from tuner.bench import events, peers
+from tuner.bench.comparison import Comparison, Row
+from tuner.bench.field import Meeting, late, meet
+from tuner.bench.peers import Peer
+from tuner.errors import MachineError, UsageError
+from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.gpu_lock import alone
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.worker import DeviceOpener
+from tuner.spec.operator import Operator
+
+PATIENCE_S = 600.0  # frameworks compile and tune their own kernels in it
+_TRIES = 4  # each costs the peer that took the process down
+_LEAST_S = 5.0  # for another try, in which peers that it does not suffice for stay out
+_GRACE_S = 20.0  # beyond the time of a meeting, for a race whose last round takes long
+_ENOUGH = 3  # rounds, after which a race that was cut off is not run again
+
+
+class Venue:
+    """A context manager around the process, which starts with a comparison, and anew after one that took it down."""
+
+    def __init__(self, place: DeviceOpener) -> None:
+        self._place = place
+        memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA maps all memory of the machine
+        self._pool: Pool[Meeting, None] = Pool(meet, workers=1, limits=Limits(memory_bytes=memory))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.close()
+
+    def rest(self) -> None:
+        """End the process and give back what it holds on the device; the next comparison starts another."""
+        self._pool.close()
+
+    def compare(
+        self,
+        code: Code,
+        policy: MeasurementPolicy | None = None,
+        *,
+        context: tuple[Code, ...] = (),
+        kind: str | None = None,
+        seed: int = 0,
+        patience_s: float = PATIENCE_S,
+        into: Path | None = None,
+        guests: tuple[Peer, ...] = (),
+    ) -> Comparison:
+        """Race ours, `context`, a plain copy, every peer that is there and `guests`, on inputs of a kind.
+
+        Where somebody takes many launches, each is timed eager and in a CUDA graph. A peer that takes the process down,
+        or is not ready in its own patience, is left out of another try. After `patience_s` no peer gets ready and no
+        round begins: the rounds so far are the comparison. What happens is appended to `into`, for
+        `events.told`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
+        """
+        kind = inputs_kind(operators.load(code.instance.operator), kind)
+        policies = _policies(code, policy or MeasurementPolicy())
+        with tempfile.TemporaryDirectory() as folder:
+            path = into or Path(folder) / "journal"
+            begin = path.stat().st_size if path.exists() else 0
+            meeting = Meeting(code, context, self._place, policies, kind, seed, path, guests=guests)
+            with alone(self._place.bus_id):  # all of it: getting ready, peers time kernels of their own to choose among
+                self._meet(meeting, begin, time.monotonic() + patience_s)
+            found = events.told(journal.read(path, begin))
+        assert found is not None, "somebody met, or an error was raised"
+        return found
+
+    def _meet(self, meeting: Meeting, begin: int, deadline: float) -> None:
+        """Until a race is through, or one is late: a peer that takes the process down leaves time to the others."""
+        lost: dict[str, str] = {}
+        ready: tuple[str, ...] = ()
+        for turn in range(1, _TRIES + 1):
+            seconds = max(deadline - time.monotonic(), _LEAST_S)
+            answer = self._try(replace(meeting, seconds=seconds, lost=dict(lost), ready=ready))
+            happened = journal.read(meeting.journal, begin)
+            if answer is None or events.rounds(happened) >= _ENOUGH:
+                return
+            ready, name = events.peers(happened)
+            if name:
+                lost[name] = _why(answer)
+                events.Teller(meeting.journal).stays_out(Row(name, "lost", lost[name]))
+            if turn == _TRIES or time.monotonic() > deadline + _GRACE_S:
+                raise MachineError(f"the comparison did not come through ({answer.reason}): {answer.log[-2000:]}")
+
+    def _try(self, meeting: Meeting) -> Lost | None:
+        """In the process of earlier meetings; where it fails in that one, in a fresh one, with all of its memory."""
+        if self._pool.pids():
+            with suppress(MachineError):
+                return self._ask(meeting)
+        return self._ask(meeting)
+
+    def _ask(self, meeting: Meeting) -> Lost | None:
+        for _, answer in self._pool.run([meeting], meeting.seconds + _GRACE_S):
+            return answer
+        return None
+
+
+def compare(code: Code, place: DeviceOpener, policy: MeasurementPolicy | None = None, **given: Any) -> Comparison:
+    """One comparison, in a process of its own; see `Venue.compare`."""
+    with Venue(place) as venue:
+        return venue.compare(code, policy, **given)
+
+
+def inputs_kind(operator: Operator[Any], wanted: str | None) -> str:
+    """A kind of inputs that an operator has: the wanted one, or its first. Raises UsageError."""
+    if wanted not in (None, *operator.input_kinds):
+        raise UsageError(f"inputs {wanted!r}: {operator.name} has {', '.join(operator.input_kinds)}")
+    return wanted or operator.input_kinds[0]
+
+
+def _why(lost: Lost) -> str:
+    if not late(lost.log):
+        return f"it took the process down: {lost.reason}"
+    main = lost.log.rpartition("hread 0x")[2]  # of all that faulthandler tells, the last
+    last = next((line.strip() for line in main.splitlines() if line.startswith("  File ")), "")
+    return f"it was not ready in its time; last seen at {last}"
+
+
+def _policies(code: Code, policy: MeasurementPolicy) -> tuple[MeasurementPolicy, ...]:
+    """The policy's own way to launch, and the other where a plan or a peer has several launches."""
+    several = any(peer.many_launches for peer in peers.of(code.instance.operator))
+    if len(operators.instance(code.instance).plan().launches) == 1 and not several:
+        return (policy,)
+    return policy, replace(policy, launch="graph" if policy.launch == "eager" else "eager")

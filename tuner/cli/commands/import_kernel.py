@@ -1,0 +1,135 @@
+"""`tuner import`: a script of Kernel Tuner, or a T1 file, as an operator's folder that verifies."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tuner.cli.commands.new import check_name, next_steps
+from tuner.cli.output import say
+from tuner.errors import UsageError
+from tuner.foreign import script, t1
+from tuner.foreign.call import SEARCHING, Call, of_keywords
+from tuner.foreign.folder import write
+from tuner.foreign.untuned import learn
+from tuner.spec.space import Value
+
+
+def import_kernel(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="a script that calls tune_kernel, or a T1 file (.json)")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]…", help="of the script, after --")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="of the operator: its folder and commands")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="the folder that is to hold it")] = Path(),
+    fix: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="a parameter that selects what is computed")
+    ] = None,
+    kernel: Annotated[str | None, typer.Option(metavar="NAME", help="another kernel than the script tunes")] = None,
+    source: Annotated[str | None, typer.Option(metavar="FILE", help="the file of that kernel")] = None,
+    given: Annotated[
+        str | None, typer.Option("--arguments", metavar="I,J…", help="which of the script's arguments it takes, from 0")
+    ] = None,
+    constant: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=I", help="a __constant__ symbol that holds argument I")
+    ] = None,
+) -> None:
+    """Run a script up to its call of tune_kernel, or read a T1 file, and write what is called as an operator's folder.
+
+    The script runs in its own folder, as it is, with stand-ins for Kernel Tuner and, where there is no GPU, for CuPy
+    and PyCUDA. The kernel then runs untuned, on a few of its blocks, on the CPU.
+    """
+    if not path.is_file():
+        raise UsageError(f"no file {path}: give a Python script that calls tune_kernel, or a T1 file")
+    chosen = name or _name_of(path)
+    check_name(chosen)
+    folder = out / chosen
+    if folder.exists():
+        raise UsageError(f"{folder} is there already, and nothing is overwritten: choose --name NAME, or --out DIR")
+    if path.suffix == ".json":
+        call = t1.called(path)
+    else:
+        told = script.called(path, arguments or ())
+        keywords = _other_kernel(told, path.parent, kernel, source, given, constant or ())
+        _say_what_stays(keywords)
+        call = of_keywords(keywords, path.resolve().parent, path.name)
+    fixed = dict(_fixed(call, each) for each in fix or ())
+    say(f"running {call.kernel} untuned on the CPU: what does it write, and which parameters change that?")
+    learnt = learn(call, fixed)
+    write(chosen, folder, call, learnt)
+    for each, value in learnt.fixed.items():
+        if each not in fixed:
+            say(f"{each} stays {value!r}, because another value computes something else (--fix {each}=… for another)")
+    for file in sorted(filter(Path.is_file, folder.rglob("*"))):
+        typer.echo(f"wrote {file}")
+    typer.echo(next_steps(chosen, out, "on its PTX, on a few of its blocks"))
+
+
+def _name_of(path: Path) -> str:
+    return re.sub(r"\W+", "_", path.stem).strip("_").lower()
+
+
+def _say_what_stays(keywords: Mapping[str, Any]) -> None:
+    """What is said of the search, which has options of its own."""
+    if left := [name for name, value in keywords.items() if name in SEARCHING and value]:
+        say(f"left to tuner search: {', '.join(left)}")
+
+
+def _other_kernel(
+    keywords: dict[str, Any],
+    folder: Path,
+    kernel: str | None,
+    source: str | None,
+    given: str | None,
+    constant: Sequence[str],
+) -> dict[str, Any]:
+    """The call with a kernel of the user's choice: for scripts that tune host code around it."""
+    if kernel is None:
+        if source or given or constant:
+            raise UsageError("--source, --arguments and --constant say how a kernel is called: give --kernel, too")
+        if str(keywords.get("lang")).upper() == "C":
+            raise UsageError(_around(keywords, folder))
+        return keywords
+    values = list(keywords["arguments"])
+
+    def value(place: str) -> Any:
+        if not place.isdigit() or int(place) >= len(values):
+            raise UsageError(f"argument {place!r}: the script gives {len(values)}, 0 to {len(values) - 1}")
+        return values[int(place)]
+
+    kept = [value(each) for each in given.split(",")] if given else values
+    pairs = (each.partition("=") for each in constant)
+    symbols = {symbol: value(place) for symbol, _, place in pairs}
+    said = {"kernel_name": kernel, "arguments": kept, "answer": None, "lang": "CUDA"}
+    said |= {"kernel_source": source} if source else {}
+    return {**keywords, **said, "cmem_args": {**(keywords.get("cmem_args") or {}), **symbols}}
+
+
+def _around(keywords: Mapping[str, Any], folder: Path) -> str:
+    """What there is to choose from where a script tunes the host code around a kernel."""
+    sources = keywords["kernel_source"]
+    files = [str(each) for each in (sources if isinstance(sources, list | tuple) else [sources])]
+    texts = {each: (folder / each).read_text(errors="replace") for each in files if (folder / each).is_file()}
+    kernels = [
+        f"{name}({' '.join(taken.split())}) in {file}"
+        for file, text in texts.items()
+        for name, taken in re.findall(r"__global__\s+void\s+(\w+)\s*\(([^)]*)\)", text)
+    ]
+    symbols = [name for text in texts.values() for name in re.findall(r"__constant__\s+[\w\s]+?(\w+)\s*\[", text)]
+    values = [f"{i}: {np.asarray(each).dtype}{list(np.shape(each))}" for i, each in enumerate(keywords["arguments"])]
+    return (
+        f"{keywords['kernel_name']} is host code (lang='C'); name a kernel by --kernel, its file by --source, what it "
+        f"takes by --arguments, and what its __constant__ symbols hold by --constant. "
+        f"Kernels: {'; '.join(kernels) or 'none found'}. Symbols: {', '.join(symbols) or 'none'}. "
+        f"Arguments of the call: {', '.join(values)}"
+    )
+
+
+def _fixed(call: Call, word: str) -> tuple[str, Value]:
+    name, _, text = word.partition("=")
+    for value in call.choices.get(name, ()):
+        if str(value) == text:
+            return name, value
+    known = ", ".join(f"{each}={values[0]}…" for each, values in call.choices.items())
+    raise UsageError(f"--fix {word}: give a parameter and one of its values ({known})")

@@ -1,0 +1,403 @@
+"""A call as the folder of an operator: its files are as somebody would have written them by hand."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from tuner.base.assets import PRIMITIVES, TEMPLATE
+from tuner.compiler.source import includes
+from tuner.errors import UsageError
+from tuner.foreign.arithmetic import of_columns, of_config
+from tuner.foreign.call import Argument, Call, Size
+from tuner.spec.argument import Role
+from tuner.spec.dtype import DType
+from tuner.spec.problem import Array
+from tuner.spec.space import Value
+
+IMPLEMENTATION = "imported"
+_MOST_BYTES = 2 << 30  # of arguments in a folder
+_UNROLL = re.compile(r"#\s*pragma\s+unroll\s+(loop_unroll_factor\w*)")
+_SMALL = 1 << 15  # threads of a launch that is checked whole
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of one written argument: `values` where `at` says, or everywhere."""
+
+    values: Array
+    at: Array | None = None  # places, in a flat array
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What a call does not say: what is written, what is right, and which choices change the result."""
+
+    roles: Mapping[str, Role]
+    known: Mapping[str, Known] = field(default_factory=dict)
+    fixed: Mapping[str, Value] = field(default_factory=dict)  # parameters that select what is computed
+    spread: int = 0  # blocks beside each sampled one along each axis that are run, too
+
+
+def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
+    """The operator's folder, which appears whole or not at all. Raises UsageError where it cannot be."""
+    if sum(each.value.nbytes for each in call.arguments) > _MOST_BYTES:
+        raise UsageError(f"{name}: the arguments have more than {_MOST_BYTES >> 30} GiB: give a smaller problem")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as place:
+        draft = Path(place) / name
+        (draft / IMPLEMENTATION).mkdir(parents=True)
+        _write_values(draft, call, learnt)
+        files = {
+            "__init__.py": f'"""{name}, imported from {call.origin}."""\n',  # else a script beside it is taken for it
+            "operator.py": _operator(name, call, learnt),
+            f"{IMPLEMENTATION}/implementation.py": _implementation(call, learnt),
+            f"{IMPLEMENTATION}/{TEMPLATE}": _template(call),
+            f"{IMPLEMENTATION}/source.cu": _UNROLL.sub(lambda found: _unrolled(found, call), call.source),
+            "README.md": _readme(name, call, learnt),
+        }
+        for path, text in (*files.items(), *headers(call)):
+            (draft / path).parent.mkdir(parents=True, exist_ok=True)
+            (draft / path).write_text(text, encoding="utf-8")
+        draft.rename(folder)
+
+
+def _unrolled(found: re.Match[str], call: Call) -> str:
+    """A pragma that a parameter may switch off, as a macro; what the source itself defines stays."""
+    return f"UNROLL_{found[1]}" if found[1] in call.choices else found[0]
+
+
+def _write_values(folder: Path, call: Call, learnt: Learnt) -> None:
+    for argument in call.arguments:
+        if _role(argument, learnt) in (Role.INPUT, Role.UPDATED):
+            np.save(folder / f"{argument.name}.npy", argument.value)
+    if call.allowed is not None:
+        np.save(folder / IMPLEMENTATION / "allowed.npy", call.allowed)
+    for name, known in learnt.known.items():
+        file = folder / f"{name}.right.npz"
+        if known.at is None:
+            np.savez(file, values=known.values)
+        else:
+            np.savez(file, values=known.values, at=known.at)
+
+
+def _role(argument: Argument, learnt: Learnt) -> Role:
+    return Role.SCALAR if argument.scalar else learnt.roles.get(argument.name, Role.INPUT)
+
+
+def headers(call: Call) -> list[tuple[str, str]]:
+    """(path, text) of the local headers that the source reaches."""
+    found: dict[str, str] = {}
+    pending = [each.name for each in includes(call.source) if each.quoted]
+    while pending:
+        name = pending.pop()
+        path = next((place / name for place in call.include if (place / name).is_file()), None)
+        if path is None or name in found:
+            continue
+        if any((place / name).exists() for place in (PRIMITIVES, PRIMITIVES / "cuda")):
+            raise UsageError(f'#include "{name}": a header of this program has that name, so give yours another')
+        found[name] = path.read_text(encoding="utf-8", errors="replace")
+        pending += [each.name for each in includes(found[name]) if each.quoted]
+    return list(found.items())
+
+
+def _operator(name: str, call: Call, learnt: Learnt) -> str:
+    size = _spelled_size(call)
+    arrays = [each for each in call.arguments if not each.scalar]
+    sizes = "\n".join(f"    {each.name}_size: ClassVar[int] = {each.value.size}" for each in arrays)
+    given = [each.name for each in arrays if _role(each, learnt) in (Role.INPUT, Role.UPDATED)]
+    dtypes = {each.name: each.dtype for each in arrays if _role(each, learnt) in (Role.OUTPUT, Role.UPDATED)}
+    tolerances = ", ".join(
+        f'"{each}": Tolerance({_tolerance(call, learnt, each, dtype)!r})' for each, dtype in dtypes.items()
+    )
+    return f'''"""{name}: the kernel {call.kernel} as {call.origin} calls it. Its arguments lie beside this file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from tuner.errors import UsageError
+from tuner.spec import Argument, Array, Arrays, DType, Operator, Role, Tolerance, static
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What was called, of which the arguments are known. For another size, import another call."""
+
+    problem_size: str = static("of the call", default="{size}")
+{sizes}
+
+    def __post_init__(self) -> None:
+        if self.problem_size != "{size}":
+            raise UsageError(f"problem_size {{self.problem_size}}: {name} has the arguments of {size} only")
+
+
+ARGUMENTS = (  # in the order of the kernel's parameters
+{"".join(_argument(each, _role(each, learnt)) for each in call.arguments)})
+
+
+def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:  # noqa: ARG001
+    """What the call gave."""
+    return {{name: np.load(HERE / f"{{name}}.npy", mmap_mode="r") for name in {given!r}}}
+
+
+def right(name: str, size: int) -> Array:
+    """What is right, masked where nobody knows."""
+    found = np.load(HERE / f"{{name}}.right.npz")
+    if "at" not in found:
+        return found["values"].astype(np.float64)
+    known = np.ma.masked_array(np.full(size, np.nan), True)
+    known[found["at"]] = found["values"]
+    return known
+
+
+def reference(problem: Problem, arrays: Arrays) -> Arrays:  # noqa: ARG001
+    """{"What the call expects." if call.answers else "What the kernel itself wrote where nothing was tuned."}"""
+    return {{name: right(name, getattr(problem, f"{{name}}_size")) for name in {list(dtypes)!r}}}
+
+
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:  # noqa: ARG001
+    return {{{tolerances}}}
+
+
+OPERATOR = Operator(
+    name="{name}",
+    summary="{call.kernel.replace('"', "'")} of {call.origin}",
+    problem=Problem,
+    arguments=ARGUMENTS,
+    reference=reference,
+    inputs=inputs,
+    tolerance=tolerance,
+)
+'''
+
+
+def _argument(argument: Argument, role: Role) -> str:
+    dtype = f"DType.{argument.dtype.name}"
+    if argument.scalar:
+        value = argument.value.item()
+        return f'    Argument("{argument.name}", {dtype}, role=Role.SCALAR, default=lambda _: {value!r}),\n'
+    more = ", constant=True" if argument.constant else "" if role is Role.INPUT else f", Role.{role.name}"
+    return f'    Argument("{argument.name}", {dtype}, ("{argument.name}_size",){more}),\n'
+
+
+_ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5, DType.FP64: 1e-13}
+
+
+def _tolerance(call: Call, learnt: Learnt, name: str, dtype: DType) -> float:
+    """Of the operator's own kind; what an answer may be off by, where that is more."""
+    usual = _ABSOLUTE.get(dtype, 0.0)
+    if name not in call.answers or not usual:
+        return usual
+    values = np.asarray(learnt.known[name].values, np.float64) if name in learnt.known else np.ones(1)
+    scale = float(np.sqrt(np.mean(values * values)))
+    return max(usual, call.atol / scale) if scale else usual
+
+
+def _spelled_size(call: Call) -> str:
+    sizes = list(call.size)
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes.pop()
+    return "x".join(re.sub(r"\W+", "_", str(each)) for each in sizes)
+
+
+def _implementation(call: Call, learnt: Learnt) -> str:
+    choices = {name: (learnt.fixed[name],) if name in learnt.fixed else values for name, values in call.choices.items()}
+    kinds = "\n".join(f"    {name}: {type(values[0]).__name__}" for name, values in choices.items()) or "    pass"
+    listed = "\n".join(f'        "{name}": {_tuple(values)},' for name, values in choices.items())
+    rules = "\n".join(
+        f"        Constraint({json.dumps(each, ensure_ascii=False)}, lambda c: {of_columns(each, choices)}),"
+        for each in call.restrictions
+    )
+    table = ""
+    if call.allowed is not None:
+        rules += '\n        Constraint("what functions of the call say", allowed),'
+        table = _ALLOWED.format(choices=repr(dict(call.choices)))
+    threads = [of_config(each, choices) if each in choices else "1" for each in call.block]
+    columns = " * ".join(f"c.{each}" for each in call.block if each in choices) or "np.asarray(1)"
+    divisors = [" * ".join(f"int({of_config(each, choices)})" for each in of_axis) or "1" for of_axis in call.divisors]
+    sizes = [_sized(each, choices) for each in call.size]
+    usual = ", ".join(f"{name}={value!r}" for name, value in {**call.usual, **learnt.fixed}.items())
+    constants = _constants(call)
+    return f'''"""{call.kernel} as it was, a macro for each parameter."""
+
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.arch import Arch
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space
+
+from ..operator import Problem
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+{kinds}
+
+{table}
+def space(problem: Problem, arch: Arch) -> Space[Config]:  # noqa: ARG001
+    choices = {{
+{listed}
+    }}
+    constraints = (
+{rules}
+        Constraint("a block has at most 1024 threads", lambda c: {columns} <= 1024),
+    )
+    return Space(Config, choices, constraints)
+
+
+# Where blocks are looked at on the CPU, as shares of the problem along x, y and z: it would run all of them for hours.
+PLACES = ((0.0, 0.0, 0.0), (0.5, 0.37, 0.61), (0.83, 0.12, 0.29), (1.0, 1.0, 1.0))
+SPREAD = {learnt.spread}  # blocks beside each along each axis
+
+
+def sample(size: Sizes, divisor: Sizes, grid: Sizes, block: Sizes) -> Sizes | None:
+    """The blocks in which those places lie; None where all are few enough."""
+    if prod(grid) * prod(block) <= {_SMALL}:
+        return None
+    found = set()
+    for place in PLACES:
+        along = zip(place, size, divisor, grid, strict=True)
+        at = [min(int(share * (n - 1) // by), most - 1) for share, n, by, most in along]
+        x, y, z = (range(max(i - SPREAD, 0), min(i + SPREAD + 1, most)) for i, most in zip(at, grid, strict=True))
+        found |= {{i + grid[0] * (j + grid[1] * k) for i in x for j in y for k in z}}
+    return tuple(sorted(found))
+
+
+def plan(problem: Problem, config: Config) -> Plan:  # noqa: ARG001
+    block = ({", ".join(threads)})
+    size = ({", ".join(sizes)})
+    divisor = ({", ".join(divisors)})
+    grid = tuple(ceil(n / by) for n, by in zip(size, divisor, strict=True))
+    looked_at = sample(size, divisor, grid, block)
+    return Plan((Launch({_entry(call)}, grid, block, {_sized(call.smem, choices)}, sample=looked_at),), {constants})
+
+
+def default(problem: Problem, arch: Arch) -> Config:
+    """What the source itself defines, where that is allowed; else the first that is."""
+    found = space(problem, arch)
+    usual = replace(found[0], **dict({usual}))
+    return usual if found.refusal(usual) is None else found[0]
+
+
+IMPLEMENTATION = Implementation(
+    name="{IMPLEMENTATION}",
+    summary="{call.kernel.replace('"', "'")} as it was",
+    config=Config,
+    space=space,
+    plan=plan,
+    default=default,
+    checked_on="ptx",
+)
+'''
+
+
+_ALLOWED = '''
+
+ASKED = {choices}  # of all combinations, in this order
+ALLOWED = np.load(Path(__file__).with_name("allowed.npy"))
+
+
+def allowed(c: Any) -> Any:
+    """What functions of the call said of each combination."""
+    columns = {{name: np.asarray(getattr(c, name)) for name in ASKED}}
+    values = {{name: np.array(ASKED[name]).reshape(-1, *[1] * column.ndim) for name, column in columns.items()}}
+    return ALLOWED[tuple((values[name] == column).argmax(0) for name, column in columns.items())]
+
+'''
+
+
+def _tuple(values: tuple[Value, ...]) -> str:
+    return repr(values)
+
+
+def _sized(size: Size, choices: Mapping[str, object]) -> str:
+    return str(size) if isinstance(size, int) else f"int({of_config(size, choices)})"
+
+
+def _entry(call: Call) -> str:
+    """The kernel's name; of a template's instance parameters are filled in."""
+    filled = re.sub(
+        r"[A-Za-z_]\w*", lambda word: f"{{config.{word[0]}}}" if word[0] in call.choices else word[0], call.kernel
+    )
+    return f'f"{filled}"' if filled != call.kernel else f'"{call.kernel}"'
+
+
+def _constants(call: Call) -> str:
+    named = [f'"grid_size_{axis}": grid[{i}]' for i, axis in enumerate("xyz")]
+    return f"{{{', '.join(named)}}}" if _wants_grid(call) else "{}"
+
+
+def _wants_grid(call: Call) -> bool:
+    return bool(re.search(r"\bgrid_size_[xyz]\b", call.source))
+
+
+def _template(call: Call) -> str:
+    lines = ["// The macros that the source expects; the source itself is as it was."]
+    if call.macros:
+        lines.append("#define kernel_tuner 1")
+        lines += [f"#define grid_size_{axis} {{{{ grid_size_{axis} }}}}" for axis in "xyz" if _wants_grid(call)]
+        lines += [f"#define {name} 1" for name in call.block if name not in call.choices]
+        lines += [_macro(name, values) for name, values in call.choices.items()]
+    for name, value in call.defines.items():
+        lines.append(_defined(name, value, call))
+    for factor in sorted(set(_UNROLL.findall(call.source)) & call.choices.keys()):
+        lines += [
+            f"{{% if {factor} %}}",
+            f'#define UNROLL_{factor} _Pragma("unroll {{{{ {factor} }}}}")',
+            "{% else %}",
+            f"#define UNROLL_{factor}",
+            "{% endif %}",
+        ]
+    return "\n".join((*lines, "", f'#include "{IMPLEMENTATION}/source.cu"', ""))
+
+
+def _macro(name: str, values: tuple[Value, ...]) -> str:
+    spelled = f"{{{{ {name} | string }}}}" if isinstance(values[0], float) else f"{{{{ {name} }}}}"
+    return f"#define {name} {spelled}"
+
+
+def _defined(name: str, value: Value, call: Call) -> str:
+    """What a text says of parameters is filled in."""
+    text = re.sub(
+        r"[A-Za-z_]\w*", lambda word: f"{{{{ {word[0]} }}}}" if word[0] in call.choices else word[0], str(value)
+    )
+    return f"#define {name} {text}"
+
+
+def _readme(name: str, call: Call, learnt: Learnt) -> str:
+    written = ", ".join(f"`{each}`" for each in learnt.roles)
+    right = "the answer that the call gave" if call.answers else "what the kernel wrote where nothing was tuned"
+    fixed = [
+        f"- `{each}` stays {value!r}: another value computes something else." for each, value in learnt.fixed.items()
+    ]
+    return "\n".join(
+        (
+            f"# {name}",
+            "",
+            f"`{call.kernel}`, imported from {call.origin}. It writes {written}, compared with {right}.",
+            "On the CPU a few of its blocks run (`PLACES` in imported/implementation.py), on a device all of them.",
+            *fixed,
+            "",
+            "```console",
+            f"tuner verify {name}",
+            f"tuner search {name} --gpu sm_90a",
+            "```",
+            "",
+        )
+    )

@@ -1,0 +1,204 @@
+"""`tuner.tune_kernel`: Kernel Tuner's call, searched, checked and stored as every operator is."""
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner import operators
+from tuner.base.cache import cache_dir, digest_of, key_of
+from tuner.base.result import Evidence, spelled
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import NoValidConfigError, UsageError
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.check.known import Known
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.foreign.call import Call, of_keywords
+from tuner.foreign.folder import IMPLEMENTATION, headers, write
+from tuner.foreign.script import named
+from tuner.foreign.untuned import learn
+from tuner.machines import gpu as device
+from tuner.search.replay.expression import evaluate
+from tuner.search.sampler import METHODS
+from tuner.search.session import session
+from tuner.search.study import EFFORTS, Outcome, SearchRequest, Tried
+from tuner.spec.space import Space
+from tuner.store.sql import Store
+
+Result = dict[str, Any]
+
+_ASSUMED = "H100"  # where there is no GPU and none is named
+_VARIABLE = "TUNER_GPU"
+_METHODS = {"brute_force": "exhaustive", "random_sample": "random", "genetic_algorithm": "genetic", "bayes_opt": "gp"}
+_OBJECTIVES = ("time", None)
+_TIMED = "how often a config is timed follows from its times: three samples at least, more for what may win"
+# What this search does not have, with what there is instead.
+_ABSENT = {
+    "compiler": "NVRTC compiles",
+    "log": "what was tried is stored: tuner report",
+    "cache": "what was tried is stored, and the next call goes on from it: TUNER_DB, or db=",
+    "simulation_mode": "recordings are searched by tuner replay",
+    "parallel": "compilers and checkers run side by side already",
+    "observers": "times are measured alone",
+    "objectives": "time is what is searched for",
+    "objective_higher_is_better": "time is what is searched for",
+    "platform": "CUDA has one",
+    "device": "CUDA_VISIBLE_DEVICES chooses",
+}
+
+
+def tune_kernel(
+    *positional: Any, gpu: str | None = None, db: str | None = None, **keywords: Any
+) -> tuple[list[Result], Result]:
+    """Find the fastest config of a kernel: `tune_kernel(kernel_name, kernel_source, problem_size, arguments,
+    tune_params, …)`, with the parameters of Kernel Tuner 1.x.
+
+    Returns (results, environment). A result is the parameters by name and, of a config that came through, `time` in
+    milliseconds where the GPU is in this machine; without one there is no time but `predicted_cost`, which has no unit
+    and only ranks. `evidence` is "measured" or "predicted" in each result and in the environment, whose `best_config`
+    is the winner: verified against `answer`, or against what the kernel wrote untuned.
+
+    `gpu` names the GPU (default: this machine's, else TUNER_GPU, else an H100 is assumed, with a warning); `db` the
+    database. `strategy_options` has max_fevals and time_limit (seconds). Raises UsageError for options that there are
+    not, by name, and NoValidConfigError where no config passes its checks.
+    """
+    given = named(positional, keywords)
+    _refuse_absent(given)
+    call = of_keywords(given, Path.cwd(), "tune_kernel")
+    name = _operator(call)
+    target = device.named(_target(gpu))
+    operator = operators.load(name)
+    implementation = operators.implementation(name, IMPLEMENTATION)
+    problem = operator.problem()
+    space = implementation.space(problem, target.arch)
+    request = SearchRequest(operator, problem, target, command="tune_kernel", **_effort(given, space))
+    with (
+        Store.open(db) as store,
+        Compiler() as compiler,
+        Checker(known=Known.of_user()) as checker,
+        session(target, store, compiler, checker, MeasurementPolicy()) as opened,
+    ):
+        outcome = opened.search(request, lambda _: None, lambda: False)
+    found = [_result(each, outcome, given.get("metrics") or {}) for each in outcome.tried]
+    if outcome.record is None:
+        raise NoValidConfigError(f"no config of {call.kernel} passed its checks: {_why_not(outcome)}")
+    return found, _environment(outcome, found, given)
+
+
+def _refuse_absent(given: Mapping[str, Any]) -> None:
+    for name, instead in _ABSENT.items():
+        if given.get(name):
+            raise UsageError(f"{name}={given[name]!r}: tuner.tune_kernel has no such option: {instead}")
+    if given.get("objective") not in _OBJECTIVES:
+        raise UsageError(f"objective={given['objective']!r}: time is what is searched for; metrics tell the rest")
+    if given.get("iterations") is not None:
+        warnings.warn(f"iterations={given['iterations']} is passed over: {_TIMED}", stacklevel=3)
+
+
+def _effort(given: Mapping[str, Any], space: Space[Any]) -> dict[str, Any]:
+    """Of a search: by which method, and for how long."""
+    strategy, options = given.get("strategy"), dict(given.get("strategy_options") or {})
+    method = _METHODS.get(strategy, strategy) if strategy else "gp"
+    if method not in METHODS:
+        raise UsageError(
+            f"strategy={strategy!r}: there is none of that name (known: {', '.join((*_METHODS, *METHODS))})"
+        )
+    budget, seconds = options.pop("max_fevals", None), options.pop("time_limit", None)
+    if options:
+        raise UsageError(f"strategy_options has {', '.join(options)}: max_fevals and time_limit are understood")
+    if budget is None:
+        budget = len(space) if strategy == "brute_force" else min(len(space), EFFORTS["normal"])
+    seed = int(given.get("seed") or 0)
+    return {"method": method, "budget": max(int(budget), 1), "seconds": seconds, "seed": seed}
+
+
+def _target(named_gpu: str | None) -> str:
+    if named_gpu:
+        return named_gpu
+    if device.available():
+        return device.current_gpu().name
+    if said := os.environ.get(_VARIABLE):
+        return said
+    warnings.warn(f"no GPU here, and none is named by gpu= or {_VARIABLE}: predictions assume {_ASSUMED}", stacklevel=3)
+    return _ASSUMED
+
+
+def _operator(call: Call) -> str:
+    """The name of the call's operator, whose folder is kept in the user's cache."""
+    digest = _digest(call)
+    name = f"{re.sub(r'[^a-z0-9]+', '_', call.base.lower()).strip('_')}_{digest}"
+    place = cache_dir() / "tune_kernel" / digest
+    if not (place / name).is_dir():
+        write(name, place / name, call, learn(call, {}))
+    operators.add_folder(place)
+    return name
+
+
+def _digest(call: Call) -> str:
+    """Eight hex digits of all that the folder follows from."""
+    arrays = [(each.name, each.value.dtype.str, sha256(each.value.tobytes()).hexdigest()) for each in call.arguments]
+    answers = [(name, sha256(np.ascontiguousarray(each).tobytes()).hexdigest()) for name, each in call.answers.items()]
+    said = (call.kernel, call.source, call.size, call.choices, call.divisors, call.block, call.restrictions)
+    more = (
+        None if call.allowed is None else call.allowed.tobytes(),
+        call.atol,
+        call.smem,
+        call.defines,
+        call.macros,
+        headers(call),
+    )
+    writer = digest_of(Path(__file__).parent, Path(__file__).parent.glob("*.py"))  # another one writes other files
+    return key_of(repr((said, more, arrays, answers)), writer)[:8]
+
+
+def _result(tried: Tried, outcome: Outcome, metrics: Mapping[str, Any]) -> Result:
+    attempt = tried.attempt
+    found: Result = {**attempt.config, "evidence": outcome.evidence.value}
+    if attempt.failure is not None:
+        return found | {"failure": f"{attempt.failure.stage.value}: {attempt.failure.reason}"}
+    if attempt.measurement is not None:
+        found["time"] = attempt.measurement.time_us / 1000
+        found |= {name: _metric(metric, found) for name, metric in metrics.items()}
+    if attempt.prediction is not None:
+        found["predicted_cost"] = attempt.prediction.cost
+    if tried.verdict is not None:
+        found["verified"] = tried.verdict.ok
+        found |= {} if tried.verdict.ok else {"failure": tried.verdict.reason}
+    return found
+
+
+def _metric(metric: Callable[[Result], Any] | str, result: Result) -> Any:
+    return metric(result) if callable(metric) else float(evaluate(metric, lambda word: result[word]))
+
+
+def _environment(outcome: Outcome, results: Sequence[Result], given: Mapping[str, Any]) -> Result:
+    record = outcome.record
+    assert record is not None
+    best = next(each for each in results if all(each.get(name) == value for name, value in record.config.items()))
+    measured = outcome.evidence is Evidence.MEASURED
+    found = {
+        "device_name": outcome.request.gpu.name,
+        "evidence": outcome.evidence.value,
+        "best_config": best,
+        "operator": outcome.request.operator.name,
+        "verified": record.verdict.checks,
+        "toolkit": record.identity.toolkit,
+        "strategy": given.get("strategy") or outcome.request.method,
+        "seconds": outcome.seconds,
+        "why_stopped": outcome.why_stopped,
+    }
+    if not given.get("quiet"):
+        said = f"{best['time']:.4g} ms" if measured else f"predicted, not measured on {outcome.request.gpu.name}"
+        print(f"best of {len(results)} configs: {spelled(record.config)} ({said})")  # as the original does
+    return found
+
+
+def _why_not(outcome: Outcome) -> str:
+    failures = [each.attempt.failure.reason for each in outcome.tried if each.attempt.failure is not None]
+    wrong = [each.verdict.reason for each in outcome.tried if each.verdict is not None and not each.verdict.ok]
+    return (wrong or failures or ["nothing was tried"])[0]

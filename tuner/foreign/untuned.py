@@ -1,0 +1,158 @@
+"""What a call does not say of its kernel, found out by running it untuned on the CPU: what it writes, what is right."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from tuner import operators
+from tuner.arch import ARCHES
+from tuner.base.result import Failed
+from tuner.errors import UsageError
+from tuner.evaluate.check.job import Job
+from tuner.evaluate.check.on_ptx import compiled
+from tuner.foreign.call import Call
+from tuner.foreign.folder import IMPLEMENTATION, Known, Learnt, write
+from tuner.machines import ptx
+from tuner.spec.argument import Role
+from tuner.spec.instance import Instance
+from tuner.spec.plan import Launch, Plan
+from tuner.spec.problem import Array, Arrays
+from tuner.spec.space import Value
+
+_SPREAD = 1  # blocks around each sampled one that are run for what is right: others' tiles are larger
+_NEIGHBOURS = 3  # values of a parameter that are tried beside the default's
+_DIFFERS = 0.01  # of the results' size: no rounding does that
+_SECONDS = 300.0  # of CPU time for a run
+
+
+def learn(call: Call, fixed: Mapping[str, Value], arch: str = "sm_80") -> Learnt:
+    """All of it. Raises UsageError where the kernel does not compile, or fails."""
+    arrays = [each for each in call.arguments if not each.scalar and not each.constant]
+    assumed = Learnt(dict.fromkeys((each.name for each in arrays), Role.UPDATED), fixed=fixed)
+    with _loaded(call, assumed) as untuned:
+        run = _Runs(untuned, arch)
+        first = run.outputs(untuned, {})
+        written = {name: each for name, each in first.items() if not np.ma.getmaskarray(each).all()}
+        if not written:
+            raise UsageError(f"{call.kernel} wrote to none of its arguments: is problem_size that of its grid?")
+        selecting = {} if _all_answered(call, written) else _selecting(run, untuned, written, fixed)
+    learnt = Learnt(dict.fromkeys(written, Role.UPDATED), fixed={**fixed, **selecting}, spread=_SPREAD)
+    with _loaded(call, learnt) as untuned:  # with what selects the result as it stays
+        run = _Runs(untuned, arch)
+        right = run.outputs(untuned, {})
+        again = run.outputs(untuned, {name: _poison(right[name]) for name in written})
+    roles = {name: Role.OUTPUT if _same(right[name], again[name]) else Role.UPDATED for name in written}
+    roles |= dict.fromkeys(call.answers.keys() - roles.keys(), Role.OUTPUT)
+    known = {name: _known(right[name]) for name in written} | {n: Known(each) for n, each in call.answers.items()}
+    return Learnt(roles, known, learnt.fixed)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of a kernel on the machine for PTX."""
+
+    untuned: Instance
+    arch: str
+
+    def outputs(self, instance: Instance, instead: Arrays) -> dict[str, Array]:
+        """What a config writes, masked elsewhere, with other contents of some arrays. Raises UsageError for faults."""
+        entries = compiled(Job(instance.fields(), arch=self.arch), ARCHES[self.arch])
+        if isinstance(entries, Failed):
+            raise UsageError(f"{instance.config} does not compile: {entries.reason}")
+        arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), "normal")
+        watched = _watching(instance)
+        outputs, done = ptx.run(watched, entries, {**arrays, **instead}, most_seconds=_SECONDS, sampled=True)
+        if done.fault:
+            raise UsageError(f"{instance.config} fails on the machine for PTX: {done.fault}")
+        return outputs
+
+
+def _watching(instance: Instance) -> Instance:
+    """The same with every block of a small launch named, so that what nobody writes is masked."""
+
+    def plan(problem: Any, config: Any) -> Plan:
+        found = instance.implementation.plan(problem, config)
+        return replace(found, launches=tuple(map(_named, found.launches)))
+
+    return replace(instance, implementation=replace(instance.implementation, plan=plan))
+
+
+def _named(launch: Launch) -> Launch:
+    return launch if launch.sample else replace(launch, sample=tuple(range(prod(launch.grid))))
+
+
+@contextmanager
+def _loaded(call: Call, learnt: Learnt) -> Iterator[Instance]:
+    """The default config of a folder that is there for as long as this lasts."""
+    name = f"untuned_{uuid4().hex}"
+    with TemporaryDirectory(prefix="tuner-import-") as place:
+        write(name, Path(place) / name, call, learnt)
+        with operators.folder(Path(place)):
+            operator, implementation = operators.load(name), operators.implementation(name, IMPLEMENTATION)
+            yield Instance.default(operator, implementation, operator.problem(), ARCHES["sm_80"])
+
+
+def _all_answered(call: Call, written: Mapping[str, Array]) -> bool:
+    return written.keys() <= call.answers.keys()
+
+
+def _selecting(
+    run: _Runs, untuned: Instance, written: Mapping[str, Array], fixed: Mapping[str, Value]
+) -> dict[str, Value]:
+    """The parameters of which another value gives another result, with the value that they have untuned."""
+    space = untuned.implementation.space(untuned.problem, ARCHES[run.arch])
+    found = {}
+    for name, values in space.choices.items():
+        own = getattr(untuned.config, name)
+        others = [value for value in values if value != own and name not in fixed]
+        for value in sorted(others, key=lambda each: abs(values.index(each) - values.index(own)))[:_NEIGHBOURS]:
+            config = replace(untuned.config, **{name: value})
+            if space.refusal(config) is None:
+                if _other(run, untuned.having(config), written):
+                    found[name] = own
+                break
+    return found
+
+
+def _other(run: _Runs, instance: Instance, written: Mapping[str, Array]) -> bool:
+    """Whether a config computes something else, where both write; one that fails says nothing."""
+    try:
+        outputs = run.outputs(instance, {})
+    except UsageError:
+        return False
+    return any(_apart(outputs[name], each) > _DIFFERS for name, each in written.items())
+
+
+def _apart(one: Array, other: Array) -> float:
+    both = ~(np.ma.getmaskarray(one) | np.ma.getmaskarray(other))
+    a, b = (np.asarray(each)[both] for each in (one, other))
+    if a.dtype.kind in "iu":
+        return float((a != b).any())
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    size = float(np.linalg.norm(b))
+    return float(np.linalg.norm(a - b)) / size if size else float(np.abs(a).max(initial=0.0))
+
+
+def _poison(output: Array) -> Array:
+    """Contents that show where they are read: NaN, or -1."""
+    return np.full(output.size * output.itemsize, 0xFF, np.uint8).view(output.dtype)
+
+
+def _same(one: Array, other: Array) -> bool:
+    """To the bit, where the first run wrote."""
+    seen = ~np.ma.getmaskarray(one)
+    a, b = (np.ascontiguousarray(np.asarray(each)[seen]).view(np.uint8) for each in (one, other))
+    return bool(np.array_equal(a, b))
+
+
+def _known(output: Array) -> Known:
+    seen = ~np.ma.getmaskarray(output)
+    values = np.asarray(output)
+    return Known(values) if seen.all() else Known(values[seen], np.flatnonzero(seen))

@@ -1,0 +1,192 @@
+"""An operator as JAX's function: traced, batched and differentiated; XLA runs it through `handler`."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, wraps
+from inspect import Parameter, signature
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tuner import operators
+from tuner.dispatcher.calls import request_of
+from tuner.errors import InputError
+from tuner.jax import handler, shapes
+from tuner.spec.backward import smooth_outputs, smooth_parameters
+from tuner.spec.operator import Operator, Request
+
+Outputs = tuple[jax.Array, ...]
+
+
+def function(operator: Operator[Any]) -> Callable[..., Any]:
+    """The operator's call on JAX's arrays, traced or not. Raises InputError for arrays or options that do not fit."""
+
+    @wraps(operator.call)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = signature(operator.call).bind(*args, **kwargs).arguments
+        arrays = {name: jnp.asarray(value) for name, value in bound.items() if _is_array(value)}
+        options = {name: value for name, value in bound.items() if name not in arrays}
+        try:
+            spelled = json.dumps(options, sort_keys=True)
+        except TypeError as error:
+            raise InputError(f"{operator.name}: {error}: pass plain values beside the arrays") from error
+        found = _call(operator.name, tuple(arrays), spelled)(*arrays.values())
+        return found if len(found) > 1 else found[0]
+
+    return call
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (jax.Array, np.ndarray))  # tracers are jax.Arrays
+
+
+@cache
+def _call(operator: str, names: tuple[str, ...], options: str) -> Callable[..., Outputs]:
+    return Call(operators.load(operator), names, json.loads(options)).differentiable()
+
+
+class Call:
+    """An operator with its options, as a function of arrays, named as the operator's call names them."""
+
+    def __init__(self, operator: Operator[Any], names: tuple[str, ...], options: Mapping[str, Any]) -> None:
+        self.operator, self.names, self.options = operator, names, options
+        self.run = jax.custom_batching.custom_vmap(self._run)
+        self.run.def_vmap(self._batched)
+        handler.register()
+
+    def differentiable(self) -> Callable[..., Outputs]:
+        made: Any = jax.custom_vjp(self.run)
+        gradients = Gradients(self)
+        made.defvjp(gradients.keep, gradients.compute, symbolic_zeros=True)
+        return cast(Callable[..., Outputs], made)
+
+    def request(self, arrays: Sequence[Any]) -> Request:
+        request = request_of(self.operator, (), {**dict(zip(self.names, arrays, strict=True)), **self.options})
+        for each in self.operator.updated:
+            if each.name in request.arrays:
+                raise InputError(
+                    f"{self.operator.name} would update {each.name} in place, and JAX's arrays never change"
+                )
+        return request
+
+    def _run(self, *arrays: Any) -> Outputs:
+        found = shapes.outputs(self.operator, self.request(arrays))
+        call = json.dumps([self.operator.name, self.names, dict(self.options)])
+        run = jax.ffi.ffi_call(handler.TARGET, found)
+        return tuple(run(*arrays, **{handler.ATTRIBUTE: call}))
+
+    # ---- jax.vmap ----
+
+    def _batched(self, size: int, mapped: Sequence[bool], *arrays: Any) -> tuple[Outputs, tuple[bool, ...]]:
+        """One call of a larger batch where every array that is mapped, and every output, has a batch; else many."""
+        one = [each[0] if is_mapped else each for each, is_mapped in zip(arrays, mapped, strict=True)]
+        folded = self._folded(size, mapped, arrays, one)
+        if folded is None:
+            found = jax.lax.map(lambda each: self.run(*_merged(arrays, mapped, each)), _taken(arrays, mapped))
+        else:
+            request = self.request(one)
+            places = [shapes.batch_axis(each, request) or 0 for each in self.operator.outputs]
+            found = tuple(_unfold(each, size, axis) for each, axis in zip(self.run(*folded), places, strict=True))
+        return found, (True,) * len(found)
+
+    def _folded(self, size: int, mapped: Sequence[bool], arrays: Sequence[Any], one: Sequence[Any]) -> list[Any] | None:
+        """The arrays of the one call; None where there is none."""
+        request = self.request(one)
+        if any(shapes.batch_axis(each, request) is None for each in self.operator.outputs):
+            return None
+        dims = {
+            id(array): shapes.batch_axis(self.operator.argument(name), request)
+            for name, array in request.arrays.items()
+        }
+        found = []
+        for array, single, is_mapped in zip(arrays, one, mapped, strict=True):
+            axis = dims.get(id(single))
+            if axis is None:
+                if is_mapped:
+                    return None
+                found.append(array)
+            else:
+                found.append(_fold(array if is_mapped else jnp.broadcast_to(array, (size, *array.shape)), axis))
+        try:
+            shapes.outputs(self.operator, self.request(found))
+        except InputError:  # a batch is of one where sequences are packed
+            return None
+        return found
+
+
+def _fold(array: Any, axis: int) -> Any:
+    moved = jnp.moveaxis(array, 0, axis)
+    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+
+
+def _unfold(array: Any, size: int, axis: int) -> Any:
+    shape = array.shape
+    return jnp.moveaxis(array.reshape(*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :]), axis, 0)
+
+
+def _taken(arrays: Sequence[Any], mapped: Sequence[bool]) -> list[Any]:
+    return [each for each, is_mapped in zip(arrays, mapped, strict=True) if is_mapped]
+
+
+def _merged(arrays: Sequence[Any], mapped: Sequence[bool], taken: Sequence[Any]) -> list[Any]:
+    rest = iter(taken)
+    return [next(rest) if is_mapped else each for each, is_mapped in zip(arrays, mapped, strict=True)]
+
+
+class Gradients:
+    """What `jax.custom_vjp` asks of a call: which values its backward pass needs, and that pass."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.operator, self.names = call, call.operator, call.names
+
+    def keep(self, *primals: Any) -> tuple[Outputs, tuple[Any, Any]]:
+        self._refuse([name for name, each in zip(self.names, primals, strict=True) if each.perturbed])
+        arrays = [each.value for each in primals]
+        found = self.call.run(*arrays)
+        return found, (arrays, found)
+
+    def compute(self, kept: tuple[Any, Any], upstream: Sequence[Any]) -> tuple[Any, ...]:
+        arrays, results = kept
+        gradient, backward = self.operator.gradient, self._backward
+        assert gradient is not None and backward is not None, "keep() has refused"
+        taken = signature(backward.call).parameters
+        outputs = [each.name for each in self.operator.outputs]
+        given = {**dict(zip(self.names, arrays, strict=True)), **dict(zip(outputs, results, strict=True))}
+        given = {name: each for name, each in given.items() if name in taken}
+        for name, cotangent in zip(outputs, upstream, strict=True):
+            if name in smooth_outputs(self.operator, gradient):
+                given |= _gradient_of(cotangent, taken[gradient.of_output(name)])
+        options = {name: value for name, value in self.call.options.items() if name in taken}
+        call = Call(backward, tuple(given), options)
+        found = dict(zip((each.name for each in backward.outputs), call.run(*given.values()), strict=True))
+        smooth = smooth_parameters(self.operator, gradient)
+        return tuple(
+            found[gradient.of_parameter(name)].reshape(array.shape).astype(array.dtype) if name in smooth else None
+            for name, array in zip(self.names, arrays, strict=True)
+        )
+
+    @cached_property
+    def _backward(self) -> Operator[Any] | None:
+        return operators.backward(self.operator)
+
+    def _refuse(self, perturbed: Sequence[str]) -> None:
+        gradient, name = self.operator.gradient, self.operator.name
+        if gradient is None or self._backward is None:
+            raise InputError(f"{name} has no gradient: call it outside of jax.grad, or on jax.lax.stop_gradient(…)")
+        refused = {
+            each: why for each, why in gradient.refused.items() if each in self.names or self.call.options.get(each)
+        }
+        refused |= {each: gradient.none[each] for each in perturbed if each in gradient.none}
+        for each, why in refused.items():
+            raise InputError(f"{name} has no gradient with {each} ({why}): call it outside of jax.grad")
+
+
+def _gradient_of(cotangent: Any, parameter: Parameter) -> dict[str, Any]:
+    """By the backward call's name: nothing where the loss does not use an output, and the call can do without."""
+    if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
+        return {parameter.name: cotangent} if cotangent.size else {}
+    if parameter.default is Parameter.empty:
+        return {parameter.name: jnp.zeros(cotangent.shape, cotangent.dtype)}
+    return {}

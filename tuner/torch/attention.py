@@ -1,0 +1,227 @@
+"""Attention by the signature of torch's scaled_dot_product_attention, and that function itself within a context.
+
+    from tuner.torch import scaled_dot_product_attention  # in place of torch.nn.functional
+
+    with tuner.torch.sdpa():  # code that calls torch's, as torch.nn.MultiheadAttention does
+        y = model(x)
+
+What is not served torch computes, with one warning for each reason.
+"""
+
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tuner.errors import UsageError
+from tuner.torch.flash import flash_attn_func, flash_attn_varlen_func
+
+_THEIRS = torch.nn.functional.scaled_dot_product_attention
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class FallbackWarning(UserWarning):
+    """torch computes what was asked for here: the text says why."""
+
+
+class _UnservedError(UsageError):
+    """What torch's own function computes, or has an error for."""
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(scale · query keyᵀ) value with the arguments and results of torch's function. Returns [..., H, T, DV].
+
+    query: [..., H, T, D]; key: [..., H, S, D]; value: [..., H, S, DV]; with enable_gqa the last two have HK heads, of
+    which each serves H / HK; fp16, bf16 or fp32, or nested tensors in the jagged layout. is_causal is aligned at the
+    first query and key, as torch has it: query i sees keys 0 … i. (`flash_attn_func` aligns it at the last ones.)
+
+    attn_mask: booleans, or numbers that are 0 and -inf, that say for each key of a sequence whether it is there, the
+    same for all heads and queries, as [B, 1, 1, S]: keys that are not are left out; or the causal mask. Inside of
+    torch.autocast the tensors are cast as torch casts them. Gradients flow to query, key and value.
+
+    Other masks, dropout, and shapes and dtypes that are not served, are computed by torch, which a FallbackWarning
+    tells, once for each reason. What torch refuses it refuses here too.
+    """
+    q, k, v = _autocast(query, key, value)
+    try:
+        if dropout_p:
+            raise _UnservedError("dropout_p is not served")
+        if query.is_nested:
+            return _jagged(q, k, v, attn_mask, {"softmax_scale": scale, "causal": is_causal}, enable_gqa=enable_gqa)
+        return _dense(q, k, v, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    except UsageError as error:
+        _warn(str(error))
+    return _THEIRS(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+@contextmanager
+def sdpa() -> Iterator[None]:
+    """Within it torch.nn.functional.scaled_dot_product_attention is the one above, for this thread.
+
+    Modules that call it need no change, those of torch.nn among them. Other threads, and this one afterwards, whatever
+    was raised in between, get torch's.
+    """
+    _inside.depth = getattr(_inside, "depth", 0) + 1
+    with _LOCK:
+        _before.append(torch.nn.functional.scaled_dot_product_attention)
+        torch.nn.functional.scaled_dot_product_attention = _asks
+    try:
+        with _Calls():
+            yield
+    finally:
+        _inside.depth -= 1
+        with _LOCK:
+            if len(_before) == 1:
+                torch.nn.functional.scaled_dot_product_attention = _before[0]
+            _before.pop()
+
+
+_inside = threading.local()
+_before: list[Any] = []  # for each context that is open, of any thread, what stood there; first what is put back
+_LOCK = threading.Lock()
+
+
+@wraps(_THEIRS)
+def _asks(*args: Any, **kwargs: Any) -> Any:
+    """torch's functions call this one where they stand in a mode's way, which they switch off."""
+    return (scaled_dot_product_attention if getattr(_inside, "depth", 0) else _THEIRS)(*args, **kwargs)
+
+
+class _Calls(TorchFunctionMode):  # type: ignore[misc, unused-ignore]  # torch may be absent
+    """For whom the function was imported by name; and without a mode torch's modules have ways around it in eval()."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        ours = scaled_dot_product_attention if func is _THEIRS else func
+        return ours(*args, **(kwargs or {}))
+
+
+@cache
+def _warn(reason: str) -> None:
+    warnings.warn(f"scaled_dot_product_attention: torch computes it: {reason}", FallbackWarning, stacklevel=4)
+
+
+def _autocast(*given: Any) -> Any:
+    device = given[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return given
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(each.to(dtype) if each.is_floating_point() and each.dtype != torch.float64 else each for each in given)
+
+
+def _dense(
+    query: Any, key: Any, value: Any, attn_mask: Any, *, is_causal: bool, scale: float | None, enable_gqa: bool
+) -> Any:
+    lead = query.shape[:-3]
+    q, k, v = _rows(query, key, value, enable_gqa=enable_gqa)
+    there = None
+    if attn_mask is not None:
+        if is_causal:
+            raise _UnservedError("attn_mask beside is_causal is not served")
+        there, is_causal = _read(attn_mask, (*query.shape[:-1], key.shape[-2]))
+    options: dict[str, Any] = {"softmax_scale": scale}
+    if there is not None:
+        o = _padded(q, k, v, there.expand(*lead, -1, -1).reshape(q.shape[0], -1), options)
+    elif is_causal:
+        o = _causal(q, k, v, options)
+    else:
+        o = flash_attn_func(q, k, v, **options)
+    o = o.transpose(1, 2)
+    return o.reshape(*query.shape[:-1], o.shape[-1]) if len(lead) != 1 else o
+
+
+def _rows(query: Any, key: Any, value: Any, *, enable_gqa: bool) -> tuple[Any, ...]:
+    """The three as [B, T, H, D], [B, S, HK, D] and [B, S, HK, DV]."""
+    given = query, key, value
+    if any(each.ndim < 3 for each in given) or len({each.shape[:-3] for each in given}) > 1:
+        raise _UnservedError("tensors of two dims, and batches that are not the same, are not served")
+    if len({each.dtype for each in given}) > 1 or query.dtype not in _DTYPES:
+        raise _UnservedError(f"{query.dtype}, {key.dtype} and {value.dtype} are not served")
+    heads, kv_heads = query.shape[-3], key.shape[-3]
+    if (heads != kv_heads and not enable_gqa) or value.shape[-3] != kv_heads or heads % kv_heads:
+        raise _UnservedError(f"{heads} heads of query, {kv_heads} of key and {value.shape[-3]} of value are not served")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise _UnservedError("sizes of query, key and value that do not fit are not served")
+    return tuple(each.reshape(-1, *each.shape[-3:]).transpose(1, 2) for each in given)
+
+
+def _causal(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Any:
+    """Aligned at the first query and key: of more keys none behind the last query is seen, and of more queries those
+    behind the last key see all."""
+    queries, keys = q.shape[1], k.shape[1]
+    square = flash_attn_func(q[:, :keys], k[:, :queries], v[:, :queries], causal=True, **options)
+    if queries <= keys:
+        return square
+    return torch.cat([square, flash_attn_func(q[:, keys:], k, v, **options)], dim=1)
+
+
+def _padded(q: Any, k: Any, v: Any, there: Any, options: Mapping[str, Any]) -> Any:
+    """`there`, bool [B, S], says which keys are."""
+    batch, queries = q.shape[:2]
+    of_queries = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * queries
+    of_keys = torch.nn.functional.pad(there.sum(1).cumsum(0, dtype=torch.int32), (1, 0))
+    rows = q.flatten(0, 1), k[there], v[there]
+    o = flash_attn_varlen_func(*rows, of_queries, of_keys, queries, k.shape[1], **options)
+    return o.unflatten(0, (batch, queries))
+
+
+def _read(attn_mask: Any, shape: tuple[int, ...]) -> tuple[Any, bool]:
+    """(bool [..., 1 or H, S] of the keys that are there, or None, and whether the mask is the causal one)."""
+    if attn_mask.requires_grad:
+        raise _UnservedError("attn_mask with a gradient is not served")
+    visible = attn_mask
+    if attn_mask.dtype != torch.bool:
+        visible = attn_mask == 0
+        if not bool((visible | (attn_mask == -torch.inf)).all()):
+            raise _UnservedError("attn_mask with numbers but 0 and -inf is not served")
+    if visible.ndim < 2 or not _broadcasts(visible.shape, shape):
+        raise _UnservedError(f"attn_mask {[*attn_mask.shape]} is not served")
+    visible = visible.reshape(*[1] * (len(shape) - visible.ndim), *visible.shape)
+    if visible.shape[-1] == shape[-1] and bool((visible == visible[..., :1, :1, :]).all()):
+        return visible[..., 0, 0, :].unsqueeze(-2).expand(*visible.shape[:-3], 1, shape[-1]), False
+    causal = torch.ones(shape[-2:], dtype=torch.bool, device=visible.device).tril()
+    if visible.shape[-2:] == causal.shape and bool((visible == causal).all()):
+        return None, True
+    raise _UnservedError("attn_mask other than keys that are not there, and the causal one, is not served")
+
+
+def _broadcasts(mask: Any, shape: tuple[int, ...]) -> bool:
+    fits = (size in (1, other) for size, other in zip(reversed(mask), reversed(shape), strict=False))
+    return len(mask) <= len(shape) and all(fits)
+
+
+def _jagged(query: Any, key: Any, value: Any, attn_mask: Any, options: Mapping[str, Any], *, enable_gqa: bool) -> Any:
+    """Of sequences of different lengths, [B, H, T, D] with a T for each."""
+    given = query, key, value
+    if attn_mask is not None or any(not each.is_nested or each.layout != torch.jagged for each in given):
+        raise _UnservedError(
+            "nested tensors with attn_mask, in another layout than jagged, or beside dense ones, are not served"
+        )
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise _UnservedError(f"{query.shape[1]} heads of query and {key.shape[1]} of key are not served")
+    rows = tuple(each.transpose(1, 2) for each in given)
+    q_bounds, k_bounds = rows[0].offsets(), rows[1].offsets()
+    if any(each.lengths() is not None for each in rows):
+        raise _UnservedError("nested tensors with gaps are not served")
+    if options["causal"] and q_bounds is not k_bounds and not torch.equal(q_bounds, k_bounds):
+        raise _UnservedError("is_causal of nested tensors with more keys than queries, or fewer, is not served")
+    queries, keys = (int(each.diff().max()) for each in (q_bounds, k_bounds))
+    q, k, v = (each.values() for each in rows)
+    o = flash_attn_varlen_func(q, k, v, q_bounds.int(), k_bounds.int(), queries, keys, **options)
+    return torch.nested.nested_tensor_from_jagged(o, offsets=q_bounds).transpose(1, 2)

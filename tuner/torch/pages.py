@@ -1,0 +1,72 @@
+"""Caches in pages as kernels address them: pages of any size, tables of any integers, lengths that have room."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tuner.errors import InputError
+
+
+def int32(x: Any) -> Any:
+    """Lengths, bounds or a table of int64 as the kernels read them."""
+    return x.to(torch.int32) if isinstance(x, torch.Tensor) and x.dtype == torch.int64 else x
+
+
+def in_powers_of_two(function: str, block_table: Any, **caches: Any) -> tuple[Any, ...]:
+    """The table and the caches [pages, page_size, …], where a page is a power of two: others become several pages.
+
+    A page of 48 rows is three of 16 that lie behind each other, and no row moves. Raises InputError where pages of the
+    caches lie so that the same parts are not at the same places.
+    """
+    first = next(iter(caches.values()))
+    size = first.shape[1]
+    part = size & -size
+    if part == size:
+        return (int32(block_table), *caches.values())
+    parts, pages = size // part, first.shape[0]
+    steps = {name: _parts_apart(each, part, parts) for name, each in caches.items()}
+    if 0 in steps.values() or len(set(steps.values())) > 1:
+        raise InputError(
+            f"{function}: pages of {size} rows are cut into {part} rows, which {_strides(caches)} do not allow: give "
+            f"caches whose pages lie a multiple of {part} rows apart, both alike"
+        )
+    step = steps[next(iter(steps))]
+    within = torch.arange(parts, dtype=torch.int32, device=block_table.device)
+    table = (int32(block_table)[..., None] * step + within).flatten(1)
+    count = (pages - 1) * step + parts if pages else 0
+    return (table, *(_cut(each, part, count) for each in caches.values()))
+
+
+def _parts_apart(cache: Any, part: int, parts: int) -> Any:
+    """How many parts of a page, as rows lie, from one page to the next; 0 where that is no whole number."""
+    if cache.shape[0] < 2:
+        return parts
+    of_page, of_part = cache.stride(0), part * cache.stride(1)
+    return 0 if of_page % of_part else of_page // of_part
+
+
+def _cut(cache: Any, part: int, count: int) -> Any:
+    shape, (_, row, *rest) = (count, part, *cache.shape[2:]), cache.stride()
+    return cache.as_strided(shape, (part * row, row, *rest))  # from where the cache begins
+
+
+def _strides(caches: Mapping[str, Any]) -> str:
+    return " and ".join(f"the strides {[*each.stride()]} of {name}" for name, each in caches.items())
+
+
+def with_room(function: str, name: str, lengths: Any, room: int, added: int = 0) -> Any:
+    """The lengths. Raises InputError where one of them, with `added` positions more, has no room in the cache.
+
+    On a GPU the device is not waited for: it stops with that message by itself.
+    """
+    more = f" and {added} new positions" * bool(added)
+    message = f"{function}: {name}{more} go beyond the cache, which has room for {room} positions of a sequence"
+    if lengths.device.type == "meta":
+        return lengths
+    if lengths.device.type == "cpu" and type(lengths) is torch.Tensor and not torch.compiler.is_compiling():
+        if lengths.numel() and int(lengths.max()) + added > room:
+            raise InputError(f"{message}: {name} has {int(lengths.max())}")
+    else:
+        torch._assert_async((lengths <= room - added).all(), message)
+    return lengths

@@ -1,0 +1,123 @@
+"""What torch's tools ask of an operator: batches of vmap, FLOPs, and shards of a DTensor."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from tuner.spec.operator import Operator
+from tuner.torch import meta
+
+
+def batches(operator: Operator[Any], op: Any) -> Callable[..., Any]:
+    """The rule of vmap: a batch of calls is one call of a larger batch, or one after the other where it has none."""
+    names = tuple(signature(operator.call).parameters)
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **named: Any) -> tuple[Any, Any]:
+        rows = [_rows(arg, at, info.batch_size) for arg, at in zip(args, in_dims, strict=True)]
+        given = {name: arg for name, arg in zip(names, args, strict=False) if isinstance(arg, torch.Tensor)}
+        dims = [operator.argument(name).dims for name in given] + [each.dims for each in operator.outputs]
+        if any(isinstance(each, torch.Tensor) for each in named.values()) or any(
+            each[:1] != ("batch",) for each in dims
+        ):
+            calls = [op(*(row[i] if _is(row) else row for row in rows), **named) for i in range(info.batch_size)]
+            single = isinstance(calls[0], torch.Tensor)
+            found = torch.stack(calls) if single else tuple(map(torch.stack, zip(*calls, strict=True)))
+        else:
+            whole = op(*(row.flatten(0, 1) if _is(row) else row for row in rows), **named)
+            single = isinstance(whole, torch.Tensor)
+            parts = [each.unflatten(0, (info.batch_size, -1)) for each in ((whole,) if single else whole)]
+            found = parts[0] if single else tuple(parts)
+        return found, 0 if single else (0,) * len(found)
+
+    return rule
+
+
+def _rows(arg: Any, at: int | None, size: int) -> Any:
+    """A tensor with the batch of calls in front, in memory of its own where all of them share it."""
+    if not _is(arg):
+        return arg
+    return arg.expand(size, *arg.shape) if at is None else arg.movedim(at, 0)
+
+
+def _is(arg: Any) -> bool:
+    return isinstance(arg, torch.Tensor)
+
+
+def count_flops(operator: Operator[Any], packet: Any) -> None:
+    """torch's FlopCounterMode counts what the operator's `cost` says: of a causal mask what queries see, no more."""
+
+    def formula(*args: Any, out_val: Any = None, **named: Any) -> int:
+        del out_val
+        made = meta.outlined(operator, operator.call(*args, **named))
+        return 0 if made.hollow else int(operator.cost(made.problem).flops)
+
+    register_flop_formula(packet, get_raw=True)(formula)
+
+
+def shards(operator: Operator[Any], op: Any) -> None:
+    """DTensors may be sharded over sequences of a batch, and over heads, each of whose kinds the devices divide evenly.
+
+    Others are brought together first. Which dims are heads, their names say.
+    """
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+    from torch.distributed.tensor.experimental import register_sharding
+
+    names = tuple(signature(operator.call).parameters)
+
+    def strategies(*specs: Any, **named: Any) -> list[Any]:
+        request = operator.call(*specs, **named)
+        given = {name: spec for name, spec in zip(names, specs, strict=False) if name in request.arrays}
+        inputs = [_axes(operator, request, name) if name in given else None for name in names[: len(specs)]]
+        outputs = [_axes(operator, request, each.name) for each in operator.outputs]
+        empty = _empty(operator, specs, named)
+        devices = next(iter(given.values())).mesh.size()
+        found = [([Replicate()] * len(outputs), [None if each is None else Replicate() for each in inputs])]
+        for wanted, evenly in ((_is_batch, 1), (_is_heads, devices)):
+            at = [
+                None if each is None else next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in inputs
+            ]
+            out: list[Any] = [next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in outputs]
+            out = [None if each.name in empty else i for i, each in zip(out, operator.outputs, strict=True)]
+            sizes = [spec.shape[i] for spec, i in zip(specs, at, strict=True) if i is not None and i >= 0]
+            whole = wanted is _is_batch and -1 in at  # an argument that tells of the batch as a whole
+            if -1 in out or whole or not sizes or any(size % evenly for size in sizes):
+                continue
+            placed = [None if i is None else Shard(i) if i >= 0 else Replicate() for i in at]
+            found.append(([Replicate() if i is None else Shard(i) for i in out], placed))
+        return found
+
+    register_sharding(op)(strategies)
+    # What is remembered of one call serves others of equal shapes only where their options, as the layout, are equal.
+    options = [each.name for each in op._schema.arguments if each.kwarg_only]
+    remembered = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+    remembered[op] = RuntimeSchemaInfo(0, options or None, needs_pytree=True)
+
+
+def _empty(operator: Operator[Any], specs: tuple[Any, ...], named: dict[str, Any]) -> frozenset[str]:
+    """Outputs that were not asked for: they have no elements, and stand in the way of no shard."""
+    metas = [
+        torch.empty(each.shape, dtype=each.tensor_meta.dtype, device="meta") if hasattr(each, "tensor_meta") else each
+        for each in specs
+    ]
+    made = meta.outlined(operator, operator.call(*metas, **named))
+    return frozenset(each.name for each in operator.outputs if not made.hollow and 0 in made.shape(each))
+
+
+def _axes(operator: Operator[Any], request: Any, name: str) -> tuple[str, ...]:
+    """The dims of a tensor in the order in which this call has them."""
+    dims = operator.argument(name).dims
+    order = request.axes.get(name, tuple(range(len(dims))))
+    placed: dict[int, str] = dict(zip(order, dims, strict=True))
+    return tuple(placed[i] for i in range(len(dims)))
+
+
+def _is_batch(dim: str) -> bool:
+    return dim == "batch"
+
+
+def _is_heads(dim: str) -> bool:
+    return dim.endswith("heads")

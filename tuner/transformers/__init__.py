@@ -1,0 +1,13 @@
+"""Models of Hugging Face transformers on these kernels: `attn_implementation="kerntune_flash"`.
+
+    import tuner.transformers
+    tuner.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="kerntune_flash")
+
+Training and generation, padded on either side, packed, with dynamic and static caches, and continuous batching. What a
+model asks for and is not served raises an error that names it, before anything is computed.
+"""
+
+from tuner.transformers.registered import NAME, register
+
+__all__ = ["NAME", "register"]

@@ -1,0 +1,36 @@
+"""What is told to transformers, through what it has for that."""
+
+from typing import Any
+
+from transformers import AttentionInterface, AttentionMaskInterface, GptOssPreTrainedModel
+from transformers.integrations import hub_kernels
+
+import tuner.torch
+from tuner.transformers.attention import attend
+from tuner.transformers.masks import sequences
+
+NAME = "kerntune_flash"  # with "flash" in it transformers keeps the padding of static caches, and batches continuously
+
+
+def register() -> str:
+    """Makes `attn_implementation="kerntune_flash"` known, and returns this name. A second call changes nothing."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sequences)
+    _name_a_kernel()
+    listed = GptOssPreTrainedModel._compatible_flash_implementations  # for others its sinks would be taken away
+    if NAME not in listed:
+        listed.append(NAME)
+    return NAME
+
+
+def _name_a_kernel() -> None:
+    """transformers looks a name with "flash" in it up among kernels, by a function that knows names of a hub only."""
+    loads = hub_kernels.load_and_register_attn_kernel
+    if getattr(loads, "knows", None) == NAME:
+        return
+
+    def load(attn_implementation: str, *args: Any, **named: Any) -> Any:
+        return tuner.torch if attn_implementation == NAME else loads(attn_implementation, *args, **named)
+
+    load.knows = NAME  # type: ignore[attr-defined]
+    hub_kernels.load_and_register_attn_kernel = load
