@@ -92,12 +92,12 @@ def ship(found: Sequence[TuningRecord], folder: Path) -> str:
     with Store.open(":memory:") as store:
         if path.exists():
             store.import_jsonl(path)
-        before = len(store.history())
+        before = len(store.all_records())
         slower = [each for each in found if _is_behind(each, store)]
         for each in found:
             if each not in slower:
                 store.promote(each)
-        new, total = len(store.history()) - before, store.export_jsonl(path, gpu=gpu)
+        new, total = len(store.all_records()) - before, store.export_jsonl(path, gpu=gpu)
     told = [f"{path}: {counted(total, 'record', 'records')}, {new} new"]
     if slower:
         told.append(f"{len(slower)} of the run slower than what ships, which stays")

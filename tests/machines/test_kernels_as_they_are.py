@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from tests.evaluate.measure.test_gpu_device import POLICY, Runtime, runtime
 from tests.support.claims import compiled
@@ -16,6 +17,7 @@ from tests.support.own_operators import own_operator
 from tuner import operators
 from tuner.arch import gpu
 from tuner.base.result import Failed
+from tuner.cli.app import build
 from tuner.compiler import nvrtc
 from tuner.compiler.render import headers, render
 from tuner.compiler.source import Source
@@ -218,3 +220,9 @@ def test_a_device_that_measures_fills_symbols_and_finds_instances(runtime: Runti
         done = Stand(Physical().open()).do(Task(Code(found.fields(), cubin.image, cubin.symbols), POLICY))
         assert done.fell is None, done.fell
         assert done.verdict.ok and "the timed problem" in done.verdict.checks
+
+
+def test_a_launcher_in_cpp_is_refused_where_symbols_would_stay_empty(tmp_path: Path) -> None:
+    done = CliRunner().invoke(build(), ["render", "blur", "--gpu", "sm_80", "--standalone", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "c_weights is a __constant__ symbol, which a C++ launcher does not fill" in done.stderr

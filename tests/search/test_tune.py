@@ -74,8 +74,8 @@ def test_a_search_that_ends_where_an_earlier_one_did_adds_no_record(store: Store
     assert first.record is not None
     store.promote(replace(first.record, created="2026-11-21T10:00:00+00:00"))  # as if it were of another second
     again = study.search(request(), store, Recorded())
-    assert len(store.history(OPERATOR.name)) == 2
-    assert again.record in store.history(OPERATOR.name)
+    assert len(store.all_records(OPERATOR.name)) == 2
+    assert again.record in store.all_records(OPERATOR.name)
 
 
 def test_a_source_that_changes_before_its_verdict_ends_the_search_without_a_record(store: Store) -> None:

@@ -83,7 +83,7 @@ def test_attempts_round_trip_through_the_database(store: Store, given_attempts: 
 def test_records_round_trip_through_the_database(store: Store, record: TuningRecord) -> None:
     store.promote(record)
     key = record.identity
-    assert record in store.history(key.operator, key.problem, key.gpu)
+    assert record in store.all_records(key.operator, key.problem, key.gpu)
 
 
 @few

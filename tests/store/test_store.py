@@ -108,7 +108,7 @@ def test_the_newest_record_is_current_and_the_older_ones_are_kept(store: Store) 
     store.promote(newer)
     store.promote(older)
     assert store.record("scan", newer.identity.problem, "H200") == newer
-    assert store.history("scan") == [newer, older]
+    assert store.all_records("scan") == [newer, older]
 
 
 def test_of_two_records_of_one_second_the_later_promoted_is_current(store: Store) -> None:
@@ -136,7 +136,7 @@ def test_each_problem_and_gpu_has_its_own_current_record(store: Store) -> None:
 
 def test_promoting_a_record_twice_stores_it_once(store: Store) -> None:
     assert store.promote(record()) == store.promote(record())
-    assert len(store.history()) == 1
+    assert len(store.all_records()) == 1
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_promoting_a_record_twice_stores_it_once(store: Store) -> None:
 def test_a_record_without_its_evidence_is_refused(store: Store, change: dict[str, object], reason: str) -> None:
     with pytest.raises(StoreError, match=reason):
         store.promote(replace(record(), **change))  # type: ignore[arg-type]
-    assert store.history() == []
+    assert store.all_records() == []
 
 
 def test_final_races_come_back_in_the_order_in_which_they_were_run(store: Store) -> None:
@@ -231,4 +231,4 @@ def test_an_import_with_one_wrong_line_stores_nothing(store: Store, tmp_path: Pa
     with Store.open(":memory:") as other:
         with pytest.raises(StoreError, match="line 2: not a tuning record"):
             other.import_jsonl(path)
-        assert other.history() == []
+        assert other.all_records() == []

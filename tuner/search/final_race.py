@@ -151,7 +151,7 @@ def _previous(outcome: Outcome, store: Store) -> tuple[str, str]:
     """The measured record before this search's own."""
     assert outcome.record is not None, "a search that found something right has a record"
     key = outcome.record.identity
-    for record in store.history(key.operator, key.problem, key.gpu):
+    for record in store.all_records(key.operator, key.problem, key.gpu):
         if record.evidence is Evidence.MEASURED and record != outcome.record:
             return record.identity.implementation, encode(record.config)
     return "", ""

@@ -135,7 +135,7 @@ def judge(
 def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> TuningRecord:
     """The record as it is stored: a search that ends where an earlier one did adds none."""
     key = record.identity
-    stored = store.history(key.operator, key.problem, key.gpu)
+    stored = store.all_records(key.operator, key.problem, key.gpu)
     newest = next((each for each in stored if each.evidence is record.evidence), None)
     if newest is not None and replace(newest, created=record.created) == record:
         return replace(record, created=newest.created)  # its config is in the order of its fields, not sorted

@@ -143,7 +143,7 @@ def _attend_batch(
     if "s_aux" in scores:
         scores["s_aux"] = scores["s_aux"].view(kv_heads, 1, -1).expand(of_heads[1:]).flatten()
     o, lse = _attend(_beside_heads(wide, kv_heads), k_cache, v_cache, lengths, block_table, 0, scores)
-    o = o.view(*of_heads, -1).transpose(1, 2).reshape(wide.shape)
+    o = o.view(*of_heads, o.shape[-1]).transpose(1, 2).reshape(wide.shape)
     return o[..., :D], lse.view(of_heads).transpose(2, 3).reshape(batch, heads, queries)
 
 

@@ -28,7 +28,10 @@ def batches(operator: Operator[Any], op: Any) -> Callable[..., Any]:
         else:
             whole = op(*(row.flatten(0, 1) if _is(row) else row for row in rows), **named)
             single = isinstance(whole, torch.Tensor)
-            parts = [each.unflatten(0, (info.batch_size, -1)) for each in ((whole,) if single else whole)]
+            parts = [
+                each.unflatten(0, (info.batch_size, each.shape[0] // info.batch_size))
+                for each in ((whole,) if single else whole)
+            ]
             found = parts[0] if single else tuple(parts)
         return found, 0 if single else (0,) * len(found)
 

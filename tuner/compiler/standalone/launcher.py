@@ -32,7 +32,12 @@ class Standalone:
     about: tuple[str, ...]  # lines for people: what it computes, and where the config is from
 
     def __post_init__(self) -> None:
-        """Raises UsageError where one name would be two things in C++."""
+        """Raises UsageError where one name would be two things in C++, and for what a launcher does not fill."""
+        for each in self.operator.constants:
+            raise UsageError(
+                f"{self.operator.name}: {each.name} is a __constant__ symbol, which a C++ launcher does not fill: "
+                "pass it as an argument of the kernel, or call it through tuner.dispatcher"
+            )
         sizes, strides = self._sizes, [name for each in self._tensors for name in _strides(each)]
         members = [*sizes, *strides, *(each.name for each in (*self._tensors, *self._given))]
         inside = [*sizes, *(each.name for each in (*self._spaces, *self._maps)), *OWN_NAMES]

@@ -163,13 +163,13 @@ class Store:
 
     def record(self, operator: str, problem: str, gpu: str) -> TuningRecord | None:
         """The current record: the newest measured one, or where nothing was measured the newest predicted one."""
-        return next(iter(self.history(operator, problem, gpu)), None)
+        return next(iter(self.all_records(operator, problem, gpu)), None)
 
     def records(self, operator: str | None = None, *, gpu: str | None = None) -> list[TuningRecord]:
         """The current record of each operator, problem and GPU; a name left out stands for all."""
-        return lines.current(self.history(operator, gpu=gpu))
+        return lines.current(self.all_records(operator, gpu=gpu))
 
-    def history(
+    def all_records(
         self, operator: str | None = None, problem: str | None = None, gpu: str | None = None
     ) -> list[TuningRecord]:
         """Every record, those that stand before others of the same problem first."""
