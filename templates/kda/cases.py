@@ -28,7 +28,9 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     tokens = (problem.batch, problem.seq_len)
     q, k = (_vectors(problem, rng, correlation) for correlation in (0.0, _CORRELATION.get(kind, 0.0)))
     v = normal(rng, (*tokens, problem.value_heads, problem.value_dim), problem.dtype.numpy)
-    beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind in ("beta_one", "near_keys"))
+    beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind == "beta_one")
+    if kind == "near_keys":  # near 1 also where it is doubled: with 2, what is near is mirrored, and all errors stay
+        beta = 0.1 * beta + 4.0 * (not problem.allow_neg_eigval)
     states = (problem.value_heads, problem.state_rows, problem.state_columns)
     state, pool = (rng.standard_normal((count, *states)) for count in (problem.initial_states, problem.pool_states))
     A_log, dt_bias = (
