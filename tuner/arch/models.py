@@ -174,7 +174,9 @@ DEVICES = {
                 ("RTX 4500 Ada", 60, 2580, 432, 48, 192),
             ),
         ),
-        # mma.sync reaches about 62 % of wgmma's rate on Hopper, whose L2 is the same beside HBM of 6144 bits.
+        # mma.sync reaches about 62 % of wgmma's rate on Hopper, whose L2 is the same beside HBM of 6144 bits. An SXM's
+        # clock is that at which its SMs make the data sheet's 989 TFLOP/s: it boosts to 1980 MHz where little is
+        # multiplied, and falls to 1400 to 1750 where its power ends.
         *_models(
             "sm_90a",
             2540,
