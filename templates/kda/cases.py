@@ -121,10 +121,10 @@ def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Ar
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
     """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k; pools of states
-    with entries that are nobody's."""
+    with entries that are nobody's. Where neither is packed or pooled, as many as there are kinds of inputs."""
     packed = ((1, 1, 1, 1), (2, 63, 1, 1), (4, 77, 1, 2), (6, 130, 2, 2))
     decoded = ((1, 1, 1, 1), (5, 1, 1, 2), (3, 2, 2, 2), (2, 19, 1, 1))
-    others = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4))
+    others = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4), (1, 50, 1, 1))
     shapes = packed if problem.use_cu_seqlens else decoded if problem.inplace_final_state else others
     return tuple(_sized(problem, *shape) for shape in shapes)
 
