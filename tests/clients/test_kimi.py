@@ -1,4 +1,5 @@
-"""Kimi Linear of transformers, unmodified, whose KDA is flash-linear-attention's, which serves it by our kernels."""
+"""Kimi Linear of transformers, unmodified: its KDA is flash-linear-attention's, which our kernels serve, and its
+attention is ours by name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ pytest.importorskip("fla", reason="pip install fla-core")
 
 from transformers.models.kimi_linear import modeling_kimi_linear as modeling  # noqa: E402
 
+import tuner.transformers  # noqa: E402
 from tuner.torch import fla  # noqa: E402
 
 BY_FLA = ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")  # where the model asks for FLA's functions
@@ -44,17 +46,25 @@ def model() -> Any:
 
 
 @pytest.fixture
-def by_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def by_torch(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """The model computes KDA by its own PyTorch code, as it does where FLA is not installed."""
+    model.set_attn_implementation("eager")
     for name in BY_FLA:
         monkeypatch.setattr(modeling, name, getattr(modeling, name).__wrapped__)
     yield monkeypatch
 
 
+def on_kernels(model: Any, by_torch: pytest.MonkeyPatch) -> Any:
+    by_torch.undo()
+    model.set_attn_implementation(tuner.transformers.register())
+    return model
+
+
 def trained(model: Any, tokens: Any, mask: Any) -> tuple[Any, list[Any]]:
     """Logits where tokens are, and gradients of all parameters."""
     model.train().zero_grad()
-    found = model(tokens, attention_mask=mask, labels=tokens.masked_fill(mask == 0, -100))
+    meaningless = (mask == 0) | (mask.roll(1, 1) == 0)  # at padding, or told by what stands there
+    found = model(tokens, attention_mask=mask, labels=tokens.masked_fill(meaningless, -100))
     found.loss.backward()
     return found.logits[mask.bool()].detach(), [
         each.grad.clone() for each in model.parameters() if each.grad is not None
@@ -74,18 +84,19 @@ def test_logits_and_gradients_are_those_of_the_models_own_code(
 ) -> None:
     tokens = torch.randint(1, 64, (2, 21), generator=torch.Generator().manual_seed(1))
     expected, gradients = trained(model, tokens, mask_of(padding))
-    by_torch.undo()
-    logits, ours = trained(model, tokens, mask_of(padding))
+    logits, ours = trained(on_kernels(model, by_torch), tokens, mask_of(padding))
     assert not torch.equal(logits, expected), "other kernels round elsewhere: the model's own code ran twice"
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
     for found, right in zip(ours, gradients, strict=True):
         torch.testing.assert_close(found, right, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("padding", ["no", "left"])
-def test_tokens_are_those_of_the_models_own_code(model: Any, by_torch: pytest.MonkeyPatch, padding: str) -> None:
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("padding", ["no", "left", "right"])
+def test_tokens_are_those_of_the_models_own_code(
+    model: Any, by_torch: pytest.MonkeyPatch, padding: str, cache: str
+) -> None:
     tokens = torch.randint(1, 64, (2, 21), generator=torch.Generator().manual_seed(2))
-    asked = {"attention_mask": mask_of(padding), "max_new_tokens": 6, "do_sample": False}
+    asked = {"attention_mask": mask_of(padding), "max_new_tokens": 6, "do_sample": False, "cache_implementation": cache}
     expected = model.eval().generate(tokens, **asked)
-    by_torch.undo()
-    assert torch.equal(model.eval().generate(tokens, **asked), expected)
+    assert torch.equal(on_kernels(model, by_torch).eval().generate(tokens, **asked), expected)
