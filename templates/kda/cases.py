@@ -10,7 +10,8 @@ from tuner.spec import Array, Arrays, drawn, normal
 from .problem import Problem
 from .recurrence import LOWER_BOUND
 
-INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes")
+INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes", "near_keys")
+_CORRELATION = {"equal_keys": 0.9, "near_keys": 0.99875}  # of keys
 SAFE_GATE = -5.0  # what safe_gate promises
 
 
@@ -19,14 +20,17 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
     strong_gate: g in -5 … 0, a state that forgets within tokens. weak_gate: |g| ~ 1e-2, a state that remembers.
     zero_gate: no decay at all. equal_keys: weak gates, keys that correlate by 0.9. beta_one: weak gates, beta near 1.
+    near_keys: weak gates, beta near 1, keys that nearly agree (one vector and a twentieth of noise).
     gate_spikes: now and then a token forgets all (g = -60, or -5 where the gate is safe), the others nothing.
     """
     if kind not in INPUT_KINDS:
         raise UsageError(f"inputs {kind!r}: kda has {', '.join(INPUT_KINDS)}")
     tokens = (problem.batch, problem.seq_len)
-    q, k = (_vectors(problem, rng, correlate=correlate) for correlate in (False, kind == "equal_keys"))
+    q, k = (_vectors(problem, rng, correlation) for correlation in (0.0, _CORRELATION.get(kind, 0.0)))
     v = normal(rng, (*tokens, problem.value_heads, problem.value_dim), problem.dtype.numpy)
     beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind == "beta_one")
+    if kind == "near_keys":  # near 1 also where it is doubled: with 2, what is near is mirrored, and all errors stay
+        beta = 0.1 * beta + 4.0 * (not problem.allow_neg_eigval)
     states = (problem.value_heads, problem.state_rows, problem.state_columns)
     state, pool = (rng.standard_normal((count, *states)) for count in (problem.initial_states, problem.pool_states))
     A_log, dt_bias = (
@@ -69,13 +73,13 @@ def _entries(problem: Problem, rng: np.random.Generator) -> Array:
     return entries
 
 
-def _vectors(problem: Problem, rng: np.random.Generator, *, correlate: bool) -> Array:
+def _vectors(problem: Problem, rng: np.random.Generator, correlation: float) -> Array:
     """q or k."""
     shape, dtype = (problem.batch, problem.seq_len, problem.heads, problem.key_dim), problem.dtype.numpy
-    if not correlate:
+    if not correlation:
         return drawn(rng, shape, dtype, lambda generator, part: _length(problem, generator.standard_normal(part)))
     x = rng.standard_normal(shape)
-    return _length(problem, 0.9 * x[:, :1] + (1 - 0.9**2) ** 0.5 * x).astype(dtype)
+    return _length(problem, correlation * x[:, :1] + (1 - correlation**2) ** 0.5 * x).astype(dtype)
 
 
 def _length(problem: Problem, x: Array) -> Array:
@@ -117,10 +121,10 @@ def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Ar
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
     """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k; pools of states
-    with entries that are nobody's."""
+    with entries that are nobody's. Where neither is packed or pooled, as many as there are kinds of inputs."""
     packed = ((1, 1, 1, 1), (2, 63, 1, 1), (4, 77, 1, 2), (6, 130, 2, 2))
     decoded = ((1, 1, 1, 1), (5, 1, 1, 2), (3, 2, 2, 2), (2, 19, 1, 1))
-    others = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4))
+    others = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4), (1, 50, 1, 1))
     shapes = packed if problem.use_cu_seqlens else decoded if problem.inplace_final_state else others
     return tuple(_sized(problem, *shape) for shape in shapes)
 

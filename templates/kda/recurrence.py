@@ -14,7 +14,7 @@ L2_EPSILON = 1e-6
 LOWER_BOUND = -5.0  # of the kernel's gate, unless given
 CHUNK = 16
 _SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # of an operand
-LARGEST_DECAY = -100 * np.log(2)  # of 16 tokens: beyond, kernels take scores pair by pair
+LARGEST_DECAY = -100 * np.log(2)  # of 16 tokens: beyond, kernels take scores level by level
 FORGOTTEN = -40.0  # e^-40 is nothing, and e^(40 · CHUNK) is still a float64
 
 
@@ -83,8 +83,8 @@ def _chunked(problem: Problem, arrays: Arrays) -> Arrays:
     for start in range(0, problem.seq_len, CHUNK):
         part = slice(start, start + CHUNK)
         tensors = [each[:, :, part] for each in (q, k, v, g, beta)]
-        by_pairs = _by_pairs(problem, tensors[3])
-        o[:, :, part], state = _chunk(_SIGNIFICANT_BITS[problem.operands], by_pairs, state, *tensors)
+        large = _large(problem, tensors[3])
+        o[:, :, part], state = _chunk(_SIGNIFICANT_BITS[problem.operands], large, state, *tensors)
     return _outputs(problem, _round(o, problem.dtype), state)
 
 
@@ -108,7 +108,7 @@ def _stored_shape(problem: Problem) -> tuple[int, int, int]:
     return problem.value_heads, problem.state_rows, problem.state_columns
 
 
-def _by_pairs(problem: Problem, g: Array) -> Array:
+def _large(problem: Problem, g: Array) -> Array:
     """Whether a chunk's gates [B, HV, C, K] are too strong for a product of decayed operands: [B, HV, 1, 1]."""
     if problem.safe_gate:
         return np.zeros((*g.shape[:2], 1, 1), bool)
@@ -117,23 +117,36 @@ def _by_pairs(problem: Problem, g: Array) -> Array:
 
 
 def _chunk(
-    bits: int, by_pairs: Array, state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array
+    bits: int, large: Array, state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array
 ) -> tuple[Array, Array]:
     """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]. `bits`: of operands.
-
-    Where `by_pairs`, the scores are products of tokens as they came, which nothing rounds.
-    """
-    g = np.where(by_pairs, np.maximum(g, FORGOTTEN), g)
+    `large`: where gates are so."""
+    g = np.where(large, np.maximum(g, FORGOTTEN), g)
     gate, total = np.cumsum(g, axis=2), np.sum(g, axis=2, keepdims=True)
     q_in, k_in, k_out = (keep(bits, x) for x in (q * np.exp(gate), k * np.exp(gate), k * np.exp(total - gate)))
     k_up = keep(bits, k * np.exp(-gate))
-    exact_up = _t(k * np.exp(-gate))
-    kk, qk = (np.where(by_pairs, (x * np.exp(gate)) @ exact_up, x_in @ _t(k_up)) for x, x_in in ((k, k_in), (q, q_in)))
+    kk, qk = (np.where(large, _levels(bits, x, k, g), x_in @ _t(k_up)) for x, x_in in ((k, k_in), (q, q_in)))
     T = keep(bits, np.linalg.inv(np.eye(k.shape[2]) + beta[..., None] * np.tril(kk, -1)) * beta[:, :, None, :])
     P = keep(bits, np.tril(qk))
     x = keep(bits, v - k_in @ keep(bits, state))
     o = q_in @ keep(bits, state) + keep(bits, P @ T) @ x
     return o, np.exp(_t(total)) * state + _t(keep(bits, _t(T) @ k_out)) @ x
+
+
+def _levels(bits: int, x: Array, k: Array, g: Array) -> Array:
+    """x_i · k_j of a chunk, decayed from j to i: [B, HV, C, C], zero for j > i. As chunks/levels.cuh has it: i and j
+    lie in two halves of a run of tokens, and decay since one began, and until it did. The diagonal is not rounded."""
+    token = np.arange(g.shape[2])
+    until = np.concatenate([np.zeros_like(g[:, :, :1]), np.cumsum(g, axis=2)], axis=2)  # sums before each token
+    scores: Array = x @ _t(k) * np.eye(len(token))
+    for half in (1, 2, 4, 8):
+        later, start = token // half % 2 == 1, token // half * half
+        end = np.minimum(start + half, len(token))
+        rows = keep(bits, x * np.exp(until[:, :, token + 1] - until[:, :, start]))
+        columns = keep(bits, k * np.exp(until[:, :, end] - until[:, :, token + 1]))
+        of_level = (start[:, None] - half == start) & later[:, None] & ~later
+        scores = np.where(of_level, rows @ _t(columns), scores)
+    return scores
 
 
 def _recurrence_fp32(problem: Problem, arrays: Arrays) -> Arrays:

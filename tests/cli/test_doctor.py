@@ -105,7 +105,7 @@ def test_a_driver_older_than_nvrtc_fails_with_what_to_install(monkeypatch: pytes
     monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "driverGetVersion", lambda: older * 1000)
     code, found = doctor()
     assert code == 1 and not found["GPU"]["ok"]
-    assert f"install a newer driver, or 'kerntune[cuda{older}]'" in found["GPU"]["remedy"]
+    assert f"install R580 or later, or 'kerntune[cuda{older}]'" in found["GPU"]["remedy"]
 
 
 def test_what_the_caches_hold_is_told_beside_their_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -174,15 +174,17 @@ DEVICES = {
                 ("RTX 4500 Ada", 60, 2580, 432, 48, 192),
             ),
         ),
-        # mma.sync reaches about 62 % of wgmma's rate on Hopper, whose L2 is the same beside HBM of 6144 bits.
+        # mma.sync reaches about 62 % of wgmma's rate on Hopper, whose L2 is the same beside HBM of 6144 bits. An SXM's
+        # clock is that at which its SMs make the data sheet's 989 TFLOP/s: it boosts to 1980 MHz where little is
+        # multiplied, and falls to 1400 to 1750 where its power ends.
         *_models(
             "sm_90a",
             2540,
             (
-                ("H100", 132, 1755, 3352, 50, 5120),
+                ("H100", 132, 1830, 3352, 50, 5120),
                 ("H100 PCIe", 114, 1755, 2039, 50, 5120),
                 ("H100 NVL", 132, 1785, 3938, 50, 5120),
-                ("H200", 132, 1755, 4800, 60, 5120),
+                ("H200", 132, 1830, 4800, 60, 5120),
                 ("GH200", 132, 1980, 4000, 60, 5120),
                 ("GH200 144G", 132, 1980, 4900, 60, 5120),
             ),

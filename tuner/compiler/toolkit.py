@@ -13,6 +13,10 @@ class Toolkit:
     version: str  # "13.4"
     build: str = field(default="", compare=False)  # "V13.4.92"
 
+    @property
+    def major(self) -> int:
+        return int(self.version.partition(".")[0])
+
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
 

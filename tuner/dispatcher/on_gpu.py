@@ -8,7 +8,7 @@ from tuner.compiler.cubin import Cubin
 from tuner.dispatcher.arrays import Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import MachineError
-from tuner.machines.gpu import constant_places, driver_error, grant_shared, opened, tensor_map
+from tuner.machines.gpu import check_driver, constant_places, driver_error, grant_shared, opened, tensor_map
 from tuner.spec.argument import Parameter, Role
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator
@@ -230,13 +230,14 @@ def _stride(binding: Binding, parameter: Parameter) -> int | None:
 
 
 def _function(cubin: Cubin, entry: str, smem_bytes: int) -> Any:
+    check_driver(cubin.toolkit)
     try:
         function = _module(opened().cuda.runtime.getDevice(), cubin.image).get_function(cubin.symbol(entry))
         grant_shared(function, smem_bytes)
     except driver_error() as error:
         name = f"{entry} for {cubin.options.arch} by {cubin.toolkit}"
         raise MachineError(
-            f"the driver cannot load {name} ({error}): it may be older than the toolkit; "
+            f"the driver cannot load {name} ({error}): it may be too old; "
             "or a stream is being captured: make the first call before"
         ) from error
     return function

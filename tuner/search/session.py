@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tuner.arch import GPU, is_listed
 from tuner.base.cache import cache_dir
 from tuner.base.result import Evidence
-from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.nvrtc import Compiler, toolkit
 from tuner.errors import MachineError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.gpu_device import Physical
@@ -123,13 +123,16 @@ def session(
     *,
     retry: bool = False,
 ) -> Iterator[Session]:
-    """A session of what this machine can know, timed by `policy`; a device process lives as long as it.
+    """A session of what this machine can know, timed by `policy`; a device process lives as long as it. Raises
+    MachineError for a driver that loads nothing that the compiler makes.
 
     With `retry`, no config is banned for having taken the device down in earlier ones.
     """
     if evidence_for(target) is Evidence.PREDICTED:
         yield Predicted(target, store, compiler, checker)
         return
+    if gpu.available():
+        gpu.check_driver(toolkit())
     path = cache_dir() / "ledger" / target.name
     if retry:
         path.unlink(missing_ok=True)

@@ -46,8 +46,11 @@ struct Bf16Operands {
     r_a[3] = pack<bf16>(right[2], right[3]);
   }
   static __device__ __forceinline__ void multiply(float (&left)[4], float (&right)[4], A const& a, B const& b) {
-    mma_m16n8k16<bf16>(left, a, {b[0], b[1]});
-    mma_m16n8k16<bf16>(right, a, {b[2], b[3]});
+    multiply(left, a, b[0], b[1]);
+    multiply(right, a, b[2], b[3]);
+  }
+  static __device__ __forceinline__ void multiply(float (&d)[4], A const& a, uint32_t b0, uint32_t b1) {
+    mma_m16n8k16<bf16>(d, a, {b0, b1});
   }
 
   template <int K, int C>

@@ -1,26 +1,29 @@
 // What can be computed of a chunk without the state: its keys and queries are decayed, and handed to Triangle.
 #pragma once
-#include "kda/chunks/prep_rows.cuh"
+#include "kda/chunks/levels.cuh"
 
 // Exponents are in base 2 and count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them
-// below 116. Without kOuts only the state is wanted: queries are not read, and the image has none.
+// below 116. Where others leave no room for that, tiles are made of decays alone (PrepLevels). Without kOuts only the
+// state is wanted: queries are not read, and the image has none.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
           BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true, bool kOnce = false>
-struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce> {
+struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce> {
   using Tiles = Triangle<K, C, K / 4 * kGroups, Operands>;
-  using Rows = PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce>;
+  using Levels = PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce>;
   using Tiles::floats, Tiles::image, Tiles::kElement, Tiles::kInImage, Tiles::kSubs, Tiles::kThreads, Tiles::kWarps;
   using Tiles::lane, Tiles::smem, Tiles::thread, Tiles::warp;
-  using Rows::chunk, Rows::first, Rows::group, Rows::k_scale, Rows::kOutputs, Rows::kQuads, Rows::kTokens;
-  using Rows::load, Rows::q_scale, Rows::quad;
-  using typename Rows::Channels, typename Rows::Chunk, typename Rows::Registers;
+  using Levels::chunk, Levels::first, Levels::group, Levels::k_scale, Levels::kOutputs, Levels::kQuads;
+  using Levels::kTokens, Levels::kTotals, Levels::load, Levels::multiply, Levels::q_scale, Levels::quad, Levels::totals;
+  using typename Levels::Channels, typename Levels::Chunk, typename Levels::Registers;
   using typename Tiles::Folds, typename Tiles::Image;
   static constexpr float kDown = Operands::kCentreFactor;
+  static constexpr int kBatch = Levels::kBatch;
   static constexpr float kLargestExponent = 100;  // beyond, what is decayed most comes near bf16's subnormals
+  // Whether each warp sees all channels of all tokens.
+  static constexpr bool kAlike = kWarps == 1 || (kSubs == 1 && 32 % kQuads == 0);
 
   // Byte offsets in shared memory, behind those of the rows.
-  static constexpr int kTotals = Rows::kRowsBytes;          // sums of g, a group of threads each
-  static constexpr int kFlags = kTotals + 4 * kGroups * K;  // a warp: some exponent is too large
+  static constexpr int kFlags = Levels::kLevelsBytes;  // a warp: some exponent is too large
   static constexpr int kBytes = kFlags + 4 * ceil_div(kWarps, 4) * 4;
 
   HeadGate<kGating> gate;
@@ -28,13 +31,14 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
 
   __device__ __forceinline__ Prep(unsigned char* smem, uint32_t thread, float scale, HeadGate<kGating> gate,
                                   Chunk const& chunk, unsigned char* image)
-      : Rows{{smem, thread, image}, scale, chunk}, gate(gate) {
+      : Levels{{{smem, thread, image}, scale, chunk}}, gate(gate) {
     if constexpr (kGating != Gating::kNone)  // NVRTC before 13 would keep zeros in registers
 #pragma unroll
       for (int e = 0; e < 4; ++e) bias[e] = gate.bias_of(4 * quad() + e);
   }
 
-  using Gates = Channels[kTokens];  // exponents, summed from the thread's first token on
+  static constexpr bool kSummed = kSafeGate || kNormalize;
+  using Gates = Channels[kTokens];  // in base 2; kSummed: from the thread's first token on
   // Sums of g over other tokens of the same channels.
   struct Sums {
     Channels before, sub, earlier, later;  // in the sub-chunk before the thread; of it; of the sub-chunks around it
@@ -66,12 +70,17 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
     Sums all{};
     sum_groups(all);
     bool large = !kSafeGate && flag_large_exponents(all);
-    decay(r, gates, all);
+    if constexpr (!kSafeGate && !kAlike) {
+      sync();
+      large = exponents_are_large();
+    }
+    if (large)
+      decay_by_levels(r, gates, all, sync);
+    else
+      decay(r, gates, all);
     if (next) load(r, *next);
     sync();
-    if constexpr (!kSafeGate && kWarps > 1) large = exponents_are_large();
     this->template scores<kOutputs>(!large);
-    if (large) diagonal_by_pairs();
     sync();
     this->solve();
     sync();
@@ -96,7 +105,11 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
       Channels g;
       r.g[i].unpack(g);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) gates[i][e] = sum[e] += decay_of(g[e], e);
+      for (int e = 0; e < 4; ++e) {
+        gates[i][e] = decay_of(g[e], e);
+        sum[e] += gates[i][e];
+        if constexpr (kSummed) gates[i][e] = sum[e];
+      }
     }
     *reinterpret_cast<float4*>(smem + kTotals + 16 * thread) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
@@ -108,7 +121,7 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
     for (int turn = 0; turn < kGroups; ++turn) {
       // Rows of sums that begin in any bank are read from the thread's own on: neighbours then read from neighbours.
       int const other = kQuads % 8 == 0 ? turn : (group() + turn) % kGroups;
-      float4 const all = *reinterpret_cast<float4 const*>(smem + kTotals + 16 * (other * kQuads + quad()));
+      float4 const all = *reinterpret_cast<float4 const*>(&totals(other));
       Channels const sum = {all.x, all.y, all.z, all.w};
       int const sub = other * kTokens / 16;
 #pragma unroll
@@ -127,7 +140,7 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
   // Whether a warp's own are, which it also tells the others.
   __device__ __forceinline__ bool flag_large_exponents(Sums const& sums) const {
     bool const any = __any_sync(0xffffffff, is_large(sums.sub));
-    if (kWarps > 1 && lane() == 0) reinterpret_cast<int*>(smem + kFlags)[warp()] = any;
+    if (!kAlike && lane() == 0) reinterpret_cast<int*>(smem + kFlags)[warp()] = any;
     return any;
   }
   __device__ __forceinline__ bool exponents_are_large() const {
@@ -141,35 +154,50 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
   struct Factors {
     Channels sub, from_start, to_end;  // the sub-chunk's own; those of the sub-chunks before it, and after it
   };
-
-  // All the ways in which the tokens are decayed, to shared memory.
-  __device__ __forceinline__ void decay(Registers const& r, Gates const& gates, Sums const& sums) const {
+  __device__ __forceinline__ Factors factors(Sums const& sums) const {
     Factors f;
-    Channels all;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       f.sub[e] = exp2_approx(sums.sub[e]);
       f.from_start[e] = kSubs > 1 ? exp2_approx(sums.earlier[e]) : 1;
       f.to_end[e] = kSubs > 1 ? exp2_approx(sums.later[e]) : 1;
-      all[e] = f.from_start[e] * f.sub[e] * f.to_end[e];
     }
+    return f;
+  }
+  __device__ __forceinline__ void store_decay(Factors const& f) const {
+    Channels all;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) all[e] = f.from_start[e] * f.sub[e] * f.to_end[e];
+    if (group() == kGroups - 1) Image::store_decay(image, quad(), all);
+  }
+
+  // All the ways in which the tokens are decayed, to shared memory.
+  __device__ __forceinline__ void decay(Registers const& r, Gates const& gates, Sums const& sums) const {
+    Factors const f = factors(sums);
+    Channels sum;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[e] = kTokens == 16 ? 0 : sums.before[e];
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {  // factors of all rows, read before, would not fit the registers
       float const q_factor = kOutputs ? q_scale(first() + i) : 0, k_factor = k_scale(first() + i);
-      decay_token(first() + i, r.q[kOutputs ? i : 0], r.k[i], q_factor, k_factor, gates[i], sums.before, f);
+      Channels exponents;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        exponents[e] = sum[e] + gates[i][e];
+        if constexpr (!kSummed) sum[e] = exponents[e];
+      }
+      decay_token(first() + i, r.q[kOutputs ? i : 0], r.k[i], q_factor, k_factor, exponents, f);
     }
-    if (!kSafeGate && is_large(sums.sub)) rest_by_gates(f.to_end);
-    if (group() == kGroups - 1) Image::store_decay(image, quad(), all);
+    store_decay(f);
   }
   __device__ __forceinline__ void decay_token(int row, Quad<T> const& q_row, Quad<T> const& k_row, float q_scale,
-                                              float k_scale, Channels const& gates, Channels const& before,
-                                              Factors const& f) const {
+                                              float k_scale, Channels const& exponents, Factors const& f) const {
     Channels q, k, inverse, rest, sub_rest;
     if constexpr (kOutputs) q_row.unpack(q);
     k_row.unpack(k);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      float const exponent = (kTokens == 16 ? gates[e] : before[e] + gates[e]) - Operands::kCentre;
+      float const exponent = exponents[e] - Operands::kCentre;
       float const up = exp2_approx(exponent), key = k[e] * k_scale;
       if constexpr (kOutputs) q[e] = q[e] * q_scale * up;
       k[e] = -key * up;
@@ -177,16 +205,20 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
       sub_rest[e] = inverse[e] * f.sub[e];
       rest[e] = inverse[e] * (f.sub[e] / kDown) * f.to_end[e];
     }
+    Operands::put(this->inverse_keys() + Image::offset(row, quad()), inverse);
+    store_rest(row, rest, sub_rest);
+    store_rows(row, q, k, f.from_start);
+  }
+  // Keys and queries that count from the start of their sub-chunk, and those of the image.
+  __device__ __forceinline__ void store_rows(int row, Channels& q, Channels& k, Channels const& from_start) const {
     uint32_t const at = Image::offset(row, quad());
     if constexpr (kOutputs) Operands::put(this->queries() + at, q);
     Operands::put(this->keys() + at, k);
-    Operands::put(this->inverse_keys() + at, inverse);
-    store_rest(row, rest, sub_rest);
     if constexpr (!kInImage) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        k[e] *= f.from_start[e] * kDown;
-        if constexpr (kOutputs) q[e] *= f.from_start[e] * kDown;
+        k[e] *= from_start[e] * kDown;
+        if constexpr (kOutputs) q[e] *= from_start[e] * kDown;
       }
       Operands::put(image + Image::kKeys + at, k);
       if constexpr (kOutputs) Operands::put(image + Image::kQueries + at, q);
@@ -196,54 +228,76 @@ struct Prep : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operan
     Operands::put(smem + Tiles::kRest + Folds::rest(row, quad()), to_chunk);
     if (kSubs > 1 && row < 16) Operands::put(smem + Tiles::kSubRest + Image::offset(row, quad()), to_sub);
   }
-  // k e^(G_last - G) once more where G is large: sums so large have no room for small differences. From the gates
-  // that follow a token it is exact.
-  __device__ __forceinline__ void rest_by_gates(Channels const& to_end) const {
-    Channels later = {};
-#pragma unroll 1
-    for (int row = first() / 16 * 16 + 15; row >= first(); --row) {
-      bool const there = row < chunk.tokens;
-      Channels k, g, to_sub;
-      load_quad(chunk.k + row * chunk.k_stride + 4 * quad(), there).unpack(k);
-      load_quad(chunk.g + row * chunk.g_stride + 4 * quad(), there).unpack(g);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        k[e] *= k_scale(row) * exp2_approx(later[e]);
-        to_sub[e] = k[e] * kDown;
-        k[e] *= to_end[e];
-        later[e] += there ? decay_of(g[e], e) : 0;
-      }
-      if (row < first() + kTokens) store_rest(row, k, to_sub);
-    }
-  }
 
-  // The diagonal blocks where exponents are large: each pair of tokens by the gates between them, a row a warp.
-  __device__ __forceinline__ void diagonal_by_pairs() const {
-    for (int row = warp(); row < C; row += kWarps) {
-      int const start = row / 16 * 16;
-      float between[(K + 31) / 32] = {};
-      for (int column = start + 15; column > row; --column) place(row, column, 0, 0);
-      for (int column = row; column >= start; --column) {
-        float kk = 0, qk = 0;
+  // The same where exponents are large, and scores of the diagonal blocks. `gates` become decays.
+  template <class Sync>
+  __device__ __forceinline__ void decay_by_levels(Registers& r, Gates& gates, Sums const& sums, Sync sync) const {
+    if constexpr (kNormalize) load(r, chunk);  // once more: beside lengths, rows kept until here would be spilled
+    this->park(r);
 #pragma unroll
-        for (int e = 0; e < (K + 31) / 32; ++e) {
-          int const d = lane() + 32 * e;
-          bool const there = d < K && row < chunk.tokens;
-          float const key = there ? to_float(chunk.k[column * chunk.k_stride + d]) * exp2_approx(between[e]) : 0;
-          kk += key * (there ? to_float(chunk.k[row * chunk.k_stride + d]) : 0);
-          if constexpr (kOutputs) qk += key * (there ? to_float(chunk.q[row * chunk.q_stride + d]) : 0);
-          between[e] += there ? gate(to_float(chunk.g[column * chunk.g_stride + d]), gate.bias_of(d)) : 0;
+    for (int i = 0; i < kTokens; ++i) {
+      Channels g;
+      if constexpr (kNormalize) r.g[i].unpack(g);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) gates[i][e] = exp2_approx(kNormalize ? decay_of(g[e], e) : gates[i][e]);
+      if (kGating != Gating::kNone && i % 4 == 3) this->forget_made(r, gates);
+    }
+    this->scores_by_levels(r, gates, sync);
+    Factors const f = factors(sums);
+    store_decay(f);
+    Channels up;
+    float diagonal[kTokens];  // of P
+#pragma unroll
+    for (int e = 0; e < 4; ++e) up[e] = exp2_approx(sums.before[e]) / kDown;
+#pragma unroll
+    for (int at = 0; at < kTokens; at += kBatch) {
+      typename Levels::Batch keys;
+      this->unpark(keys, at);
+#pragma unroll
+      for (int i = at; i < at + kBatch; ++i) {
+        Channels q, k;
+        if constexpr (kOutputs) r.q[i].unpack(q);
+        keys[i - at].unpack(k);
+        if constexpr (kOutputs && Levels::kTogether) diagonal[i] = this->product(q, k);
+        multiply(up, gates[i]);
+        float const q_factor = kOutputs ? q_scale(first() + i) : 0, k_factor = -k_scale(first() + i);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if constexpr (kOutputs) q[e] *= q_factor * up[e];
+          k[e] *= k_factor * up[e];
         }
-        kk = warp_sum(kk) * k_scale(column) * k_scale(row);
-        if constexpr (kOutputs) qk = warp_sum(qk) * k_scale(column) * q_scale(row);
-        place(row, column, kk, qk);
+        store_rows(first() + i, q, k, f.from_start);
       }
     }
+    this->forget_made(r, gates);
+    rest_by_levels(gates, f.to_end);
+    if constexpr (kOutputs)
+      this->store_sums(diagonal, chunk.q, chunk.k, chunk.q_stride, chunk.k_stride,
+                       [&](int row, float x) { this->put_score(row, row, x * (q_scale(row) * k_scale(row))); });
   }
-  __device__ __forceinline__ void place(int row, int column, float kk, float qk) const {
-    if (lane() == 0)
-      floats(Tiles::kTriangle)[Tiles::element(row, column)] = column < row ? kk * floats(Tiles::kBeta)[row] : 0;
-    if (kOutputs && lane() == 1)
-      Operands::put(smem + Tiles::kP + row * Tiles::Square::kRowBytes + kElement * column, qk);
+  // k e^(G_last - G), from the last token on.
+  __device__ __forceinline__ void rest_by_levels(Gates const& decays, Channels const& to_end) const {
+    constexpr int kSubGroups = kGroups / kSubs;
+    Channels down = {1, 1, 1, 1};
+    if constexpr (kSubGroups > 1)
+      this->multiply_groups(down, group() + 1, group() / kSubGroups * kSubGroups + kSubGroups);
+#pragma unroll
+    for (int at = kTokens - kBatch; at >= 0; at -= kBatch) {
+      typename Levels::Batch keys;
+      this->unpark(keys, at);
+#pragma unroll
+      for (int i = at + kBatch - 1; i >= at; --i) {
+        Channels k, to_sub;
+        keys[i - at].unpack(k);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          k[e] *= k_scale(first() + i) * down[e];
+          to_sub[e] = k[e] * kDown;
+          k[e] *= to_end[e];
+        }
+        store_rest(first() + i, k, to_sub);
+        multiply(down, decays[i]);
+      }
+    }
   }
 };

@@ -17,6 +17,7 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   static constexpr bool kOutputs = kOuts;
   static constexpr int kQuads = K / 4;
   static constexpr int kTokens = C / kGroups;  // of a thread
+  static constexpr bool kTogether = 32 % kQuads == 0;  // a row's threads, in a warp
   static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
 
   // Byte offsets in shared memory, behind Triangle's.
@@ -28,8 +29,8 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   float scale;
   Chunk chunk;
 
-  __device__ __forceinline__ uint32_t quad() const { return thread % kQuads; }
-  __device__ __forceinline__ int group() const { return int(thread / kQuads); }
+  __device__ __forceinline__ uint32_t quad() const { return kGroups == 1 ? thread : thread % kQuads; }
+  __device__ __forceinline__ int group() const { return kGroups == 1 ? 0 : int(thread / kQuads); }
   __device__ __forceinline__ int first() const { return group() * kTokens; }  // token
 
   // A thread's share of a chunk, as it lies in memory.
@@ -64,36 +65,48 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
     if (thread < C && (kWhole || int(thread) < from.tokens)) r.beta = from.beta[thread * from.beta_stride];
   }
 
-  // The factors of the rows of q and k: scale, and the inverse lengths. Where the threads of a row are neighbours in a
-  // warp they hold all of it; others read it again, a row a warp.
+  // The factors of the rows of q and k: scale, and the inverse lengths.
   __device__ __forceinline__ void store_scales(Registers const& r) const {
-    if constexpr (32 % kQuads == 0) {
-      store_scales_of(C, r.k);
-      if constexpr (kOutputs) store_scales_of(0, r.q);
+    store_lengths(r.k, chunk.k, chunk.k_stride, [&](int row, float sum) { store_scale(C + row, sum); });
+    if constexpr (kOutputs)
+      store_lengths(r.q, chunk.q, chunk.q_stride, [&](int row, float sum) { store_scale(row, sum); });
+  }
+  template <class Store>
+  __device__ __forceinline__ void store_lengths(Quad<T> const (&rows)[kTokens], T const* g, int64_t stride,
+                                                Store store) const {
+    float sums[kTokens];
+    if constexpr (kTogether)
+#pragma unroll
+      for (int i = 0; i < kTokens; ++i) {
+        Channels x;
+        rows[i].unpack(x);
+        sums[i] = product(x, x);
+      }
+    store_sums(sums, g, g, stride, stride, store);
+  }
+  static __device__ __forceinline__ float product(Channels const& x, Channels const& y) {
+    return (x[0] * y[0] + x[1] * y[1]) + (x[2] * y[2] + x[3] * y[3]);
+  }
+  // Of every row of a, its product with that of b: `store(row, sum)` by one thread. `sums`: the thread's shares, where
+  // the threads of a row are neighbours in a warp. Others read the rows again, a row a warp.
+  template <class Store>
+  __device__ __forceinline__ void store_sums(float (&sums)[kTokens], T const* g_a, T const* g_b, int64_t a_stride,
+                                             int64_t b_stride, Store store) const {
+    if constexpr (kTogether) {
+      int const row = sum_rows<kTokens, kQuads / 2>(sums, 0);
+      if (kTokens < kQuads && quad() % (kQuads / kTokens) != 0) return;  // whose share another has too
+#pragma unroll
+      for (int i = 0; i < ceil_div(kTokens, kQuads); ++i) store(first() + row + i, sums[i]);
     } else {
-      for (int row = (kOutputs ? 0 : C) + warp(); row < 2 * C; row += kWarps) {
-        T const* x = row < C ? chunk.q + row * chunk.q_stride : chunk.k + (row - C) * chunk.k_stride;
+      for (int row = warp(); row < C; row += kWarps) {
         float sum = 0;
-        if (row % C < chunk.tokens)
-          for (int d = lane(); d < K; d += 32) sum += to_float(x[d]) * to_float(x[d]);
+        if (row < chunk.tokens)
+          for (int d = lane(); d < K; d += 32)
+            sum += to_float(g_a[row * a_stride + d]) * to_float(g_b[row * b_stride + d]);
         sum = warp_sum(sum);
-        if (lane() == 0) store_scale(row, sum);
+        if (lane() == 0) store(row, sum);
       }
     }
-  }
-  // Of the rows of k or q, `offset` where their factors begin.
-  __device__ __forceinline__ void store_scales_of(int offset, Quad<T> const (&rows)[kTokens]) const {
-    float sums[kTokens];
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      Channels x;
-      rows[i].unpack(x);
-      sums[i] = (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
-    }
-    int const row = sum_rows<kTokens, kQuads / 2>(sums, 0);
-    if (kTokens < kQuads && quad() % (kQuads / kTokens) != 0) return;  // whose share another has too
-#pragma unroll
-    for (int i = 0; i < ceil_div(kTokens, kQuads); ++i) store_scale(offset + first() + row + i, sums[i]);
   }
   // Sums over the threads of rows, of which each thread then has its share, from sums[0] on: in every round two threads
   // give each other half of what they have. Returns the first row of the share.

@@ -103,6 +103,10 @@ struct Triangle {
                             i > j || low <= row ? keep[0] : 0, i > j || high <= row ? keep[1] : 0);
     }
   }
+  // One score of P.
+  __device__ __forceinline__ void put_score(int row, int column, float x) const {
+    Operands::put(smem + kP + row * Square::kRowBytes + kElement * column, x);
+  }
   // A block of M: zeros on the diagonal and above.
   __device__ __forceinline__ void store_triangle(float const (&r)[2][4], int i, int j) const {
     int const at = element(lane() / 4, Operands::column(lane(), 0));

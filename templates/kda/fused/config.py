@@ -14,6 +14,7 @@ from ..operands import Operands, operands_of
 from ..prep_scan.config import (
     BF16,
     WARP,
+    large_gate_barriers,
     prep_smem_bytes,
     prep_threads,
     stage_bytes,
@@ -83,9 +84,9 @@ def block_limits(
     )
 
 
-def chunk_barriers(K: int, c: Any) -> int:
+def chunk_barriers(problem: Problem, c: Any) -> int:
     """That preparing a chunk and handing it over take; a group of one warp needs none of its own."""
-    return 1 + 4 * int(prep_threads(K, c) > WARP)
+    return 1 + 4 * int(prep_threads(problem.key_dim, c) > WARP) + large_gate_barriers(problem, c)
 
 
 def turns(K: int) -> tuple[Constraint, ...]:

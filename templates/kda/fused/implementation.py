@@ -84,10 +84,17 @@ def _fitting(problem: Problem, arch: Arch) -> Config | None:
         return None
     found = space(problem, arch)
     for config in _candidates(problem, arch):
-        most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else _THREADS[problem.operands]
+        most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else threads_with_registers(problem)
         if threads(problem.key_dim, config) <= most and found.refusal(config) is None:
             return config
     return None
+
+
+def threads_with_registers(problem: Problem) -> int:
+    """Threads of a block that leave each the registers it needs. Beside lengths and the kernel's own gate, of any size,
+    168 spill 8 to 16 bytes."""
+    gated = problem.use_gate_in_kernel and problem.use_qk_l2norm_in_kernel and not problem.safe_gate
+    return 256 if gated else _THREADS[problem.operands]
 
 
 def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:

@@ -57,13 +57,21 @@ def few(c: Any) -> Any:
 
 
 def crowded(problem: Problem) -> bool:
-    """Whether a producer finds lengths of rows of 128 channels, each of which all its threads share."""
-    return problem.use_qk_l2norm_in_kernel and problem.key_dim == WARP * 4
+    """Whether a producer finds lengths of rows of 128 channels, each of which all its threads share, or decays of any
+    size: beside more warps than a few, 328 bytes of them would spill."""
+    return (problem.use_qk_l2norm_in_kernel or not problem.safe_gate) and problem.key_dim == WARP * 4
+
+
+def overfull(problem: Problem) -> bool:
+    """Whether even 255 registers of a producer spill: 64 bytes, by ptxas 13.5."""
+    raw = problem.use_gate_in_kernel and problem.gate_dtype is DType.FP32
+    return crowded(problem) and problem.use_qk_l2norm_in_kernel and raw and not problem.safe_gate
 
 
 def ahead(problem: Problem, c: Config) -> bool:
     """Whether producers have the registers for a chunk that is on its way."""
-    return bool(few(c)) and not (crowded(problem) and problem.gate_dtype is DType.FP32)
+    lengths = problem.use_qk_l2norm_in_kernel and problem.key_dim == WARP * 4
+    return bool(few(c)) and not (lengths and problem.gate_dtype is DType.FP32)
 
 
 def producer_registers(c: Config) -> int:

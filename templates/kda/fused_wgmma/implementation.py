@@ -17,6 +17,7 @@ from .config import (
     ahead,
     crowded,
     few,
+    overfull,
     producer_registers,
     shape,
     smem_bytes,
@@ -38,6 +39,11 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"operands {problem.operands}: wgmma reads images of bf16, others are for fused"
     if problem.key_dim not in KEY_DIMS:
         return f"key_dim {problem.key_dim}: a warp prepares chunks of 64 or 128 channels, use fused"
+    if overfull(problem):
+        return (
+            "key_dim 128 with lengths and raw gates of fp32 that may be of any size: a producer's registers do not "
+            "hold them, promise a safe_gate or use fused"
+        )
     if problem.value_dim % COLUMNS:
         return f"value_dim {problem.value_dim} is no multiple of {COLUMNS}, the columns of a warpgroup: use fused"
     return None

@@ -79,6 +79,12 @@ def by_registers(problem: Problem, c: Any) -> bool:
     return bool(given and alone and operands_of(problem) == BF16_OPERANDS)
 
 
+def large_gate_barriers(problem: Problem, config: Any) -> int:
+    """Of a chunk, one where warps tell each other whether gates are large: those that do not see all of it."""
+    sees_all = config.C == 16 and WARP % (problem.key_dim // 4) == 0
+    return int(not problem.safe_gate and prep_threads(problem.key_dim, config) > WARP and not sees_all)
+
+
 def prep_smem_bytes(K: int, c: Any, operands: Operands, normalize: bool) -> Any:
     """Besides the image: keys that decay to the end, T', P, M, beta, row scales, sums of g, a flag a warp. Where the
     image's keys and queries do not count from the start of their sub-chunk, such ones too, and those that decay to

@@ -15,6 +15,7 @@ from .config import (
     WARP,
     Config,
     by_registers,
+    large_gate_barriers,
     prep_threads,
     scan_threads,
     triangle_blocks,
@@ -44,7 +45,7 @@ def prep_work(problem: Problem, config: Any) -> Work:
         smem_wavefronts=chunks * (prep.wavefronts + used_image_bytes(K, C, operands) / 128),  # copied out
         l2_bytes=float(_prep_bytes(problem, config, chunks)),
         dram_bytes=float(key_bytes(problem) + chunks * used_image_bytes(K, C, operands)),
-        barriers=5 * chunks,
+        barriers=(5 + large_gate_barriers(problem, config)) * chunks,
         longest_cta=1,
         chain=1,
         tf32=operands.tf32(mma),

@@ -10,7 +10,7 @@ from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from ..fused.config import block_bytes, registers_fit
-from ..fused.implementation import producing
+from ..fused.implementation import producing, threads_with_registers
 from ..fused.implementation import space as fused_space
 from ..operands import operands_of
 from ..optional import SCALARS, TENSORS, pointers, taken
@@ -121,10 +121,6 @@ def plan(problem: Problem, config: Config) -> Plan:
     )
 
 
-# Threads of a block of map that leave each 168 registers, or 255, where no arch spills.
-_THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
-
-
 def default(problem: Problem, arch: Arch) -> Config:
     """All columns of B and A a block where it holds them, so that each chunk is prepared once a launch, and segments
     until a large device has a block for each SM."""
@@ -147,7 +143,7 @@ def _fitting(problem: Problem, arch: Arch) -> Config | None:
 def _threads(problem: Problem, arch: Arch) -> int:
     """On sm_120a ptxas spills a whole state that map stores V-first, unless a thread has 255 registers."""
     stored = problem.output_final_state and problem.state_v_first
-    return 256 if stored and arch.name == "sm_120a" else _THREADS[problem.operands]
+    return 256 if stored and arch.name == "sm_120a" else threads_with_registers(problem)
 
 
 def _widths(K: int, V: int) -> Iterator[tuple[int, int]]:

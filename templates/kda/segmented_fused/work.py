@@ -58,8 +58,8 @@ class Visits:
     def value_bytes(self, problem: Problem) -> int:
         return (1 + self.outputs) * problem.dtype.itemsize * problem.value_dim
 
-    def barriers(self, K: int, config: Config) -> int:
-        each = (n * chunk_barriers(K, config) + max(0, n - config.stages) for n in self.chunks)
+    def barriers(self, problem: Problem, config: Config) -> int:
+        each = (n * chunk_barriers(problem, config) + max(0, n - config.stages) for n in self.chunks)
         return self.blocks * sum(each)
 
 
@@ -115,7 +115,7 @@ def _launch_work(
         smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
         l2_bytes=float(heads * sum(each.l2_bytes(problem, config) for each in visits) + rates + states),
         dram_bytes=float(heads * sum(each.dram_bytes(problem) for each in visits) + states),
-        barriers=heads * sum(each.barriers(K, config) for each in visits),
+        barriers=heads * sum(each.barriers(problem, config) for each in visits),
         longest_cta=1,
         chain=1 + longest,
         stages=config.stages,

@@ -8,7 +8,7 @@ from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from ..fused.config import CHOICES, registers_fit, turns
-from ..fused.implementation import producing
+from ..fused.implementation import producing, threads_with_registers
 from ..optional import SCALARS, TENSORS, pointers, taken
 from ..prep_scan.config import WARP
 from ..prep_scan.implementation import refusal as refused_by_chunks
@@ -110,10 +110,10 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _fitting(problem: Problem, arch: Arch) -> Config | None:
-    found = space(problem, arch)
+    found, most = space(problem, arch), min(THREADS, threads_with_registers(problem))
     for rows, (groups, stages, producers) in product((32, 16), producing(problem)):
         config = Config(16, rows, stages, 1, groups, producers, _segments(problem))
-        if pass_threads(problem, config) <= THREADS and found.refusal(config) is None:
+        if pass_threads(problem, config) <= most and found.refusal(config) is None:
             return config
     return None
 

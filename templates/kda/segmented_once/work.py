@@ -90,7 +90,7 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
         smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
         l2_bytes=float(heads * segments.tokens * row + gate + stored + states),
         dram_bytes=float(cost(problem).bytes - state_bytes(problem) + stored + states),
-        barriers=heads * sum(n * chunk_barriers(K, config) + max(0, n - config.stages) for n in segments.chunks),
+        barriers=heads * sum(n * chunk_barriers(problem, config) + max(0, n - config.stages) for n in segments.chunks),
         longest_cta=1,
         chain=1 + segments.chunks[0],
         stages=config.stages,

@@ -21,6 +21,8 @@ __forceinline__ void fence_registers(float (&)[N]) {}
 
 // Ends the basic block. Call with x >= 0.
 __forceinline__ void end_basic_block(int) {}
+template <int M, int N>
+__forceinline__ void end_basic_block(int, float (&)[M][N]) {}
 
 // Makes the compiler forget what it knows of x: nothing to do on a CPU.
 __forceinline__ void forget(int&) {}

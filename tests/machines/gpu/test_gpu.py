@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.support.cupy_double import MODEL, TOLD, Driver, asarray, driver, ndarray
+from tests.support.cupy_double import MODEL, TOLD, Driver, Module, asarray, driver, ndarray
 from tuner import arch, operators
 from tuner.arch import ARCHES
 from tuner.base.result import Evidence
@@ -21,6 +21,7 @@ from tuner.machines import emulator, gpu
 from tuner.search.session import evidence_for, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
+from tuner.store.records import Snapshot
 
 __all__ = ["driver"]  # a fixture
 
@@ -251,3 +252,18 @@ def test_a_fact_that_the_driver_does_not_know_is_as_on_the_nearest_model(
     gpu._gpu.cache_clear()
     assert gpu.current_gpu().device.clock_mhz == arch.gpu("RTX 4090").device.clock_mhz
     assert gpu.current_gpu().name == laptop.name
+
+
+def test_a_driver_that_is_older_than_the_compiler_is_told_before_an_image_is_loaded(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[bytes] = []
+    monkeypatch.setattr(Module, "load", lambda _, image: loaded.append(image))
+    monkeypatch.setattr(driver.modules()["cupy"].cuda.runtime, "driverGetVersion", lambda: 12080)
+    arrays = [asarray(np.ones((1, 4, 2, 16), np.float16)) for _ in range(3)]
+    needed = (
+        r"for CUDA 12\.8, and loads nothing that nvrtc 13\.\d+ makes: install R580 or later, or 'kerntune\[cuda12\]'"
+    )
+    with pytest.raises(MachineError, match=needed):
+        Dispatcher(Snapshot({}, ())).call("flash_attention", *arrays)
+    assert loaded == []

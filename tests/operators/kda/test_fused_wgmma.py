@@ -104,13 +104,21 @@ def test_a_block_gives_its_producers_no_more_registers_than_it_was_launched_with
 def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
     """ptxas says in its log where it waits for a wgmma on its own account."""
     lengths, many = {"use_qk_l2norm_in_kernel": True}, {"heads": 256}
-    others: tuple[dict[str, Any], ...] = ({"value_dim": 64}, {}, {"gate_dtype": DType.FP32}, many)
+    others: tuple[dict[str, Any], ...] = ({"value_dim": 64}, {}, {"gate_dtype": DType.FP32, "safe_gate": True}, many)
     for fields in (*(lengths | each for each in others), many):
         problem = Problem(**{"key_dim": K, "value_dim": 128, "use_gate_in_kernel": True, **fields})
         source = render(Instance.default(OPERATOR, KERNEL, problem, ARCH))
         cubin = compiled(source, ARCH.name)
         assert cubin.entries["kda_fused_wgmma"].spills == 0
         assert "wgmma" not in cubin.log.replace("kda_fused_wgmma", "")
+
+
+def test_what_would_spill_is_refused() -> None:
+    raw = {"key_dim": 128, "value_dim": 128, "use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True}
+    problem = Problem(**raw, gate_dtype=DType.FP32)
+    assert "promise a safe_gate or use fused" in str(KERNEL.refusal(problem, ARCH))
+    assert KERNEL.refusal(replace(problem, safe_gate=True), ARCH) is None
+    assert KERNEL.refusal(replace(problem, gate_dtype=DType.BF16), ARCH) is None
 
 
 @pytest.mark.parametrize(
@@ -125,8 +133,9 @@ def test_lengths_of_long_rows_take_the_registers_of_few_warps(K: int, columns: i
 
 def test_blocks_are_wide_where_narrow_ones_are_more_than_the_sms() -> None:
     """Each prepares a chunk once for all of its columns, and no block waits for another to end."""
-    few, many = (Problem(key_dim=128, value_dim=128, heads=heads, seq_len=8192) for heads in (66, 96))
+    few, many = (Problem(key_dim=128, value_dim=128, heads=heads, seq_len=8192, safe_gate=True) for heads in (66, 96))
     assert [KERNEL.default(problem, ARCH).columns for problem in (few, many)] == [64, 128]
+    assert KERNEL.default(replace(many, safe_gate=False), ARCH).columns == 64, "decays of any size would spill"
     assert _cost(KERNEL, many) < _cost(KERNEL, many, columns=64, cluster=2)
 
 

@@ -327,3 +327,28 @@ def test_bytes_stay_near_the_floor_without_a_workspace_and_below_two_and_a_half_
 @pytest.mark.slow
 def test_defaults_of_64_dims_with_states_compile_without_spills(implementation: Any, arch: str) -> None:
     assert_no_spills(OPERATOR, implementation, SMALL, arch)
+
+
+def _with_gates_of_any_size(problem: Problem) -> Arrays:
+    """Gates that are open, hardly closed, closed and more than closed, side by side in a chunk; one bad channel."""
+    rng = np.random.default_rng(7)
+    arrays = OPERATOR.inputs(problem, rng, "weak_gate")
+    g = arrays["g"].astype(np.float32)
+    drawn = rng.random(g.shape)
+    g = np.where(drawn < 0.1, -(10.0 ** rng.uniform(-4, 30, g.shape)), g)
+    g = np.where(drawn > 0.97, -np.inf, np.where(drawn > 0.94, -1e30, g))
+    g[:, 20:40] = -1e-3
+    g[:, 20:40, :, 5] = -40.0
+    return arrays | {"g": g.astype(arrays["g"].dtype)}
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
+@pytest.mark.parametrize("name", [each.name for each in operators.implementations("kda")])
+def test_gates_of_any_size_are_exact(name: str, dtype: DType) -> None:
+    implementation, arch = operators.implementation("kda", name), ARCHES["sm_90a"]
+    problem = replace(SMALL, dtype=dtype, gate_dtype=DType.FP32, seq_len=77, heads=1, value_heads=2)
+    if implementation.refusal(problem, arch) is not None:
+        pytest.skip(f"{name} does not serve {dtype.value}")
+    instance = Instance.default(OPERATOR, implementation, problem, arch)
+    outputs, _ = assert_right(instance, _with_gates_of_any_size(problem), CHECKED[0])
+    assert all(np.isfinite(each.astype(np.float64)).all() for each in outputs.values())

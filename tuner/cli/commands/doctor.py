@@ -147,14 +147,13 @@ def _headers() -> Check:
 
 def _gpu() -> Check:
     found = _try("GPU", gpu.describe, needed=False)
+    if not found.ok:
+        return found
     try:
-        major, made_by = gpu.driver()[0], nvrtc.toolkit()
-    except TunerError:
-        return found
-    if major >= int(made_by.version.partition(".")[0]):
-        return found
-    remedy = f"its driver does not load what {made_by} makes: install a newer driver, or 'kerntune[cuda{major}]'"
-    return replace(found, ok=False, remedy=remedy, needed=True)
+        gpu.check_driver(nvrtc.toolkit())
+    except TunerError as error:
+        return replace(found, ok=False, remedy=str(error), needed=True)
+    return found
 
 
 def _cupy() -> Check:

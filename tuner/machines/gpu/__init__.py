@@ -15,6 +15,7 @@ from tuner.arch import GPU
 from tuner.arch.naming import Told, identify
 from tuner.base.cache import spare
 from tuner.compiler.cubin import symbol_sizes
+from tuner.compiler.toolkit import Toolkit
 from tuner.errors import InputError, MachineError, UsageError
 
 _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
@@ -22,6 +23,7 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 _COMPUTE_MODE, _EXCLUSIVE_PROCESS = 20, 3  # cudaDevAttrComputeMode, cudaComputeModeExclusiveProcess
 _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS, _L2_BYTES = 13, 36, 37, 38  # cudaDeviceAttr
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_FIRST_DRIVERS = {12: "R525", 13: "R580"}  # by major version of CUDA
 _INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12])"
 _WITHOUT = "install one, or use NumPy arrays, which run on the CPU emulator"
 _VARIABLE, _USUAL = "CUPY_CACHE_DIR", "~/.cupy/kernel_cache"
@@ -63,6 +65,18 @@ def driver() -> tuple[int, int]:
     """The newest CUDA that the driver supports, such as (13, 0): it loads cubins of that major version and older."""
     major, minor = divmod(opened().cuda.runtime.driverGetVersion() // 10, 100)
     return major, minor
+
+
+def check_driver(made_by: Toolkit) -> None:
+    """Raises MachineError where the driver is of an older major version of CUDA than a compiler: it would refuse all
+    that this makes, each image with a word that says nothing (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, or INVALID_IMAGE).
+    """
+    (major, minor), needed = driver(), made_by.major
+    if major < needed:
+        raise MachineError(
+            f"the driver is for CUDA {major}.{minor}, and loads nothing that {made_by} makes: install "
+            f"{_FIRST_DRIVERS.get(needed, 'a newer one')} or later, or 'kerntune[cuda{major}]'"
+        )
 
 
 def current_gpu(ordinal: int | None = None) -> GPU:
