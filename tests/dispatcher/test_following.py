@@ -33,6 +33,7 @@ def kept(size: int) -> int:
 
 COMPUTATIONS: dict[str, Callable[[Sequence[int]], Any]] = {
     "arithmetic": lambda s: (s[0] * s[1] - 3, -(-s[0] // s[1]), s[0] % 7, {"a": s[1] & 12}),
+    "multiples": lambda s: (s[0] * 128 * 2 % 16, -(-(4 * s[0]) * 6 // 8), -(s[0] * 6) // 4, -(-s[1] * 6 // 3) * -2),
     "comparisons": lambda s: max(s[0], s[1]) if s[0] > 40 else min(s) + 1,
     "truth": lambda s: s[1] if s[0] - s[1] else -1,
     "products": lambda s: (math.prod(s), sum(s)),
@@ -83,6 +84,10 @@ def test_a_division_by_nothing_is_left_to_the_computation() -> None:
     assert followed is not None
     assert followed((9, 3)) == 3
     assert followed((9, 0)) is None
+    multiple = follow(lambda s: (s[0] // s[1] * 16 % 8, s[0]), (8, 2))
+    assert multiple is not None
+    assert multiple((9, 3)) == (0, 9)
+    assert multiple((9, 0)) is None
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class Records:
         nearby = ((snapshot.nearby(_query(operator, to_fields(problem), each), fresh), each) for each in gpus)
         self._nearby = [(records, each) for records, each in nearby if records]
 
-    def nearest(self, sizes: Mapping[str, int]) -> tuple[TuningRecord, GPU, bool] | None:
+    def nearest(self, sizes: Sizes) -> tuple[TuningRecord, GPU, bool] | None:
         """What `choose` would like to run for a problem of these extents: the record, for which GPU, and whether it is
         foreign; None without any."""
         if not self._nearby:

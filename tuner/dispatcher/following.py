@@ -53,9 +53,10 @@ class _Code:
             if each in equal and isinstance(left, Named) and not isinstance(right, Term):
                 self._equal[left] = right
         self._lines.append(f"return {self._result(result)}")
-        body = "".join(f"  {line}\n" for line in self._lines)
-        exec(f"def followed(sizes):\n{body}", self._values)  # of terms alone: no text comes from elsewhere
-        return _guarded(self._values["followed"])
+        body = "".join(f"    {line}\n" for line in self._lines)
+        guard = "  except ZeroDivisionError: return None\n"  # where the computation would say why
+        exec(f"def followed(sizes):\n  try:\n{body}{guard}", self._values)  # of terms alone: no text is another's
+        return self._values["followed"]  # type: ignore[no-any-return]
 
     def _simple(self, operand: Operand) -> Operand:
         """The same with what is known to be equal."""
@@ -64,9 +65,20 @@ class _Code:
         parts = tuple(map(self._simple, operand.operands))
         if all(isinstance(each, int) for each in parts):
             return value(Term(operand.operation, parts), {})
-        return (
-            combined(operand.operation, *parts) if operand.operation in ("*", "/") else Term(operand.operation, parts)
-        )
+        return self._folded(operand.operation, *parts)
+
+    def _folded(self, operation: str, left: Operand, *others: Operand) -> Operand:
+        """An operation on a multiple of a term, as one on the term where that is the same for all whole numbers."""
+        (term, factor), (right, *_) = _scaled(left), (*others, -1)
+        if operation == "*" and isinstance(left, int):
+            return self._folded("*", right, left)
+        if isinstance(right, int) and factor != 1:
+            if operation == "*" or not others:
+                return combined("*", term, factor * right)
+            if operation in ("/", "ceil", "%") and right and factor % right == 0:
+                self._operand(term)  # a division by nothing in it is one still
+                return 0 if operation == "%" else combined("*", term, factor // right)
+        return combined(operation, left, right) if operation in ("*", "/") else Term(operation, (left, *others))
 
     def _operand(self, operand: Operand) -> str:
         operand = self._simple(operand)
@@ -110,6 +122,13 @@ class _Code:
         return name
 
 
+def _scaled(operand: Operand) -> tuple[Operand, int]:
+    """(term, factor) of a term times a number."""
+    if isinstance(operand, Term) and operand.operation == "*" and isinstance(operand.operands[1], int):
+        return operand.operands[0], operand.operands[1]
+    return operand, 1
+
+
 def _operation(operation: str, parts: list[str]) -> str:
     if operation == "ceil":
         return f"-(-{parts[0]} // {parts[1]})"
@@ -131,13 +150,3 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from value
     elif is_dataclass(value) and not isinstance(value, type):
         yield from (getattr(value, each.name) for each in fields(value))
-
-
-def _guarded(function: Callable[[Sequence[int]], T | None]) -> Followed[T]:
-    def followed(sizes: Sequence[int]) -> T | None:
-        try:
-            return function(sizes)
-        except ZeroDivisionError:  # where the computation would say why
-            return None
-
-    return followed

@@ -34,7 +34,8 @@ class Kinds:
     """Calls by what they have in common when sizes differ."""
 
     def __init__(self) -> None:
-        self._named: dict[object, tuple[tuple[tuple[str, int], ...], tuple[str, ...]]] = {}
+        # What stands for the names in a kind, arguments and axes of sizes that select code, names of extents.
+        self._named: dict[object, tuple[object, tuple[tuple[str, int], ...], tuple[str, ...]]] = {}
         self._lengths: dict[object, Lengths] = {}
 
     def find(self, kind: object) -> "Lengths | None":
@@ -49,13 +50,17 @@ class Kinds:
         """All facts but those of sizes that a Problem has as extents; hashable where the request's values are."""
         statics = request.statics
         named = operator.name, tuple(facts), tuple(request.axes.items()), tuple(statics)
-        if named not in self._named:
-            self._named[named] = tuple(_fixed(operator, request, facts)), extents(operator.problem)
-        axes, sizes = self._named[named]
-        alike = tuple([(each[:3], each[5:], len(each.shape)) for each in facts.values()])  # all but shape and strides
+        known = self._named.get(named)
+        if known is None:
+            known = object(), tuple(_fixed(operator, request, facts)), extents(operator.problem)
+            known = self._named.setdefault(named, known)
+        stands, axes, sizes = known
+        alike = tuple(  # all but shape and strides
+            [(kind, on, dtype, off, may, len(shape)) for kind, on, dtype, shape, _, off, may in facts.values()]
+        )
         fixed = tuple([facts[name].shape[axis : axis + 1] for name, axis in axes])
         selecting = tuple([int if _is_told(value, name, sizes) else value for name, value in statics.items()])
-        return device, named, alike, fixed, selecting
+        return device, stands, alike, fixed, selecting
 
 
 @dataclass
@@ -133,7 +138,7 @@ class Lengths:
 
     def _candidates(self, own: Sizes) -> Iterator[_Config | None]:
         """The configs to be tried, in the order of `choice.choose`; None is one that is not known."""
-        if found := self._records.nearest(self._named(own)):
+        if found := self._records.nearest(own):
             record, gpu, foreign = found
             yield self._recorded.get((id(record), gpu.name, foreign))
             yield None  # behind the nearest record stand others
@@ -145,7 +150,7 @@ class Lengths:
 
     def _learned(self, own: Sizes, chosen: Choice) -> Iterator[_Config]:
         """The same, known from now on, up to the one that a problem runs."""
-        if found := self._records.nearest(self._named(own)):
+        if found := self._records.nearest(own):
             record, gpu, foreign = found
             if (record, gpu, foreign) == (chosen.record, chosen.gpu, chosen.foreign):
                 yield self._recorded.setdefault((id(record), gpu.name, foreign), _Config(chosen))
@@ -251,7 +256,7 @@ def _values(problem: Any) -> tuple[tuple[Any, ...], Sizes]:
 
 
 def _first(ways: Sequence[Followed[T]], sizes: Sequence[int]) -> T | None:
-    for each in ways:
+    for each in reversed(ways):  # a generation goes on as it did last
         if (found := each(sizes)) is not None:
             return found
     return None

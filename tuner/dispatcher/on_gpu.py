@@ -1,7 +1,7 @@
 """A plan loaded on one GPU, for the dispatcher to call."""
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from tuner.compiler.cubin import Cubin
@@ -167,7 +167,8 @@ class _Prepared:
         self._grid, self._block, self._smem_bytes = passed.grid, passed.block, passed.smem_bytes
         self._fixed: list[Any] = list(passed.strides)
         for (position, _, kind), value in zip(passed.scalars, passed.values, strict=True):
-            self._fixed[position] = None if value is None else kind(value)
+            if value is not None:
+                self._fixed[position] = _whole(kind, value) if type(value) is int else kind(value)
 
     def filled(self, addresses: Mapping[str, int]) -> list[Any]:
         arguments = list(self._fixed)
@@ -188,6 +189,11 @@ class _Prepared:
             self._function(self._grid, self._block, arguments, self._smem_bytes, stream)
         except driver_error() as error:
             raise MachineError(f"the GPU refused a launch of {self._grid} blocks: {error}") from error
+
+
+@lru_cache(maxsize=1 << 12)  # most are those of the last call
+def _whole(kind: Any, value: int) -> Any:
+    return kind(value)
 
 
 def _passed(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch) -> Passed:

@@ -22,6 +22,8 @@ class DType(Enum):
     UINT32 = "uint32"
     FP64 = "fp64"
 
+    __hash__ = object.__hash__  # Enum's is written in Python, and each call asks for some
+
     @property
     def cuda(self) -> str:
         """The type's name in the templates (structs of `primitives/types.cuh`, and of 8 bits of `fp8.cuh`)."""

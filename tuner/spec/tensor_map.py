@@ -1,6 +1,7 @@
 """How TMA sees tensors: what a plan says of a map, and what a device encodes into a kernel's argument."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tuner.spec.dtype import DType
 
@@ -19,8 +20,7 @@ class TensorMap:
     swizzle: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MappedTensor:
+class MappedTensor(NamedTuple):
     """A tensor in device memory as a tensor map describes it: what a device encodes into the parameter's bytes."""
 
     name: str

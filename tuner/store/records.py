@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from tuner.arch import ARCHES
@@ -65,15 +65,15 @@ class Nearby:
     """Records that could serve problems with equal static fields on one GPU, each with its tier; false without any."""
 
     snapshot: "Snapshot"
-    tiers: tuple[tuple[int, Found], ...]
+    tiers: tuple[tuple[int, Found, tuple[Scalar, ...]], ...]  # with the extents of its problem
     fresh: Fresh
 
     def __bool__(self) -> bool:
         return bool(self.tiers)
 
-    def nearest(self, sizes: Mapping[str, int]) -> tuple[TuningRecord, float] | None:
-        """The record that `find` gives for a problem of these extents, and its distance."""
-        order = [(tier, distance(sizes, each.problem, sizes), place) for place, (tier, each) in enumerate(self.tiers)]
+    def nearest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float] | None:
+        """The record that `find` gives for a problem of these extents, in order, and its distance."""
+        order = [(tier, _apart(sizes, stored), place) for place, (tier, _, stored) in enumerate(self.tiers)]
         for _, apart, place in sorted(order) if len(order) > 1 else order:
             found = self.tiers[place][1]
             if self.snapshot.is_fresh(found, self.fresh):
@@ -135,8 +135,13 @@ class Snapshot:
 
     def nearby(self, query: Query, fresh: Fresh) -> "Nearby":
         """The records that could serve the query, or the same with other sizes."""
-        tiers = ((_tier(query, each), each) for each in self._family(query))
-        return Nearby(self, tuple((tier, each) for tier, each in tiers if tier is not None), fresh)
+        extents = [name for name in query.problem if name not in query.statics]
+        usable = (
+            (tier, each, tuple(each.problem[name] for name in extents))
+            for each in self._family(query)
+            if (tier := _tier(query, each)) is not None
+        )
+        return Nearby(self, tuple(usable), fresh)
 
     def explain(self, query: Query, fresh: Fresh) -> list[Candidate]:
         """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""
@@ -201,10 +206,16 @@ def _tier(query: Query, found: Found) -> int | None:
 
 def distance(wanted: Fields, stored: Fields, extents: Iterable[str]) -> float:
     """How far two problems are apart: Euclidean over log2 of the sizes `extents`, so that 1 is one doubling."""
-    apart = [_octaves(wanted[name], stored[name]) for name in extents if wanted[name] != stored[name]]
-    return math.hypot(*apart) if apart else 0.0
+    names = tuple(extents)
+    return _apart([wanted[name] for name in names], [stored[name] for name in names])
 
 
+def _apart(wanted: Sequence[Scalar], stored: Sequence[Scalar]) -> float:
+    octaves = [_octaves(size, other) for size, other in zip(wanted, stored, strict=True) if size != other]
+    return math.hypot(*octaves) if octaves else 0.0
+
+
+@lru_cache(maxsize=1 << 16)  # a call at a new length asks again for all the sizes that stay
 def _octaves(wanted: Scalar, stored: Scalar) -> float:
     if isinstance(wanted, str) or isinstance(stored, str):  # no size at all
         return math.inf

@@ -2,7 +2,6 @@
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,7 +130,7 @@ def test_dtype_and_swizzle_travel_by_their_numbers_in_cuda_h(
     monkeypatch.setattr(
         tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *a: given.extend(a) or 0)
     )
-    tensor_map.encode(replace(of((4480, 64, 32, 1)), dtype=dtype, swizzle=swizzle))
+    tensor_map.encode(of((4480, 64, 32, 1))._replace(dtype=dtype, swizzle=swizzle))
     assert (given[1], given[9]) == numbers
     assert given[8] == given[11] == 0  # not interleaved; zeros beyond the edges
 

@@ -54,7 +54,7 @@ def encoded(tensor: MappedTensor) -> np.void:
         raise MachineError(f"no tensor map of {tensor.name}: the driver answers with error {status}, as after a fault")
     if status:
         raise _refused(tensor, f"error {status}")
-    return np.void(ctypes.string_at(desk.place, _BYTES))
+    return np.void(bytes(desk.map))
 
 
 class _Desk(threading.local):
@@ -65,6 +65,7 @@ class _Desk(threading.local):
         self.place = -(-ctypes.addressof(self._room) // _ALIGNMENT) * _ALIGNMENT
         self._given = self.place + _BYTES
         self._offset = self._given - ctypes.addressof(self._room)
+        self.map = memoryview(self._room)[self._offset - _BYTES : self._offset]
 
     def put(self, tensor: MappedTensor) -> tuple[int, int, int, int]:
         """Where sizes, strides, boxes and the steps within these lie, innermost first. Raises InputError for numbers
