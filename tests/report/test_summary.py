@@ -39,6 +39,14 @@ def test_the_line_names_the_options_that_differ_from_their_defaults() -> None:
     )
 
 
+def test_the_line_has_a_window_where_the_problem_has_one() -> None:
+    operator = operators.load("flash_attention")
+    plain = operator.problem(seq_q=64, seq_k=64)
+    assert usage(operator, plain).splitlines()[-1] == "o, lse = dispatcher.flash_attention(q, k, v)"
+    near = replace(plain, use_window=True, window_left=0, window_right=3)
+    assert usage(operator, near).splitlines()[-1].endswith("(q, k, v, window_left=0, window_right=3)")
+
+
 def test_a_default_that_is_wrong_is_not_what_the_winner_is_held_against(tmp_path: Path) -> None:
     default = operators.implementation(OPERATOR.name, "mma_sync").default(PROBLEM, SM_80.arch)
     evaluator = Recorded(lambda c: 1.0 if c == default else 2.0, right=lambda c: c != default)

@@ -22,7 +22,7 @@ from tuner.search.portfolio import Family
 from tuner.search.study import Outcome, Tried
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Cost, Operator
-from tuner.spec.problem import from_fields, to_fields
+from tuner.spec.problem import from_fields, statics, to_fields
 from tuner.spec.telling import search_command
 
 
@@ -188,9 +188,15 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
         return f"{name}={name}" if all(tensor.shape(problem)) else ""
     if tensor is not None or option is Parameter.empty:
         return f"{name}={name}" if parameter.kind is Parameter.KEYWORD_ONLY else name
-    absent = parameter.default is None and not option  # 0 of a size that need not be given
+    absent = (parameter.default is None and not option) or _switched_off(problem, name)  # 0 of what need not be given
     passed = not absent and option != parameter.default and isinstance(option, bool | int | float | str)
     return f"{name}={option!r}" if passed else ""
+
+
+def _switched_off(problem: Any, name: str) -> bool:
+    """Whether a field says that a problem goes without: window_left is nothing where use_window is not set."""
+    switches = (each for each in statics(problem) if each.startswith("use_"))
+    return any(name.startswith(f"{each.removeprefix('use_')}_") and not getattr(problem, each) for each in switches)
 
 
 def _search_facts(outcome: Outcome) -> SearchFacts:
