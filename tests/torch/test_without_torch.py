@@ -1,13 +1,19 @@
-"""`import tuner.torch` where PyTorch is not."""
+"""`import tuner.torch`, `tuner.transformers` and `tuner.jax` where the library is not."""
 
 import subprocess
 import sys
 
+import pytest
+
 from tuner.base.assets import ROOT
 
 
-def test_what_to_install_is_said() -> None:
-    code = "import sys; sys.modules['torch'] = None; import tuner.torch"
+@pytest.mark.parametrize(
+    ("library", "called"), [("torch", "PyTorch"), ("transformers", "transformers"), ("jax", "JAX")]
+)
+def test_what_to_install_is_said(library: str, called: str) -> None:
+    code = f"import sys; sys.modules['{library}'] = None; import tuner.{library}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "ImportError: tuner.torch needs PyTorch: pip install 'kerntune[torch]'"
+    told = f"ImportError: tuner.{library} needs {called}: pip install 'kerntune[{library}]'"
+    assert done.stderr.splitlines()[-1] == told

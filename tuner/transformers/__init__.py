@@ -8,6 +8,15 @@ Training and generation, padded on either side, packed, with dynamic and static 
 model asks for and is not served raises an error that names it, before anything is computed.
 """
 
+try:
+    import transformers as _transformers  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "transformers":
+        raise
+    raise ImportError(
+        "tuner.transformers needs transformers: pip install 'kerntune[transformers]'", name="transformers"
+    ) from error
+
 from tuner.transformers.registered import NAME, register
 
 __all__ = ["NAME", "register"]
