@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tuner.base.assets import TEMPLATES
 
 PAGE = (TEMPLATES / "bring-your-own.md").read_text()
@@ -17,6 +19,7 @@ def block(language: str) -> str:
     return str(found)
 
 
+@pytest.mark.slow
 def test_the_guide_leads_from_a_kernel_to_a_record_both_ways(tmp_path: Path) -> None:
     (tmp_path / "sharpen.cu").write_text(block("cuda"))
     (tmp_path / "sharpen.py").write_text(block("python"))
