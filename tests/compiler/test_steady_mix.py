@@ -93,7 +93,7 @@ def test_of_two_ways_that_both_multiply_one_is_a_pass(kernel: str) -> None:
 
 def test_a_loop_that_ptxas_laid_out_in_parts_is_counted_whole() -> None:
     operator, kernel = operators.load("kda"), operators.implementation("kda", "prep_scan")
-    problem = operator.problem()
+    problem = operator.problem(key_dim=192, value_dim=192)
     source = render(Instance.default(operator, kernel, problem, H200.arch))
     cubin = nvrtc.compile(source, Options("sm_90a"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
