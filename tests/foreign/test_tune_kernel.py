@@ -71,6 +71,7 @@ def test_one_call_finds_a_verified_config_and_stores_it_and_goes_on_from_there(
     assert elsewhere["operator"] != environment["operator"] and len(other) == 1  # another space is another operator
 
 
+@pytest.mark.slow
 def test_a_header_that_changed_is_another_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = set()
