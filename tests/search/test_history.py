@@ -14,9 +14,9 @@ from tuner.arch import gpu
 from tuner.base.canonical import encode
 from tuner.base.result import Attempt, Failed, Stage, Verdict
 from tuner.search import study
+from tuner.search.bandit import Method, prepared
 from tuner.search.belief import Belief, together
 from tuner.search.history import Past, code_of, pasts
-from tuner.search.lanes import Method, lane
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
@@ -43,12 +43,12 @@ def searched(store: Store, how: Callable[[Any], float | None] = cost, **options:
 
 
 def beliefs(outcome: study.Outcome) -> dict[str, float | None]:
-    lane = outcome.race.lanes["mma_sync"]
-    return {each.source: each.correlation(lane.results, lane.sampler.drawn) for each in lane.beliefs}
+    arm = outcome.bandit.arms["mma_sync"]
+    return {each.source: each.correlation(arm.results, arm.sampler.drawn) for each in arm.beliefs}
 
 
 def kept(outcome: study.Outcome) -> list[str]:
-    return [each.source for each in outcome.race.lanes["mma_sync"].kept]
+    return [each.source for each in outcome.bandit.arms["mma_sync"].kept]
 
 
 def test_the_best_of_another_gpu_are_tried_right_after_the_default(store: Store) -> None:
@@ -241,7 +241,7 @@ def test_of_a_large_space_a_part_is_ranked_and_the_neighbours_of_its_best() -> N
         asked.append(instance.config)
         return sum(values.index(getattr(instance.config, name)) for name, values in space.choices.items())
 
-    (belief,) = lane(default, space, prior, Method("gp", 0, 16)).beliefs
+    (belief,) = prepared(default, space, prior, Method("gp", 0, 16)).beliefs
     first, *ranked = asked
     assert first == default.config
     assert len(ranked) == len(set(ranked)) == np.count_nonzero(~np.isnan(belief.cost))

@@ -167,8 +167,8 @@ def test_a_wrong_kernel_is_never_promoted_however_good_its_cost(store: Store) ->
 def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
     first = study.search(request(), store, Recorded(right=lambda c: c.BM >= 64))
     again = study.search(request(budget=25), store, Recorded(right=lambda c: c.BM >= 64))
-    lane = again.race.lanes["mma_sync"]
-    told = [lane.results[lane.space.index(each.instance.config)] for each in first.tried if each.wrong]
+    arm = again.bandit.arms["mma_sync"]
+    told = [arm.results[arm.space.index(each.instance.config)] for each in first.tried if each.wrong]
     assert told and set(told) == {None}
 
 
@@ -422,15 +422,15 @@ def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> 
     assert len(outcome.tried) < 64
 
 
-def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_race(store: Store) -> None:
-    race = study.search(request(budget=3), store, Recorded()).race
-    (lane,) = race.lanes.values()
-    told, *_ = (lane.space[index] for index in lane.results)
-    new = next(each for each in lane.space if lane.space.index(each) not in lane.results)
+def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_bandit(store: Store) -> None:
+    bandit = study.search(request(budget=3), store, Recorded()).bandit
+    (arm,) = bandit.arms.values()
+    told, *_ = (arm.space[index] for index in arm.results)
+    new = next(each for each in arm.space if arm.space.index(each) not in arm.results)
     naive = operators.implementation(OPERATOR.name, "naive")
     foreign = Instance(OPERATOR, naive, PROBLEM, naive.default(PROBLEM, gpu("sm_80").arch))
     configs = (told, replace(new, BM=17), new)
-    assert race.untried([foreign, *(lane.default.having(each) for each in configs)]) == [lane.default.having(new)]
+    assert bandit.untried([foreign, *(arm.default.having(each) for each in configs)]) == [arm.default.having(new)]
 
 
 def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spent(store: Store) -> None:

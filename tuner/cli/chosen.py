@@ -15,7 +15,7 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher import choice
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
-from tuner.evaluate.evaluator import contenders
+from tuner.evaluate.evaluator import admitted
 from tuner.machines.gpu import named
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -45,7 +45,7 @@ def over(served: Choice, implementation: str | None, settings: list[str] | None)
     """A choice, with what was given by hand in its place."""
     instance, target = served.instance, served.gpu
     if implementation not in (None, instance.implementation.name):
-        (wanted,) = contenders(instance.operator, instance.problem, target, implementation)
+        (wanted,) = admitted(instance.operator, instance.problem, target, implementation)
         instance = Instance.default(instance.operator, wanted, instance.problem, target.arch)
         served = Choice(instance, target, None, "its default config")
     if settings:

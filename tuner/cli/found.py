@@ -61,10 +61,10 @@ def _show_winner(outcome: study.Outcome) -> None:
 
 def _failures(outcome: study.Outcome) -> Iterator[tuple[str, str]]:
     """Why nothing was found: how many configs failed of what, with one of them, the most frequent first."""
-    for lane in outcome.race.lanes.values():
-        if not len(lane.space):
-            refusing = "; ".join(f"{reason!r} refuses {count}" for reason, count in lane.space.counts())
-            yield "no config", f"of {lane.implementation.name} is left by its constraints: {refusing}"
+    for arm in outcome.bandit.arms.values():
+        if not len(arm.space):
+            refusing = "; ".join(f"{reason!r} refuses {count}" for reason, count in arm.space.counts())
+            yield "no config", f"of {arm.implementation.name} is left by its constraints: {refusing}"
     examples: dict[str, list[str]] = {}
     for each in outcome.tried:
         if reason := _failure(each):

@@ -37,8 +37,8 @@ class Evaluator(Protocol):
         """(position in `batch`, Verdict) as they finish."""
 
 
-def contenders(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:
-    """The implementations to race, or `only` that one. Raises UsageError where none serves the problem."""
+def admitted(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:
+    """The implementations that a search tries, or `only` that one. Raises UsageError where none serves the problem."""
     wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
     refusals = {each.name: each.refusal(problem, gpu.arch) for each in wanted}
     found = tuple(each for each in wanted if refusals[each.name] is None)

@@ -4,7 +4,7 @@ from tuner.base.canonical import decode
 from tuner.base.result import Resources, TuningRecord, fields_from, spelled
 from tuner.report import BeliefFacts
 from tuner.report.notation import counted, reasons, worst_case
-from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_lane, work_facts
+from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_arm, work_facts
 from tuner.search.contest import passed
 from tuner.search.study import Outcome, ranked
 
@@ -44,8 +44,8 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def _winning_beliefs(outcome: Outcome) -> list[BeliefFacts]:
-    lane = winning_lane(outcome)
-    return belief_facts(lane) if lane else []
+    arm = winning_arm(outcome)
+    return belief_facts(arm) if arm else []
 
 
 def _lint(used: Resources) -> str:

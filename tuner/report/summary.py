@@ -17,7 +17,7 @@ from tuner.base.result import TuningRecord, to_data
 from tuner.compiler.render import render
 from tuner.evaluate.predict import floor
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
-from tuner.search.lanes import Lane
+from tuner.search.bandit import Arm
 from tuner.search.portfolio import Family
 from tuner.search.study import Outcome, Tried
 from tuner.spec.instance import Instance
@@ -49,7 +49,7 @@ def report_data(outcome: Outcome) -> ReportData:
     default = default_tried(outcome)
     return ReportData(
         operator=request.operator.name,
-        implementations=tuple(outcome.race.lanes),
+        implementations=tuple(outcome.bandit.arms),
         problem=to_fields(request.problem),
         gpu=request.gpu.name,
         arch=request.gpu.arch.name,
@@ -62,8 +62,8 @@ def report_data(outcome: Outcome) -> ReportData:
         race=outcome.final,
         verdicts={i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict},
         default=default.attempt if default else None,
-        spaces=tuple(_space_facts(lane) for lane in outcome.race.lanes.values()),
-        importance=outcome.race.importance(),
+        spaces=tuple(_space_facts(arm) for arm in outcome.bandit.arms.values()),
+        importance=outcome.bandit.importance(),
         work=work_facts(won, request.gpu, record) if won and record else (),
         source=render(won).text if won else "",
         default_source=render(request.default(won.implementation)).text if won else "",
@@ -91,16 +91,16 @@ def winner(outcome: Outcome) -> Instance | None:
     return Instance(operator, implementation, outcome.request.problem, from_fields(implementation.config, of.config))
 
 
-def winning_lane(outcome: Outcome) -> Lane | None:
-    return outcome.race.lanes.get(outcome.record.identity.implementation) if outcome.record else None
+def winning_arm(outcome: Outcome) -> Arm | None:
+    return outcome.bandit.arms.get(outcome.record.identity.implementation) if outcome.record else None
 
 
 def rivals(outcome: Outcome) -> tuple[Rival, ...]:
     """The implementations that raced the winner and lost."""
-    lanes = outcome.race.lanes.values()
+    arms = outcome.bandit.arms.values()
     verdicts = {i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict}
     attempts = [each.attempt for each in outcome.tried]
-    closed = {lane.implementation.name: lane.closed_because for lane in lanes}
+    closed = {arm.implementation.name: arm.closed_because for arm in arms}
     return rivals_of(attempts, verdicts, outcome.evidence, outcome.record, closed)
 
 
@@ -200,7 +200,7 @@ def _switched_off(problem: Any, name: str) -> bool:
 
 
 def _search_facts(outcome: Outcome) -> SearchFacts:
-    request, lane = outcome.request, winning_lane(outcome)
+    request, arm = outcome.request, winning_arm(outcome)
     return SearchFacts(
         method=request.method,
         seed=request.seed,
@@ -209,20 +209,20 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
         stopped=outcome.why_stopped,
         seconds=outcome.seconds,
         resumed=outcome.reused,
-        prior_correlation=lane.sampler.prior_correlation if lane else None,
-        beliefs=tuple(fact for each in outcome.race.lanes.values() for fact in belief_facts(each)),
+        prior_correlation=arm.sampler.prior_correlation if arm else None,
+        beliefs=tuple(fact for each in outcome.bandit.arms.values() for fact in belief_facts(each)),
     )
 
 
-def belief_facts(lane: Lane) -> list[BeliefFacts]:
+def belief_facts(arm: Arm) -> list[BeliefFacts]:
     """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
-    name = lane.implementation.name
-    drawn = lane.sampler.drawn
-    found = [BeliefFacts(name, b.source, b.correlation(lane.results, drawn), b in lane.kept) for b in lane.beliefs]
+    name = arm.implementation.name
+    drawn = arm.sampler.drawn
+    found = [BeliefFacts(name, b.source, b.correlation(arm.results, drawn), b in arm.kept) for b in arm.beliefs]
     return found if len(found) > 1 else []
 
 
-def _space_facts(lane: Lane) -> SpaceFacts:
-    space = lane.space
+def _space_facts(arm: Arm) -> SpaceFacts:
+    space = arm.space
     counts, estimated = space.counts(), not space.enumerated
-    return SpaceFacts(lane.implementation.name, space.raw_size, len(space), counts, lane.closed_because, estimated)
+    return SpaceFacts(arm.implementation.name, space.raw_size, len(space), counts, arm.closed_because, estimated)

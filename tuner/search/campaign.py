@@ -82,7 +82,7 @@ def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: T
     columns = list(_columns(outcomes, terms.within))
     shared = []
     for outcome in outcomes:
-        if wanted := outcome.race.untried(columns):
+        if wanted := outcome.bandit.untried(columns):
             with watch(outcome.request) as observe:
                 outcome = session.extend(outcome, wanted, observe)
         shared.append(outcome)

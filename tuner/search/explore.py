@@ -47,17 +47,17 @@ def explore(run: RunningSearch, limit: int) -> Stop:
     while True:
         if stop := _reason_to_stop(run, limit, patience):
             return stop
-        batch = run.race.ask(min(BATCH, limit - len(run.log.tried)))
+        batch = run.bandit.ask(min(BATCH, limit - len(run.log.tried)))
         if not batch:
             return Stop(f"every config of {_spaces(run)} was tried", final=True)
         before = run.best_value
         run.try_all(batch, "explore", run.most)
-        patience = patience.after(run.race.expected_improvement(), gained(before, run.best_value))
-        run.race.judge()
+        patience = patience.after(run.bandit.expected_improvement(), gained(before, run.best_value))
+        run.bandit.judge()
 
 
 def _spaces(run: RunningSearch) -> str:
-    given_up = any(lane.told < len(lane.space) for lane in run.race.lanes.values())
+    given_up = any(arm.told < len(arm.space) for arm in run.bandit.arms.values())
     return "the implementations that were not given up" if given_up else "the space"
 
 

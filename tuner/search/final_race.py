@@ -142,8 +142,8 @@ def _found(outcome: Outcome, implementation: str, config: str) -> Tried | None:
 
 def _default_config(outcome: Outcome) -> tuple[str, str]:
     """What runs where nothing was tuned, an oracle where there is no other: (implementation, config as JSON)."""
-    lanes = sorted(outcome.race.lanes.values(), key=lambda lane: lane.implementation.oracle)
-    first = lanes[0].implementation
+    arms = sorted(outcome.bandit.arms.values(), key=lambda each: each.implementation.oracle)
+    first = arms[0].implementation
     return first.name, encode(to_fields(outcome.request.default(first).config))
 
 

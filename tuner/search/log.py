@@ -7,8 +7,8 @@ from typing import Any
 
 from tuner.base.result import Attempt, Identity, Stage, Verdict, order
 from tuner.evaluate.evaluator import AnyImplementation, Evaluator
+from tuner.search.bandit import Bandit
 from tuner.search.history import code_of
-from tuner.search.lanes import Race
 from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
@@ -51,13 +51,13 @@ class Earlier:
 
 
 class Log:
-    """The attempts of one search, in order; the race hears of each."""
+    """The attempts of one search, in order; the bandit hears of each."""
 
     def __init__(
-        self, request: SearchRequest, store: Store, study: int | None, race: Race, tried: Sequence[Tried] = ()
+        self, request: SearchRequest, store: Store, study: int | None, bandit: Bandit, tried: Sequence[Tried] = ()
     ) -> None:
-        """`tried` is what the race knows already."""
-        self._store, self._study, self._race = store, study, race
+        """`tried` is what the bandit knows already."""
+        self._store, self._study, self._bandit = store, study, bandit
         self._positions = {each.row: place for place, each in enumerate(tried)}
         self._default = cache(lambda one: to_fields(request.default(one).config))  # of an implementation
         self._code = code_of(request.operator)
@@ -92,7 +92,7 @@ class Log:
         self.tried.append(tried)
         self.failed += attempt.failure is not None
         self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
-        self._race.tell(instance, None if tried.wrong else attempt.value, flawed=attempt.flawed)
+        self._bandit.tell(instance, None if tried.wrong else attempt.value, flawed=attempt.flawed)
 
 
 def earlier(

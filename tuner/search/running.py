@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tuner.compiler.render import forget
 from tuner.errors import TemplateError
 from tuner.evaluate.evaluator import Evaluator
-from tuner.search.lanes import Race
+from tuner.search.bandit import Bandit
 from tuner.search.log import Log, Tried
 from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
@@ -32,7 +32,7 @@ class RunningSearch:
 
     request: SearchRequest
     evaluator: Evaluator
-    race: Race
+    bandit: Bandit
     log: Log
     observe: Callable[[Progress], None] = lambda _: None
     stopped: Callable[[], bool] = lambda: False
@@ -46,7 +46,7 @@ class RunningSearch:
     @property
     def most(self) -> int:
         """Tries that the search may make: its budget, or all configs there are."""
-        return min(self.request.tries, sum(len(lane.space) for lane in self.race.lanes.values()))
+        return min(self.request.tries, sum(len(arm.space) for arm in self.bandit.arms.values()))
 
     @property
     def seconds(self) -> float:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from tuner import __version__
 from tuner.base.result import Evidence, FinalRace, TuningRecord, order
-from tuner.evaluate.evaluator import Evaluator, contenders
+from tuner.evaluate.evaluator import Evaluator, admitted
+from tuner.search.bandit import Bandit, Method, prepared
 from tuner.search.contest import contest, passed, record_of
 from tuner.search.explore import SMALL_GAIN, Stop, explore
 from tuner.search.history import Past, code_of, pasts
-from tuner.search.lanes import Method, Race, lane
 from tuner.search.log import Earlier, Log, Tried, earlier, ranked
 from tuner.search.request import EFFORTS, SWEEP, SearchRequest
 from tuner.search.running import Progress, RunningSearch
@@ -44,7 +44,7 @@ class Outcome:
     record: TuningRecord | None
     tried: tuple[Tried, ...]  # in order; those of earlier sessions first
     reused: int
-    race: Race
+    bandit: Bandit
     seconds: float
     why_stopped: str
     evidence: Evidence
@@ -62,9 +62,9 @@ def search(
 
     The outcome's record is None when no config passed its checks: then nothing is promoted.
     """
-    race, kept = _start(request, store, evaluator)
+    bandit, kept = _start(request, store, evaluator)
     study = _begin(store, request, evaluator.policy)
-    run = RunningSearch(request, evaluator, race, Log(request, store, study, race), observe, stopped)
+    run = RunningSearch(request, evaluator, bandit, Log(request, store, study, bandit), observe, stopped)
     try:
         reused = run.log.take([each for each in kept if not each.outdated])
         _predict_again(run, [each for each in kept if each.outdated])
@@ -79,18 +79,18 @@ def search(
         store.end_study(study, f"ended by {type(error).__name__}")
         raise
     store.end_study(study, why)
-    return Outcome(request, record, tuple(run.log.tried), reused, race, run.seconds, why, evaluator.evidence)
+    return Outcome(request, record, tuple(run.log.tried), reused, bandit, run.seconds, why, evaluator.evidence)
 
 
 def recall(request: SearchRequest, store: Store, evaluator: Evaluator) -> Outcome:
     """What is stored about a problem, as the outcome of a search that tries nothing."""
-    race, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
-    run = RunningSearch(request, evaluator, race, Log(request, store, None, race))
+    bandit, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
+    run = RunningSearch(request, evaluator, bandit, Log(request, store, None, bandit))
     reused = run.log.take(kept)
     tried = tuple(run.log.tried)
     right = passed(tried)
     record = record_of(right, evaluator.evidence, len(tried)) if right else None
-    return Outcome(request, record, tried, reused, race, run.seconds, "nothing was searched", evaluator.evidence)
+    return Outcome(request, record, tried, reused, bandit, run.seconds, "nothing was searched", evaluator.evidence)
 
 
 def extend(
@@ -101,7 +101,7 @@ def extend(
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
     """Try more configs on a problem that was searched, as far as its space holds them; a better one is promoted."""
-    new = outcome.race.untried(wanted)
+    new = outcome.bandit.untried(wanted)
     if not new:
         return outcome
     study = _begin(store, outcome.request, evaluator.policy)
@@ -147,35 +147,35 @@ def _reopened(
     outcome: Outcome, store: Store, evaluator: Evaluator, study: int | None, observe: Callable[[Progress], None]
 ) -> RunningSearch:
     """A run that goes on with what a finished one knows."""
-    log = Log(outcome.request, store, study, outcome.race, outcome.tried)
-    return RunningSearch(outcome.request, evaluator, outcome.race, log, observe)
+    log = Log(outcome.request, store, study, outcome.bandit, outcome.tried)
+    return RunningSearch(outcome.request, evaluator, outcome.bandit, log, observe)
 
 
 def _start(
     request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True
-) -> tuple[Race, list[Earlier]]:
-    """The race at the start of a search, and the attempts of earlier sessions that it takes over.
+) -> tuple[Bandit, list[Earlier]]:
+    """The bandit at the start of a search, and the attempts of earlier sessions that it takes over.
 
     Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
     """
     r, arch = request, request.gpu.arch
-    found = contenders(r.operator, r.problem, r.gpu, r.implementation)
+    found = admitted(r.operator, r.problem, r.gpu, r.implementation)
     spaces = [each.space(r.problem, arch) for each in found]
     kept = earlier(r, store, evaluator, found, spaces) if r.resume else []
     known: Mapping[str, Sequence[Past]] = {}
     if r.history:
         resumed = {each.row for each in kept if not each.outdated}
         known = pasts(store, r.operator, r.problem, r.gpu, evaluator.policy, resumed, own=r.resume)
-    whole = sum(map(len, spaces)) <= r.tries  # else lanes share the tries, and no small space is listed to its end
+    whole = sum(map(len, spaces)) <= r.tries  # else the arms share the tries, and no small space is listed to its end
     method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
     prior = evaluator.prior if guided else None
     # A search that predicts has nothing to gain from predictions beforehand.
     sampled = evaluator.sampled if guided and evaluator.evidence is Evidence.MEASURED else None
-    lanes = [
-        lane(r.default(each), space, prior, method, known.get(each.name, ()), sampled)
+    arms = [
+        prepared(r.default(each), space, prior, method, known.get(each.name, ()), sampled)
         for each, space in zip(found, spaces, strict=True)
     ]
-    return Race(lanes), kept
+    return Bandit(arms), kept
 
 
 def _predict_again(run: RunningSearch, outdated: Sequence[Earlier]) -> None:
@@ -190,7 +190,7 @@ def _introduce(run: RunningSearch) -> None:
     compared, although what there was has spent the budget.
     """
     if run.log.tried and not run.out_of_time:
-        new = [lane.implementation for lane in run.race.lanes.values() if not lane.told]
+        new = [each.implementation for each in run.bandit.arms.values() if not each.told]
         batch = [run.request.default(each) for each in new]
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 

@@ -90,13 +90,13 @@ def _changed(run: RunningSearch, base: Tried, values: Mapping[str, Scalar]) -> I
     config: Any = base.instance.config
     typed = {name: type(getattr(config, name))(value) for name, value in values.items()}
     instance = base.instance.having(replace(config, **typed))
-    return instance if run.race.knows(instance) else None
+    return instance if run.bandit.knows(instance) else None
 
 
 def _neighbours(run: RunningSearch) -> Iterator[Instance]:
     """Untried neighbours of the best configs, the most promising of each in turns."""
     best = contest(run.log.tried)[:_BEST]
-    for turn in zip_longest(*(run.race.neighbours(each.instance) for each in best)):
+    for turn in zip_longest(*(run.bandit.neighbours(each.instance) for each in best)):
         yield from (each for each in turn if each is not None)
 
 
@@ -107,7 +107,7 @@ def _try_new(run: RunningSearch, limit: int, wanted: Iterable[Instance]) -> bool
         return False
     batch: dict[object, Instance] = {}
     for each in wanted:
-        if len(batch) < min(BATCH, room) and not run.race.told(each):
+        if len(batch) < min(BATCH, room) and not run.bandit.told(each):
             batch.setdefault(each.key, each)
     run.try_all(list(batch.values()), "sweep", run.most)
     return bool(batch)

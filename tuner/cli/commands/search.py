@@ -24,7 +24,7 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import too_large
 from tuner.evaluate.check.known import Known
-from tuner.evaluate.evaluator import contenders
+from tuner.evaluate.evaluator import admitted
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.machines.emulator import compiler as emulator_compiler
 from tuner.machines.emulator.pool import PATIENCE_S
@@ -104,11 +104,11 @@ def search(
         )
         for problem in problems
     ]
-    racing = [contenders(operator, each.problem, target, implementation) for each in requests]  # or all are refused
-    _warn_of_promises(requests[0], racing[0])
+    tried = [admitted(operator, each.problem, target, implementation) for each in requests]  # or all are refused
+    _warn_of_promises(requests[0], tried[0])
     evidence = _evidence(target)
     if evidence is Evidence.PREDICTED:
-        _refuse_large_edges(requests[0], racing[0])
+        _refuse_large_edges(requests[0], tried[0])
     page = report or default_path(operator.name, target.name, problems)
     prepare(page)
     compilers = workers or (beside_timing() if evidence is Evidence.MEASURED else None)
@@ -136,9 +136,9 @@ def _evidence(target: GPU) -> Evidence:
     return evidence
 
 
-def _refuse_large_edges(request: study.SearchRequest, racing: Sequence[Implementation[Any, Any]]) -> None:
+def _refuse_large_edges(request: study.SearchRequest, tried: Sequence[Implementation[Any, Any]]) -> None:
     """Raises TemplateError where no finalist could be checked: better now than after the search."""
-    for each in racing:
+    for each in tried:
         if reason := too_large(Instance.default(request.operator, each, request.problem, request.gpu.arch)):
             raise TemplateError(f"{request.operator.name}/{each.name}: {reason}")
 
@@ -152,12 +152,12 @@ def _refuse_failed(found: Campaign, page: Path) -> None:
         raise NoValidConfigError(f"no config {what}{which}; the report says {told}: {page}")
 
 
-def _warn_of_promises(request: study.SearchRequest, racing: Sequence[Implementation[Any, Any]]) -> None:
+def _warn_of_promises(request: study.SearchRequest, tried: Sequence[Implementation[Any, Any]]) -> None:
     """What an operator of the user breaks, before a search goes by it; the tests hold those of the program to it."""
     if request.operator.folder.parent == TEMPLATES:
         return
     problem, target = request.problem, request.gpu
-    for each in racing:
+    for each in tried:
         for sentence in broken(Instance.default(request.operator, each, problem, target.arch), target):
             say(f"warning: {each.name}: {sentence}")
 

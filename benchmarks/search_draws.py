@@ -1,14 +1,14 @@
 """How many tries a search of an operator's implementations needs, where predictions are off by what is known.
 
-    python benchmarks/race.py [--operators kda,mla_decode] [--cases fair,wrong] [--seeds 4] [--budget 160]
+    python benchmarks/search_draws.py [--operators kda,mla_decode] [--cases fair,wrong] [--seeds 4] [--budget 160]
 
 Nothing is compiled or measured. A config takes what is predicted before compiling, times effects drawn for its
 implementation, for each of its values, for each pair of neighbouring parameters and for itself; a try sees that with a
-noise of 0.5 %. So the optimum of every draw is known, and the whole search runs as it would on a device: the
-implementations race, samplers propose, the last tries sweep. Cases: the prediction is off by little ("good"), by as
-much as predictions are ("fair"), or worth nothing ("wrong": dealt to other configs); "history" is fair, and a GPU that
-shares four fifths of the effects was searched before. "of one" is the share of the tries that the implementation with
-the most got. What is printed says how searches behave on such draws, and nothing of any GPU.
+noise of 0.5 %. So the optimum of every draw is known, and the whole search runs as it would on a device: the tries are
+dealt to the implementations, samplers propose, the last tries sweep. Cases: the prediction is off by little ("good"),
+by as much as predictions are ("fair"), or worth nothing ("wrong": dealt to other configs); "history" is fair, and a GPU
+that shares four fifths of the effects was searched before. "of one" is the share of the tries that the implementation
+with the most got. What is printed says how searches behave on such draws, and nothing of any GPU.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import numpy as np
 from tuner import operators
 from tuner.arch import GPU, gpu
 from tuner.base.result import Attempt, Evidence, Identity, Measurement, OutputError, Resources, Verdict
-from tuner.evaluate.evaluator import contenders
+from tuner.evaluate.evaluator import admitted
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.search import study
 from tuner.spec.instance import Instance
@@ -53,7 +53,7 @@ def predicted(name: str) -> dict[Instance, float]:
     """Every config of an operator's default problem on the GPU, with what is predicted before compiling."""
     operator = operators.load(name)
     found = {}
-    for each in contenders(operator, operator.problem(), HERE, None):
+    for each in admitted(operator, operator.problem(), HERE, None):
         space = each.space(operator.problem(), HERE.arch)
         if len(space) <= _LISTED:
             default = Instance.default(operator, each, operator.problem(), HERE.arch)

@@ -1,4 +1,4 @@
-"""The implementations of an operator racing each other: one sampler each, tries dealt to those still in the running."""
+"""The implementations of a search as arms of a bandit: one sampler each, tries dealt to those still in the running."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _PAST_STARTS = 6  # the best of earlier results elsewhere that are tried again
 
 @dataclass(frozen=True)
 class Method:
-    """How the lanes are searched: one of sampler.METHODS, its seed, and the tries that each lane may count on."""
+    """How each arm is searched: one of sampler.METHODS, its seed, and the tries that it may count on."""
 
     name: str
     seed: int
@@ -34,14 +34,14 @@ class Method:
 
 
 @dataclass
-class Lane:
-    """One implementation in the race. `beliefs` are orders of its configs from before the search."""
+class Arm:
+    """One implementation that a search tries. `beliefs` are orders of its configs from before the search."""
 
     default: Instance
     space: Space[Any]
     make_sampler: Callable[[Array | None], Sampler] = field(repr=False)  # from a prior
     beliefs: tuple[Belief, ...] = ()
-    expected: float = math.nan  # predicted of its default, where it is: compares lanes until something works
+    expected: float = math.nan  # predicted of its default, where it is: compares arms until something works
     results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in the order told
     best: float = math.inf
     sound: float = math.inf  # the best of what has no flaws
@@ -62,7 +62,7 @@ class Lane:
         return len(self.results)
 
     def behind(self, best: float) -> bool:
-        """Whether it will hardly find what is as good as `best`, the best of all lanes."""
+        """Whether it will hardly find what is as good as `best`, the best of all arms."""
         judged = self.told >= (1 if self.best < math.inf else _ENOUGH)
         return judged and _promise(self.best, self.told) > best
 
@@ -103,80 +103,80 @@ class Lane:
         return self._expected[1]
 
 
-class Race:
+class Bandit:
     """Ask for configs to try, tell what became of them. Never asks for one that it was told of."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes = {lane.implementation.name: lane for lane in lanes}
-        known = [lane.expected for lane in lanes if not math.isnan(lane.expected)]
-        for lane in lanes:  # of what nobody predicted as much is expected as of the best
-            lane.expected = min(known, default=1.0) if math.isnan(lane.expected) else lane.expected
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        self.arms = {each.implementation.name: each for each in arms}
+        known = [each.expected for each in arms if not math.isnan(each.expected)]
+        for each in arms:  # of what nobody predicted as much is expected as of the best
+            each.expected = min(known, default=1.0) if math.isnan(each.expected) else each.expected
 
     def ask(self, count: int) -> list[Instance]:
         """Up to `count` configs; none when every space in the running is exhausted."""
         found: list[Instance] = []
         while len(found) < count and (running := self._running()):
-            for lane, share in zip(running, _dealt(running, count - len(found)), strict=True):
-                indices = lane.sampler.ask(share) if share else []
-                found += [lane.default.having(lane.space[index]) for index in indices]
+            for arm, share in zip(running, _dealt(running, count - len(found)), strict=True):
+                indices = arm.sampler.ask(share) if share else []
+                found += [arm.default.having(arm.space[index]) for index in indices]
                 if len(indices) < share:
-                    lane.close("its space is exhausted")
+                    arm.close("its space is exhausted")
         return found
 
     def tell(self, instance: Instance, value: float | None, *, flawed: bool = False) -> None:
         """What a config came to; None: it failed. What is flawed ranks behind all that is not."""
-        self.lanes[instance.implementation.name].tell(instance.config, value, flawed=flawed)
+        self.arms[instance.implementation.name].tell(instance.config, value, flawed=flawed)
 
     def judge(self) -> None:
-        """After a batch: drop beliefs that were wrong; close lanes that cannot catch up.
+        """After a batch: drop beliefs that were wrong; close arms that cannot catch up.
 
         While anything without flaws is known, only that puts others behind.
         """
-        best = _leader([*self.lanes.values()])[1]
-        for lane in self._running():
-            lane.doubt()
-            if lane.behind(best):
-                lane.close(f"its best of {lane.told} is over {_room(lane.told):.3g} × the best of all")
+        best = _leader([*self.arms.values()])[1]
+        for arm in self._running():
+            arm.doubt()
+            if arm.behind(best):
+                arm.close(f"its best of {arm.told} is over {_room(arm.told):.3g} × the best of all")
 
     def expected_improvement(self) -> float | None:
         """By what share a sampler still expects the best of all to fall, at most.
 
-        None while that of the best lane cannot say. Lanes that got too few tries for a model are behind it.
+        None while that of the best arm cannot say. Bandit that got too few tries for a model are behind it.
         """
         running = self._running()
-        leader = min(running, key=lambda lane: lane.best, default=None)
+        leader = min(running, key=lambda each: each.best, default=None)
         if leader is None or leader.sampler.expected_improvement is None:
             return None
-        best = min(lane.best for lane in self.lanes.values())
-        gains = [(lane.best / best, lane.sampler.expected_improvement) for lane in running]
+        best = min(each.best for each in self.arms.values())
+        gains = [(each.best / best, each.sampler.expected_improvement) for each in running]
         return max(0.0, *(1 - ratio * (1 - gain) for ratio, gain in gains if gain is not None))
 
     def knows(self, instance: Instance) -> bool:
         """Whether a config belongs to one of the spaces."""
-        lane = self.lanes.get(instance.implementation.name)
-        return lane is not None and lane.space.refusal(instance.config) is None
+        arm = self.arms.get(instance.implementation.name)
+        return arm is not None and arm.space.refusal(instance.config) is None
 
     def told(self, instance: Instance) -> bool:
         """Whether a config was told of."""
-        lane = self.lanes[instance.implementation.name]
-        return lane.space.index(instance.config) in lane.results
+        arm = self.arms[instance.implementation.name]
+        return arm.space.index(instance.config) in arm.results
 
     def untried(self, wanted: Iterable[Instance]) -> list[Instance]:
         """Those of `wanted`, on this problem, that belong to one of the spaces and were not told of."""
         new = [each for each in wanted if self.knows(each) and not self.told(each)]
-        return [self.lanes[each.implementation.name].default.having(each.config) for each in new]
+        return [self.arms[each.implementation.name].default.having(each.config) for each in new]
 
     def neighbours(self, instance: Instance) -> list[Instance]:
         """Those not told of that differ in one parameter, the most promising first."""
-        lane = self.lanes[instance.implementation.name]
-        return [instance.having(config) for config in lane.neighbours(instance.config)]
+        arm = self.arms[instance.implementation.name]
+        return [instance.having(config) for config in arm.neighbours(instance.config)]
 
     def importance(self) -> dict[str, Mapping[str, float]]:
         """Per implementation, how much of the spread each parameter explains."""
-        return {name: lane.sampler.importance() for name, lane in self.lanes.items() if lane.told >= 2}
+        return {name: each.sampler.importance() for name, each in self.arms.items() if each.told >= 2}
 
-    def _running(self) -> list[Lane]:
-        return [lane for lane in self.lanes.values() if lane.open]
+    def _running(self) -> list[Arm]:
+        return [each for each in self.arms.values() if each.open]
 
 
 def _room(tries: int) -> float:
@@ -189,44 +189,44 @@ def _promise(best: float, tries: int) -> float:
     return best / _room(tries) if tries else 0.0
 
 
-def _leader(lanes: Sequence[Lane]) -> tuple[Lane, float]:
-    """The lane with the best of what has no flaws, and that value; of all, while everything has some."""
-    first = min(lanes, key=lambda lane: (lane.sound, lane.best))
+def _leader(arms: Sequence[Arm]) -> tuple[Arm, float]:
+    """The arm with the best of what has no flaws, and that value; of all, while everything has some."""
+    first = min(arms, key=lambda each: (each.sound, each.best))
     return first, first.sound if first.sound < math.inf else first.best
 
 
-def _dealt(lanes: Sequence[Lane], count: int) -> list[int]:
-    """How many of `count` tries each lane gets: one after the other goes where most is promised; of what promises as
+def _dealt(arms: Sequence[Arm], count: int) -> list[int]:
+    """How many of `count` tries each arm gets: one after the other goes where most is promised; of what promises as
     much and was tried as often, as nothing was at the start, to the better.
     """
-    leader, first = _leader(lanes)
-    best, tries = [_value(lane, leader, first) for lane in lanes], [lane.told for lane in lanes]
+    leader, first = _leader(arms)
+    best, tries = [_value(each, leader, first) for each in arms], [each.told for each in arms]
     for _ in range(count):
         promises = [(_promise(value, n), n, value) for value, n in zip(best, tries, strict=True)]
         tries[promises.index(min(promises))] += 1
-    return [n - lane.told for lane, n in zip(lanes, tries, strict=True)]
+    return [n - each.told for each, n in zip(arms, tries, strict=True)]
 
 
-def _value(lane: Lane, leader: Lane, first: float) -> float:
-    """What a lane's promise follows from: its best, where that has flaws no better than the `first` that has none;
+def _value(arm: Arm, leader: Arm, first: float) -> float:
+    """What an arm's promise follows from: its best, where that has flaws no better than the `first` that has none;
     where nothing worked, as far behind as is predicted.
     """
     if first == math.inf:
-        return lane.expected
-    if lane.best == math.inf:
-        return first * max(1.0, lane.expected / leader.expected)
-    return lane.sound if lane.sound < math.inf else max(first, lane.best)
+        return arm.expected
+    if arm.best == math.inf:
+        return first * max(1.0, arm.expected / leader.expected)
+    return arm.sound if arm.sound < math.inf else max(first, arm.best)
 
 
-def lane(
+def prepared(
     default: Instance,
     space: Space[Any],
     prior: Callable[[Instance], float] | None,
     method: Method,
     pasts: Sequence[Past] = (),
     sampled: Callable[[Sequence[Instance]], Sequence[float]] | None = None,
-) -> Lane:
-    """An implementation at the start, by its default, over its space.
+) -> Arm:
+    """An arm at the start, of an implementation by its default, over its space.
 
     First come its default config, the best of `pasts`, and what the beliefs rank best: the prior's order, and one
     learnt from each past. Without a prior, where nothing will be asked for, nothing is believed. Where the prior tells
@@ -246,7 +246,7 @@ def lane(
         if prior and len(space) and space.enumerated
         else None
     )
-    return Lane(default, space, make, _beliefs(space, costs, pasts, known), expected)
+    return Arm(default, space, make, _beliefs(space, costs, pasts, known), expected)
 
 
 def _costs(
