@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test that is `sampled` so many cases, spread evenly, stay; the others are slow."""
     cases: defaultdict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             cases[item.path, getattr(item, "originalname", item.name)].append(item)
     for each in cases.values():
         (most,) = each[0].get_closest_marker("sampled").args

@@ -222,6 +222,7 @@ SPOILED = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED)
 def test_a_planted_best_is_recovered_in_19_of_20_sessions(spoiled: dict[str, Any]) -> None:
     configs = spread(12)
@@ -233,6 +234,7 @@ def test_a_planted_best_is_recovered_in_19_of_20_sessions(spoiled: dict[str, Any
     assert found.count(0) >= 19, found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED)
 def test_equals_are_told_apart_in_at_most_1_of_20_sessions(spoiled: dict[str, Any]) -> None:
     configs = spread(2)

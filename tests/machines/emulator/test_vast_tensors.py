@@ -75,6 +75,7 @@ def problem_of(operator: Any, kernel: Any) -> Any:
 KERNELS = [(name, kernel.name) for name in operators.names() for kernel in operators.implementations(name)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "implementation"), KERNELS, ids=["/".join(pair) for pair in KERNELS])
 def test_offsets_do_not_wrap_at_32_bits(name: str, implementation: str) -> None:
     operator, kernel = operators.load(name), operators.implementation(name, implementation)
