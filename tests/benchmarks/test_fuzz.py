@@ -57,6 +57,7 @@ def test_a_kernel_that_writes_where_it_may_not_is_found() -> None:
     assert all(each.emulated for each in found)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", operators.names())
 def test_what_becomes_nan_reaches_no_more_than_the_definition_says(name: str) -> None:
     fuzz, operator = import_module("fuzz_apart"), operators.load(name)

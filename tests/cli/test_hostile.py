@@ -50,6 +50,7 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_no_obstacle(tmp_path: Pa
 BUFFERED = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 
 
+@pytest.mark.sampled(3)
 @BUFFERED
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("search", "--help"), ("operators",)])
 def test_a_pipe_that_is_closed_early_ends_a_command_in_peace(arguments: tuple[str, ...], unbuffered: str) -> None:
@@ -62,6 +63,7 @@ def test_a_pipe_that_is_closed_early_ends_a_command_in_peace(arguments: tuple[st
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.sampled(3)
 @BUFFERED
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("operators",), ("operators", "--json")])
 def test_what_a_full_disk_refuses_is_one_message(arguments: tuple[str, ...], unbuffered: str) -> None:

@@ -66,6 +66,7 @@ def test_numpy_numbers_leave_sizes_what_they_are() -> None:
     assert spell(term_of(-(-a // np.int64(4)))) == "ceil_div(a, 4)"
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("operator", "implementation"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_plans_of_other_sizes_follow_from_one(operator: str, implementation: str) -> None:
     case, _ = case_of(operator, implementation)

@@ -87,6 +87,7 @@ def test_a_wait_that_ptxas_moves_before_the_exponentials_is_found() -> None:
     assert any("exponentials run with no wgmma in flight" in each for each in failures)
 
 
+@pytest.mark.slow
 def test_scores_beyond_the_register_rule_spill_and_serialize() -> None:
     found = lint(attention(head_dim=128, BN=224), ENTRY)
     assert any("bytes of registers are spilled" in each for each in found.failures)

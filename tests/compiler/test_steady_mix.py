@@ -85,6 +85,7 @@ def passes_of_kda_backward() -> dict[str, tuple[float, float]]:
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kernel", ["kda_backward_forward", "kda_backward_reverse"])
 def test_of_two_ways_that_both_multiply_one_is_a_pass(kernel: str) -> None:
     declared, found = passes_of_kda_backward()[kernel]

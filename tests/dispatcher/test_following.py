@@ -126,6 +126,7 @@ def numbers(operator: Any, chosen: Choice, problem: Any) -> Numbers | None:
     return Numbers.of(operator, Binding(problem, tensors), chosen.instance.at(problem).plan())
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "kind"), implementations())
 def test_every_plan_is_followed_to_the_same_launches(name: str, kind: str) -> None:
     operator, implementation = operators.load(name), operators.implementation(name, kind)

@@ -112,6 +112,7 @@ def test_options_that_there_are_not_are_refused_by_name(other: dict[str, Any], w
         tune(tmp_path, **other)
 
 
+@pytest.mark.slow
 def test_what_is_passed_over_or_assumed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNER_GPU", raising=False)
     small = {"block_size_x": [64], "per": [1]}

@@ -178,6 +178,7 @@ def test_five_hundred_attempts_fit_in_600_kb() -> None:
     assert len(report.render([kernel]).encode()) <= 600_000
 
 
+@pytest.mark.slow
 def test_eight_problems_of_five_hundred_attempts_fit_in_4_mb() -> None:
     data = [report_data(500, problem={**PROBLEM, "seq_q": 64 * n}) for n in range(1, 9)]
     assert len(report.render(data).encode()) <= 4_000_000

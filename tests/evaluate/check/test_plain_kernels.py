@@ -112,6 +112,7 @@ def test_a_product_by_wmma_is_exact(order: Order, rng: np.random.Generator) -> N
     np.testing.assert_array_equal(found["c"], 2 * exact)
 
 
+@pytest.mark.sampled(1)
 @needs_library
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_softmax_by_cooperative_groups_is_right(arch: str, rng: np.random.Generator) -> None:
@@ -121,6 +122,7 @@ def test_a_softmax_by_cooperative_groups_is_right(arch: str, rng: np.random.Gene
     np.testing.assert_allclose(found.astype(float), exact / exact.sum(1, keepdims=True), rtol=2.0**-8)
 
 
+@pytest.mark.sampled(1)
 @needs_library
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_what_the_headers_bring_is_what_they_say(arch: str, rng: np.random.Generator) -> None:

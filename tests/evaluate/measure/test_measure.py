@@ -449,6 +449,7 @@ def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines:
     assert not all(reason.startswith("not run") for reason in reasons)
 
 
+@pytest.mark.slow
 def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and_others_are_still_timed() -> None:
     falling = [config for config in SPACE if config.BM == SPACE[0].BM][:3]
     with Worker(planted("TIMEOUT")) as worker:
@@ -642,6 +643,7 @@ class Foretold(Measurer):
         return replace(found, prediction=replace(found.prediction, cost=float(self.met if self.met < 4 else 1000)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("borne_out", [True, False])
 def test_only_what_times_have_borne_out_leaves_a_config_untimed(
     machines: tuple[Compiler, Checker], borne_out: bool, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ def done(counts: Counts, work: Work) -> Mapping[str, float]:
     return {"mma": work.ctas * mma, "l2": work.ctas * SECTOR * loaded}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [

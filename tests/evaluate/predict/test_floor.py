@@ -29,6 +29,7 @@ def inspected(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["prep_scan", "fused"])
 def test_what_inspect_prints_is_what_the_emulator_counts(name: str) -> None:
     sizes = {"key_dim": 32, "value_dim": 32, "seq_len": 45, "heads": 1}

@@ -21,7 +21,7 @@ def test_checked_modes_name_the_bug(mutation: Mutation) -> None:
         assert mutation.kind in kinds, mode
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
 def test_a_correct_kernel_has_no_findings_over_many_seeds(scenario: Scenario) -> None:
     kernel = scenario.build(checked=True)

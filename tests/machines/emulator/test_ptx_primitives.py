@@ -13,6 +13,7 @@ from tuner.machines.emulator import Buffer, Mode, tensor_map
 MICROS = micros()
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("micro", MICROS, ids=lambda micro: micro.name)
 def test_a_primitives_ptx_computes_what_its_twin_does_on_the_emulator(micro: Micro) -> None:
     arch = "sm_90a" if "cluster" in micro.call.file else micro.arch

@@ -76,6 +76,7 @@ def test_columns_that_are_not_there_are_named(text: str, reason: str, mode: Mode
     assert any("tcgen05" in finding and reason in finding for finding in findings), findings
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize(
     ("text", "reason"),

@@ -64,6 +64,7 @@ def test_an_input_that_is_not_given_is_a_null_pointer(driver: Driver, at: Dispat
     assert np.allclose(y.host, operator.reference(problem, {"x": rows()[:, :32]})["y"], atol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("head_dim", [64, 192])
 def test_flash_attention_gets_the_shared_memory_it_asks_for(driver: Driver, at: Dispatcher, head_dim: int) -> None:
     operator = operators.load("flash_attention")

@@ -58,6 +58,7 @@ def job_of(name: str, arch: str) -> Job:
     )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_ptx_of_a_default_computes_what_its_operator_says(name: str) -> None:
     arch, most = FAMILIES[name]
@@ -100,6 +101,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_in_the_assembly_is_seen(error: str) -> None:
     implementation, pattern, replacement = ERRORS[error]

@@ -212,6 +212,7 @@ def test_products_with_panels_of_several_widths_end_with_a_panel(D: int, widths:
     assert products == {config.BN} | widths
 
 
+@pytest.mark.slow
 def test_only_the_products_with_values_transpose_b_in_the_machine_code() -> None:
     problem = Problem(head_dim=72)
     config = WGMMA.default(problem, ARCHES["sm_90a"])

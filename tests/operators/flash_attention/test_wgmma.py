@@ -470,6 +470,7 @@ def test_a_product_of_values_is_exact_and_that_of_scores_is_padded_to_16() -> No
     assert 4096 * work[80] == OPERATOR.cost(Problem(head_dim=80)).flops
 
 
+@pytest.mark.slow
 def test_a_descriptor_is_one_addition() -> None:
     """Made anew for each wgmma, a descriptor took two shifts and two masks."""
     problem = Problem(head_dim=128)

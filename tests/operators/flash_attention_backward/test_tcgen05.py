@@ -117,6 +117,7 @@ def test_gradients_are_right_for_every_make_of_tiles(D: int) -> None:
     assert_right(problem, CASES[D], CHECKED[position // 2 % 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [BASE, replace(APART, columns=16)], ids=["shared", "apart"])
 def test_every_edge_comes_out_right_in_every_order_of_threads(config: Config) -> None:
     assert_right_at_edges(Instance(OPERATOR, TCGEN05, Problem(head_dim=72, causal=True), config), CHECKED)
@@ -146,6 +147,7 @@ def test_packed_sequences_come_out_right(D: int, config: Config) -> None:
     assert_right(problem, config, CHECKED[D // 8 % 2])
 
 
+@pytest.mark.slow
 def test_a_sequence_beside_one_of_nan_gets_the_bits_that_it_gets_beside_zeros() -> None:
     problem = Problem(40, causal=True, use_cu_seqlens=True, batch=1, heads=1, seq_q=300, seq_k=300, boundaries=4)
     found = []

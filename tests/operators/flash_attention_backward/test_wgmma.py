@@ -126,6 +126,7 @@ def test_gradients_are_right_for_every_make_of_tiles(D: int) -> None:
     assert happened.counters.bank_conflicts == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [BASE, replace(SPLIT, columns=16)], ids=["both", "split"])
 def test_every_edge_comes_out_right_in_every_order_of_threads(config: Config) -> None:
     problem = Problem(head_dim=104, causal=True)

@@ -54,6 +54,7 @@ def test_the_declared_work_is_what_happens() -> None:
     assert work.cluster_bytes == cluster_bytes(problem, config) == counters.cluster_bytes
 
 
+@pytest.mark.slow
 def test_the_compilers_ptx_computes_the_same() -> None:
     job = Job(InstanceFields("kda", "fused_cluster", to_fields(SMALL), to_fields(BASE)))
     verdict = check_ptx(job, ARCHES["sm_90a"], most=1)

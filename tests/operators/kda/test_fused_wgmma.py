@@ -83,6 +83,7 @@ def test_the_declared_work_is_what_happens(K: int, config: Config) -> None:
     assert counters.bank_conflicts == 0
 
 
+@pytest.mark.slow
 @EACH
 def test_the_compilers_ptx_computes_the_same(config: Config) -> None:
     job = Job(InstanceFields("kda", "fused_wgmma", to_fields(SMALL), to_fields(config)))

@@ -97,6 +97,7 @@ def test_segments_are_right(case: str) -> None:
     assert_right_at(Instance(OPERATOR, SEGMENTED, problem, config), *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["weak_gate", "zero_gate", "equal_keys", "gate_spikes"])
 def test_many_segments_are_as_exact_as_none(kind: str) -> None:
     problem = replace(RAW_FP16, batch=1, seq_len=205, heads=1, value_heads=1)
@@ -132,6 +133,7 @@ def test_tokens_do_not_see_the_segments_after_them(implementation: Any, case: tu
     np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.sampled(3)
 @BY_SEGMENTS
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_segments_are_right_for_every_kind_of_input(implementation: Any, case: tuple[Problem, Any], kind: str) -> None:
@@ -170,6 +172,7 @@ def test_what_prepares_its_own_chunks_counts_mma_bytes_and_barriers(
     assert_declared(Instance(OPERATOR, implementation, problem, config), H200, "weak_gate")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "cases"),
     [(SEGMENTED_FUSED, FUSED_CASES), (SEGMENTED_ONCE, ONCE_CASES)],

@@ -229,6 +229,7 @@ def test_chunks_are_right_for_every_kind_of_input(kind: str) -> None:
     run(PLAIN_GATE, drawn(problem, kind), problem)
 
 
+@pytest.mark.slow
 def test_the_gradients_of_the_gates_parameters_do_not_depend_on_the_schedule() -> None:
     problem = replace(short(GATED_V_FIRST, 45), batch=2)
     arrays = drawn(problem)

@@ -110,6 +110,7 @@ def test_chunked_is_right(case: str) -> None:
     assert_right_at(Instance(OPERATOR, CHUNKED, *CASES[case]), *PLACES)
 
 
+@pytest.mark.sampled(3)
 @PRECISIONS
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_chunks_are_right_for_every_kind_of_input(case: tuple[Problem, Config], kind: str) -> None:
@@ -117,6 +118,7 @@ def test_chunks_are_right_for_every_kind_of_input(case: tuple[Problem, Config], 
     assert_right(Instance(OPERATOR, CHUNKED, problem, case[1]), drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
+@pytest.mark.slow
 def test_the_gate_of_a_token_that_forgets_nearly_all_keeps_its_gradient_with_fp32_operands() -> None:
     problem = replace(GATED_FP32[0], seq_len=45, heads=1, value_heads=4)
     arrays = drawn(OPERATOR, problem, "gate_spikes")

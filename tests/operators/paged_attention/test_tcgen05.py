@@ -235,6 +235,7 @@ def test_bounds_that_no_packing_has_harm_no_other_sequence() -> None:
     np.testing.assert_allclose(outputs["o"][:, rows].astype(float), expected["o"][:, rows], atol=0.02)
 
 
+@pytest.mark.slow
 def test_the_compilers_ptx_is_right_on_another_machine() -> None:
     problem = Problem(16, batch=1, use_cu_seqlens_q=True)
     verdict = check_ptx(
