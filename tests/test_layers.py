@@ -158,7 +158,7 @@ def test_importing_the_package_loads_nothing_heavy_and_touches_no_gpu() -> None:
 
 SEARCH = """
 from tuner.cli import main
-sys.argv[1:] = "search flash_attention --gpu sm_80 --head-dim 16 --seq-q 64 --heads 1 --implementation naive --budget 1".split()
+sys.argv[1:] = "search flash_attention --gpu sm_80 --head-dim 16 --implementation naive --budget 1".split()
 main()
 """
 
