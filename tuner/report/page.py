@@ -5,8 +5,10 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
+from itertools import accumulate, takewhile
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import jinja2
 
@@ -31,10 +33,14 @@ def render(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
 
     A page of more than `LIMIT` bytes shows its last problems in brief, and says so.
     """
-    found, whole = sections(data), len(data)
+    found = sections(data)
+    problems: Any = _environment(escape=True).get_template("section.html.jinja").make_module()
+    drawn = cache(lambda place: problems.section(found[place], len(found) > 1))  # once, however many pages are tried
+    sizes = accumulate(len(drawn(place).encode()) for place in range(len(found)))
+    whole = sum(1 for _ in takewhile(lambda size: size <= LIMIT, sizes))  # at most; more are not drawn
     while True:
         json = script_json(data[:whole], families)
-        page = document("report.html.jinja", sections=found, whole=whole, families=families, json=json)
+        page = document("report.html.jinja", sections=found, drawn=drawn, whole=whole, families=families, json=json)
         if (size := len(page.encode())) <= LIMIT or whole == 0:
             return page
         whole = min(whole - 1, whole * LIMIT // size)
