@@ -7,7 +7,7 @@ from tuner.spec.draw import drawn, normal
 from tuner.spec.dtype import DType, Precision
 from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Request, Tolerance, Updated, Work
 from tuner.spec.plan import Launch, Plan, Workspace
-from tuner.spec.problem import Array, Arrays, extent, static
+from tuner.spec.problem import Array, Arrays, extent, shared, static
 from tuner.spec.space import Space, Value
 from tuner.spec.tensor_map import TensorMap
 
@@ -38,6 +38,7 @@ __all__ = [
     "drawn",
     "extent",
     "normal",
+    "shared",
     "static",
     "within",
 ]
