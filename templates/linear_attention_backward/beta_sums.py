@@ -41,15 +41,12 @@ def work(problem: Problem, rows: int) -> tuple[Work, ...]:
     work = Work(
         ctas=problem.heads,
         warps=THREADS // WARP,
-        mma=0,
         fma=added,
-        mufu=0,
         alu=3 * added,
         smem_wavefronts=shared * problem.heads * 6 * THREADS / WARP,
         l2_bytes=nbytes,
         dram_bytes=0,
         barriers=shared * problem.heads * (THREADS.bit_length() - 1),
-        longest_cta=1,
         chain=-(-rows // _UNROLL) * -(-problem.head_dim // THREADS),
     )
     return (work,) * (problem.decay != "scalar")

@@ -187,14 +187,9 @@ def _least(least: Cost, share: float, ctas: int, threads: int) -> Work:
     return Work(
         ctas=ctas,
         warps=-(-threads // 32),
-        mma=0.0,
         fma=share * least.flops / 64,
-        mufu=0.0,
         alu=0.0,
-        smem_wavefronts=0.0,
         l2_bytes=share * least.bytes,
         dram_bytes=share * least.bytes,
-        barriers=0.0,
-        longest_cta=1.0,
         chain=max(1.0, share * least.bytes / (ctas * threads * _LOAD)),
     )

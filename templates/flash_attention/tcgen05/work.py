@@ -63,7 +63,6 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
         Work(
             ctas=heads * len(visited),
             warps=_WARPS * (config.row_tiles + 1),
-            mma=0.0,
             fma=float(warps * (2 * scores + scores / 2 + scaled + 12 + 7 * polynomials + 5 * caps)),
             paired=float(warps * (2 * scores + scaled + 7 * polynomials)),
             mufu=float(warps * (scores - polynomials + 1 + 1.5 * caps)),

@@ -22,15 +22,10 @@ _L2_BYTES = 24 << 20  # that keys and values of a section of heads may take: pan
 _CLEARING = Work(
     ctas=1,
     warps=1,
-    mma=0,
     fma=0,
-    mufu=0,
     alu=4,
-    smem_wavefronts=0,
     l2_bytes=4,
     dram_bytes=0,
-    barriers=0,
-    longest_cta=1,
     chain=1,
 )
 
@@ -138,7 +133,6 @@ def work_of(
     main = Work(
         ctas=grid.blocks,
         warps=_WARPS * (config.warpgroups + 1),
-        mma=0.0,
         fma=warps * (2 * scores + maxima + lanes + 12 + 7 * polynomials + 5 * caps),
         mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
         alu=warps * (scores / 2 + (scores - maxima) / 2 + 40 + 2 * polynomials),

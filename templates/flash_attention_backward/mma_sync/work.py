@@ -39,7 +39,6 @@ def work_of_logits(problem: Problem, threads: int = 256) -> Work:
     return Work(
         ctas=problem.heads,
         warps=warps,
-        mma=0,
         fma=2 * rows / WARP,
         mufu=rows / WARP,
         alu=8 * rows / WARP + 12 * warps * problem.heads,
@@ -47,7 +46,6 @@ def work_of_logits(problem: Problem, threads: int = 256) -> Work:
         l2_bytes=moved,
         dram_bytes=float(VALUES_BYTES * rows),
         barriers=problem.heads,
-        longest_cta=1,
         chain=problem.batch * problem.seq_q / threads,
     )
 
@@ -111,15 +109,10 @@ def work_of_rows(warps: int, l2_bytes: float, dram_bytes: float) -> Work:
     return Work(
         ctas=-(-warps // 8),
         warps=8,
-        mma=0,
         fma=16.0 * warps,
-        mufu=0,
         alu=60.0 * warps,
-        smem_wavefronts=0,
         l2_bytes=l2_bytes,
         dram_bytes=dram_bytes,
-        barriers=0,
-        longest_cta=1,
         chain=1,
     )
 

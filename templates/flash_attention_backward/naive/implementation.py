@@ -86,15 +86,11 @@ def _work_of_logits(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=-(-problem.heads // config.threads),
         warps=config.threads // WARP,
-        mma=0,
         fma=rows * (DV + 2) / WARP,
         mufu=rows / WARP,
         alu=rows * (2 * DV + 8) / WARP,
-        smem_wavefronts=0,
         l2_bytes=moved,
         dram_bytes=moved,
-        barriers=0,
-        longest_cta=1,
         chain=problem.batch * problem.seq_q,
     )
 
@@ -113,15 +109,11 @@ def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, m
         return Work(
             ctas=ctas,
             warps=config.threads // WARP,
-            mma=0,
             fma=visits * (D + (1 + recomputed) * DV + products * columns + 4),
             mufu=visits,
             alu=visits * (2 * (D + DV) + columns),
-            smem_wavefronts=0,
             l2_bytes=visits * element * (2 * D + (2 + recomputed) * DV + products * columns),
             dram_bytes=float(element * elements + problem.lse_bytes * query_rows(problem)),
-            barriers=0,
-            longest_cta=1,
             chain=chain,
         )
 

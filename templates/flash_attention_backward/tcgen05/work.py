@@ -110,7 +110,6 @@ def _pass_work(
     return Work(
         ctas=blocks,
         warps=_WARPS * (WARPGROUPS + 1),
-        mma=0.0,
         fma=warps * (3 * scores + 7 * polynomials + 8 * caps),
         paired=warps * (3 * scores + 7 * polynomials + caps),
         mufu=warps * (scores - polynomials + 1.5 * caps),

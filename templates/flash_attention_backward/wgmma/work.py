@@ -52,7 +52,6 @@ def keys_work(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=every * len(steps),
         warps=_WARPS * (config.kv_warpgroups + 1),
-        mma=0.0,
         fma=warps * lanes * (4 if config.kv_split else 3),
         mufu=warps * lanes * (2 if config.kv_split else 1),
         alu=warps * (lanes + 60),
@@ -84,7 +83,6 @@ def queries_work(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=heads * len(steps),
         warps=_WARPS * (groups + 1),
-        mma=0.0,
         fma=warps * lanes * 3,
         mufu=warps * lanes,
         alu=warps * (lanes / 2 + 60),

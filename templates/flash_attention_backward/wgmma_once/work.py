@@ -48,7 +48,6 @@ def keys_work(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=every * len(steps),
         warps=_WARPS * (WARPGROUPS + 1),
-        mma=0.0,
         fma=warps * lanes * 3,
         mufu=warps * lanes,
         alu=warps * (lanes + 80),

@@ -47,19 +47,15 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     main = Work(
         ctas=_blocks(problem, config),
         warps=config.threads // WARP,
-        mma=0,
         fma=lanes * 40,
         mufu=lanes * 6,
         alu=lanes * 40,
-        smem_wavefronts=0,
         l2_bytes=tensor_bytes(problem, 7)
         + again
         + betas
         + state_bytes(problem, 1, 1)
         + beta_sums.part_bytes(problem, problem.sequences),
         dram_bytes=cost(problem).bytes + again,
-        barriers=0,
-        longest_cta=1,
         chain=2 * -(-problem.seq_len * problem.batch // (problem.sequences * config.span)),
     )
     return (main, *beta_sums.work(problem, problem.sequences))
