@@ -14,7 +14,7 @@ from ...flash_attention.naive.implementation import WARP, Config
 from ...flash_attention.problem import attended_keys, unpacked
 from ..operator import ARGUMENTS, DS_AUX, OPTIONAL, cost
 from ..optional import pointer, spelled, taken
-from ..problem import Problem
+from ..problem import Problem, key_rows, query_rows
 
 _ENTRY = "flash_attention_backward_naive"
 
@@ -49,14 +49,6 @@ def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> 
 
     of_queries, of_keys = _blocks(problem, config)
     return Plan((launch("dq", of_queries), launch("dkv", of_keys)), pointer(problem))
-
-
-def query_rows(problem: Any) -> int:
-    return problem.batch * problem.heads * problem.seq_q
-
-
-def key_rows(problem: Any) -> int:
-    return problem.batch * problem.kv_heads * problem.seq_k
 
 
 def _blocks(problem: Any, config: Config) -> tuple[int, int]:

@@ -8,12 +8,12 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace
 
+from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
 from ..optional import pointer, spelled, taken
 from ..problem import Problem
 from .config import (
     ROWS,
-    WIDTHS,
     Config,
     fits,
     kv_owners,
@@ -188,11 +188,6 @@ def default(problem: Problem, arch: Arch) -> Config:
             if allowed.refusal(config) is None:
                 return config
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
-
-
-def panel_width(D: int) -> int:
-    """Of a panel: one that holds D, or the widest that divide what D is rounded up to."""
-    return next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
 
 
 def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:

@@ -4,10 +4,11 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
 
+from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
 from ..optional import pointer, spelled, taken
 from ..problem import Problem
-from ..wgmma.config import ROWS, WIDTHS
+from ..wgmma.config import ROWS
 from .config import (
     BLOCK_KEYS,
     TILE_ROWS,
@@ -135,11 +136,10 @@ def _maps(columns: int) -> tuple[TensorMap, ...]:
 def default(problem: Problem, arch: Arch) -> Config:
     """By counts and not by times: two parts, so that no warpgroup waits for the other's, before a third stage."""
     D = problem.head_dim
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
     allowed = space(problem, arch)
     for stages, parts in ((3, 2), (2, 2), (2, 1)):
         for held in (2, 1, 0):
-            config = Config(stages, parts, held, columns)
+            config = Config(stages, parts, held, panel_width(D))
             if allowed.refusal(config) is None:
                 return config
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
