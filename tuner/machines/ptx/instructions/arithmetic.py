@@ -48,6 +48,14 @@ def known(instruction: Instruction, qualifiers: tuple[str, ...] = ()) -> None:
         raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
 
 
+def applied(wave: Wave, instruction: Instruction, function: Callable[..., Any], to: str, *kinds: str) -> Step:
+    """`function` of the operands behind the first, each read as its kind, into the first as `to`."""
+    target = wave.registers.write(instruction.word(0), to)
+    return computed(
+        target, function, [wave.registers.read(instruction.word(i), kind) for i, kind in enumerate(kinds, 1)]
+    )
+
+
 def computed(target: Array, function: Callable[..., Any], sources: list[Array], ftz: bool = False) -> Step:
     """The step that writes `function(*sources)`: in place where that is one of NumPy's own."""
     if ftz:
