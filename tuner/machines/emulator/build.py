@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.base.assets import PRIMITIVES
 from tuner.base.cache import Cache, Entry, digest_of, key_of, remove
 from tuner.compiler.render import header
-from tuner.compiler.source import Source
+from tuner.compiler.source import COMMENT, Source
 from tuner.errors import MachineError, TemplateError
 from tuner.machines.emulator.compiler import compiler, run
 
@@ -65,7 +65,6 @@ _CHECKED = (
     "-ftrivial-auto-var-init=pattern",
 )
 _UMBRELLA = "primitives.h"
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NOT_EMULATED = {
     re.compile(r"\b(?:asm|__asm__)\b[^;]*"): "inline PTX, which templates/primitives wraps",
     re.compile(r"\b__shared__\b[^;]*"): "a static shared variable: carve it from DYNAMIC_SHARED, which is checked",
@@ -136,7 +135,7 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
 def _refuse(source: Source) -> None:
     own = [(name, text) for name, text in source.headers if not (PRIMITIVES / "host" / name).exists()]
     for name, text in ((f"{symbol(source.entries[0])}.cu", source.text), *own):
-        code = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
+        code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
         for pattern, what in _NOT_EMULATED.items():
             if found := pattern.search(code):
                 line = code.count("\n", 0, found.start()) + 1

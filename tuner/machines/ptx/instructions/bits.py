@@ -13,13 +13,9 @@ from tuner.machines.ptx.text.parse import Instruction
 
 def _logic(bitwise: np.ufunc, logical: np.ufunc) -> Decoder:
     def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-        return elementwise(logical if instruction.type == "pred" else bitwise, 2)(wave, instruction, at)
+        return elementwise(logical if instruction.type == "pred" else bitwise, bitwise.nin)(wave, instruction, at)
 
     return decode
-
-
-def _invert(wave: Wave, instruction: Instruction, at: int) -> Step:
-    return elementwise(np.logical_not if instruction.type == "pred" else np.invert, 1)(wave, instruction, at)
 
 
 def _shift(function: np.ufunc) -> Decoder:
@@ -153,7 +149,7 @@ DECODERS: Mapping[str, Decoder] = {
     "and": _logic(np.bitwise_and, np.logical_and),
     "or": _logic(np.bitwise_or, np.logical_or),
     "xor": _logic(np.bitwise_xor, np.logical_xor),
-    "not": _invert,
+    "not": _logic(np.invert, np.logical_not),
     "shl": _shift(np.left_shift),
     "shr": _shift(np.right_shift),
     "shf": _funnel,
