@@ -1,17 +1,16 @@
 """Arithmetic of other tuners as Python that an operator's folder can hold: of one config, or of columns of them."""
 
 import ast
-import re
 from collections.abc import Callable, Collection, Iterable
 from functools import partial, reduce
 from typing import Any
 
 from tuner.errors import UsageError
+from tuner.search.replay.expression import CONSTANTS, parsed
 
 _ARITHMETIC = (ast.Name, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.List, ast.Tuple, ast.Set)
 _REFUSED = (ast.MatMult, ast.BitXor, ast.Invert, ast.Is, ast.IsNot)
 _FUNCTIONS = {"min": "minimum", "max": "maximum", "abs": "abs", "int": "trunc"}  # of Python, and of NumPy
-_CONSTANTS = {"true": True, "false": False}  # as C spells them
 
 
 def of_config(text: str, names: Collection[str]) -> str:
@@ -25,9 +24,8 @@ def of_columns(text: str, names: Collection[str]) -> str:
 
 
 def _spelled(text: str, rewritten: Callable[[ast.expr], ast.expr]) -> str:
-    python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     try:
-        return ast.unparse(rewritten(ast.parse(python, mode="eval").body))
+        return ast.unparse(rewritten(parsed(text)))
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{text!r} is no arithmetic of the parameters ({error})") from error
 
@@ -46,8 +44,8 @@ class _Scalar(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._names:
             return ast.Attribute(ast.Name(self._holder, ast.Load()), node.id, ast.Load())
-        if node.id in _CONSTANTS:
-            return ast.Constant(_CONSTANTS[node.id])
+        if node.id in CONSTANTS:
+            return ast.Constant(CONSTANTS[node.id])
         raise ValueError(f"{node.id} is none of {', '.join(self._names)}")
 
     def visit_Call(self, node: ast.Call) -> ast.expr:

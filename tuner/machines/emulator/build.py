@@ -1,7 +1,9 @@
 """What g++ builds for the emulator: runtime library, precompiled primitives, shared objects of kernels; each once."""
 
+import atexit
 import platform
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -159,7 +161,9 @@ def _primitives(flags: tuple[str, ...]) -> _Primitives:
         _precompile(folder, texts, flags)
 
     with _alone(key):
-        return _Primitives(_in_cache(key, build) or _private(key, build), texts)
+        folder = _in_cache(key, build) or _private().folder(key, build)
+    assert folder is not None, "a folder that was just made takes another"
+    return _Primitives(folder, texts)
 
 
 def _in_cache(key: str, build: Callable[[Path], object]) -> Path | None:
@@ -213,11 +217,10 @@ def _built(store: Cache, key: str, build: Callable[[Path], Path]) -> Path:
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         data = build(Path(folder)).read_bytes()
     store.put(key, Entry(data))
-    if store.get(key):
-        return store.path(key)
-    private = _private_folder() / f"{key}.so"
-    private.write_bytes(data)
-    return private
+    if store.get(key) is None:
+        store = _private()
+        store.put(key, Entry(data))
+    return store.path(key)
 
 
 @contextmanager
@@ -233,20 +236,9 @@ def _alone(key: str) -> Iterator[None]:
         yield
 
 
-def _private(key: str, build: Callable[[Path], object]) -> Path:
-    folder = _private_folder() / f"{key}.folder"
-    if not folder.exists():
-        partial = Path(tempfile.mkdtemp(dir=_private_folder()))
-        build(partial)
-        partial.rename(folder)
-    return folder
-
-
 @cache
-def _private_folder() -> Path:
-    return Path(_private_folder_owner().name)
-
-
-@cache
-def _private_folder_owner() -> "tempfile.TemporaryDirectory[str]":
-    return tempfile.TemporaryDirectory(prefix="tuner-emulator-")  # removed at exit
+def _private() -> Cache:
+    """For what the user's cache does not take. It goes with the process."""
+    folder = tempfile.mkdtemp(prefix="tuner-emulator-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Cache(Path(folder))
