@@ -76,7 +76,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a column of the state, fp32 arithmetic; the oracle of the others",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -122,7 +122,6 @@ IMPLEMENTATION = Implementation(
     name="recurrent",
     summary="one token after the other, the state in registers, in fp32",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

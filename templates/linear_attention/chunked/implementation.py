@@ -86,7 +86,6 @@ IMPLEMENTATION = Implementation(
     name="chunked",
     summary="three launches: sums of tiles, a scan of them, outputs; k and v are read twice",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -62,7 +62,6 @@ IMPLEMENTATION = Implementation(
     name="lookback",
     summary="states before tiles, then one pass that learns from later tiles; k and v are read twice",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -76,7 +76,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a channel, one token after the other, in fp64; the oracle of the others",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=lambda _problem, _arch: Config(128, 4),
