@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from tuner.spec import DType, Launch, Work, Workspace
 
+from ..linear_attention.optional import taken
 from ..linear_attention.tiles import WARP
-from .optional import taken
 from .problem import Problem
 
 ENTRY = "linear_attention_backward_beta"

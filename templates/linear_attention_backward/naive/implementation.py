@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from tuner.arch import GPU, Arch
 from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
+from ...linear_attention.optional import pointers, taken
 from ...linear_attention.tiles import WARP
 from ...linear_attention.work import beta_bytes, tensor_bytes
 from .. import beta_sums
 from ..operator import cost
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from ..optional import INPUTS, OUTPUTS, SCALARS
 from ..problem import Problem
 from ..work import state_bytes
 

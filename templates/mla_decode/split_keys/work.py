@@ -7,10 +7,10 @@ import numpy as np
 from tuner.spec import Array, Work
 
 from ...flash_attention.mma_sync.config import ELEMENT
-from ...flash_attention.split_keys.config import WARP
+from ...flash_attention.split_keys.config import WARP, merge_blocks
 from ..operator import cost
 from ..problem import Problem, attended_rows
-from .config import Config, merge_blocks, row_tiles
+from .config import Config, row_tiles
 
 _INT = 4  # bytes
 
