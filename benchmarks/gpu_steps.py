@@ -285,7 +285,7 @@ def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: floa
         ours, run.policy, context=context, kind=kind, patience_s=seconds, into=run.rows.path, guests=run.guests
     )
     if run.cramped:
-        run.venue.rest()
+        run.venue.close()
     lines = [" | ".join(filter(None, row)) for row in found.table()]
     finished = all(row.state not in ("lost", "untimed") for row in found.rows)  # with more time it may come through
     return found.data() | {"finished": finished, "summary": "\n    ".join(["", *lines])}

@@ -10,15 +10,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from wgmma_lint import HEADINGS, Asked, drawn, flaws, line
 
 from tuner import operators
-from tuner.arch import ARCHES
-from tuner.base.result import Failed
-from tuner.compiler.lint import lint
 from tuner.compiler.nvrtc import Compiler
-from tuner.compiler.render import render
-from tuner.compiler.toolkit import Options
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma.config import (
     Config,
@@ -35,14 +32,6 @@ OPERATOR = operators.load("flash_attention_backward")
 WGMMA = operators.implementation("flash_attention_backward", "wgmma")
 LEAST = Config(16, 2, 2, False, False, 16, 2, 2, 16)
 DKV, DQ = "flash_attention_backward_dkv", "flash_attention_backward_dq"
-
-
-class Asked(NamedTuple):
-    """A config whose kernels `entries` are to be clean."""
-
-    problem: Problem
-    config: Config
-    entries: tuple[str, ...] = (DKV, DQ)
 
 
 def main() -> None:
@@ -64,20 +53,12 @@ def main() -> None:
 
 
 def sample(compiler: Compiler, widths: Widths, each: int, seed: int, of: Problem) -> None:
-    print("head_dim  default  clean/tried  flaws")
+    print(HEADINGS)
     for D, DV in widths:
         name = f"{D}" if D == DV else f"{D}/{DV}"
-        found = flaws(compiler, drawn(replace(of, head_dim=D, head_dim_v=DV), each, random.Random(f"{seed} {name}")))
-        clean = f"{sum(not some for some in found)}/{len(found)}"
-        spelled = "; ".join(sorted({one for some in found for one in some}))
-        print(f"{name:>8s}  {'flawed' if found[0] else 'clean':7s}  {clean:>11s}  {spelled}", flush=True)
-
-
-def drawn(problem: Problem, each: int, rng: random.Random) -> list[Asked]:
-    arch = ARCHES["sm_90a"]
-    space = WGMMA.space(problem, arch)
-    configs = [space[index] for index in rng.sample(range(len(space)), min(each, len(space)))]
-    return [Asked(problem, config) for config in (WGMMA.default(problem, arch), *configs)]
+        problem, rng = replace(of, head_dim=D, head_dim_v=DV), random.Random(f"{seed} {name}")
+        asked = [Asked(instance, (DKV, DQ)) for instance in drawn(OPERATOR, WGMMA, problem, each, rng)]
+        print(line(name, flaws(compiler, asked)), flush=True)
 
 
 def limits(compiler: Compiler, widths: Widths, of: Problem) -> None:
@@ -116,17 +97,8 @@ def edge(
     tiles = [replace(make, **{name: rows}) for rows in range(16, 209, 16)]
     fit = sum(bool(estimate(each) <= registers(warpgroups, packed=problem.use_cu_seqlens)) for each in tiles)
     if 0 < fit < len(tiles):
-        yield from (Asked(problem, each, (entry,)) for each in tiles[fit - 1 : fit + 1])
-
-
-def flaws(compiler: Compiler, asked: Sequence[Asked]) -> list[tuple[str, ...]]:
-    jobs = [(render(Instance(OPERATOR, WGMMA, each.problem, each.config)), Options("sm_90a")) for each in asked]
-    found: dict[int, tuple[str, ...]] = {}
-    for position, outcome in compiler.compile_many(jobs):
-        assert not isinstance(outcome, Failed), outcome.log
-        each = [lint(outcome, entry).failures for entry in asked[position].entries]
-        found[position] = tuple(flaw for some in each for flaw in some)
-    return [found[position] for position in range(len(asked))]
+        kept = (Instance(OPERATOR, WGMMA, problem, each) for each in tiles[fit - 1 : fit + 1])
+        yield from (Asked(instance, (entry,)) for instance in kept)
 
 
 if __name__ == "__main__":

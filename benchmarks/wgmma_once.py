@@ -11,22 +11,22 @@ python benchmarks/wgmma_once.py --costs             predicted costs of defaults 
 import argparse
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import product
 from typing import NamedTuple
 
+from wgmma_lint import HEADINGS, Asked, drawn, flaws, line
+
 from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.base.result import Failed
-from tuner.compiler.lint import lint
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.evaluate.predict.compiled import predict_launches
 from tuner.evaluate.predict.cost import in_turn
 from tuner.operators.flash_attention_backward.problem import Problem
-from tuner.operators.flash_attention_backward.wgmma_once.config import Config
 from tuner.operators.flash_attention_backward.wgmma_once.work import key_steps, sections
 from tuner.spec.instance import Instance
 
@@ -108,34 +108,18 @@ def begun(problem: Problem, blocks: int, order: Order) -> Iterator[tuple[int, in
 
 
 def compile_all(each: int, *, packed: bool) -> None:
-    print("head_dim  default  clean/tried  flaws")
+    print(HEADINGS)
     clean = tried = 0
     with Compiler() as compiler:
         for D in HEAD_DIMS:
             problem = Problem(head_dim=D, head_dim_v=D, causal=True, use_cu_seqlens=packed, batch=1)
             if ONCE.refusal(problem, HOPPER):
                 continue
-            found = flaws(compiler, problem, drawn(problem, each))
+            instances = drawn(OPERATOR, ONCE, problem, each, random.Random(D))
+            found = flaws(compiler, [Asked(instance, ("flash_attention_backward_once",)) for instance in instances])
             clean, tried = clean + sum(not some for some in found), tried + len(found)
-            spelled = "; ".join(sorted({one for some in found for one in some}))
-            share = f"{sum(not some for some in found)}/{len(found)}"
-            print(f"{D:8d}  {'flawed' if found[0] else 'clean':7s}  {share:>11s}  {spelled}", flush=True)
+            print(line(D, found), flush=True)
     print(f"{clean} of {tried} are clean")
-
-
-def drawn(problem: Problem, each: int) -> list[Config]:
-    space = ONCE.space(problem, HOPPER)
-    rng = random.Random(problem.head_dim)
-    return [ONCE.default(problem, HOPPER), *(space[i] for i in rng.sample(range(len(space)), min(each, len(space))))]
-
-
-def flaws(compiler: Compiler, problem: Problem, configs: Sequence[Config]) -> list[tuple[str, ...]]:
-    jobs = [(render(Instance(OPERATOR, ONCE, problem, config)), Options(HOPPER.name)) for config in configs]
-    found: dict[int, tuple[str, ...]] = {}
-    for position, outcome in compiler.compile_many(jobs):
-        assert not isinstance(outcome, Failed), outcome.log
-        found[position] = lint(outcome, "flash_attention_backward_once").failures
-    return [found[position] for position in range(len(jobs))]
 
 
 def predict_all() -> None:

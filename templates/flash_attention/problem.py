@@ -146,7 +146,7 @@ def unpacked(problem: Problem) -> Problem:
 def visible_keys(problem: Problem) -> Array:
     """Where the keys end that each query attends, which begin with key 0, or with `first_keys`: int64 [T], not to be
     written."""
-    last = _own_keys(problem) + problem.window_right
+    last = own_keys(problem) + problem.window_right
     limited = problem.causal or problem.use_window
     found: Array = np.clip(last + 1, 0, problem.seq_k) if limited else np.full_like(last, problem.seq_k)
     found.flags.writeable = False
@@ -156,7 +156,7 @@ def visible_keys(problem: Problem) -> Array:
 @lru_cache(maxsize=2)
 def first_keys(problem: Problem) -> Array:
     """The first key that each query attends, if any: int64 [T], not to be written."""
-    own = _own_keys(problem)
+    own = own_keys(problem)
     found: Array = np.clip(own - problem.window_left, 0, problem.seq_k) if problem.use_window else np.zeros_like(own)
     found.flags.writeable = False
     return found
@@ -168,5 +168,11 @@ def attended_keys(problem: Problem) -> Array:
     return found
 
 
-def _own_keys(problem: Problem) -> Array:
+def plain(problem: Any) -> Problem:
+    """What any attention's problem is where every query attends every key: of its width and dtype."""
+    return Problem(head_dim=problem.head_dim, dtype=problem.dtype)
+
+
+def own_keys(problem: Any) -> Array:
+    """Positions of the queries, the last of all: int64 [T]."""
     return np.arange(problem.seq_q, dtype=np.int64) + problem.seq_k - problem.seq_q

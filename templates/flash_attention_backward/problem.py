@@ -1,6 +1,7 @@
 """What flash_attention_backward computes on: the forward call whose gradients are wanted, and whether lse was used."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tuner.errors import UsageError
 from tuner.spec import Precision, static
@@ -28,3 +29,15 @@ class Problem(Forward):
     def lse_bytes(self) -> int:
         """Of lse and, where it is given, dlse, for a query of a head."""
         return 4 + 4 * self.use_lse_gradient
+
+
+def query_rows(problem: Any) -> int:
+    """Rows of dO, Q, O and dQ."""
+    rows: int = problem.batch * problem.heads * problem.seq_q
+    return rows
+
+
+def key_rows(problem: Any) -> int:
+    """Rows of K, V, dK and dV."""
+    rows: int = problem.batch * problem.kv_heads * problem.seq_k
+    return rows

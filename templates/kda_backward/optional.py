@@ -62,15 +62,12 @@ def gate_work(problem: Problem, rows: int) -> tuple[Work, ...]:
     work = Work(
         ctas=problem.value_heads,
         warps=GATE_THREADS // 32,
-        mma=0,
         fma=elements / 32,
-        mufu=0,
         alu=2 * elements / 32,
         smem_wavefronts=problem.value_heads * GATE_THREADS / 16,
         l2_bytes=4 * elements + written,
         dram_bytes=4 * elements + written,
         barriers=2 * problem.value_heads,
-        longest_cta=1,
         chain=-(-problem.batch * rows // groups),
     )
     return (work,) * problem.use_gate_in_kernel

@@ -1,9 +1,9 @@
 """What kda_backward computes on: the sizes and dtypes of the forward call whose gradients are wanted."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from tuner.errors import UsageError
-from tuner.spec import DType, Precision, extent, static
+from tuner.spec import DType, Precision, extent, shared, static
 
 from ..kda.problem import Problem as Forward
 from ..kda.sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals
@@ -67,6 +67,4 @@ class Problem(Sizes):
 
     def forward(self) -> Forward:
         """The call of kda whose gradients these are."""
-        known = {each.name for each in fields(Forward)}
-        shared = {each.name: getattr(self, each.name) for each in fields(self) if each.name in known}
-        return Forward(**shared, output_final_state=self.use_final_gradient)
+        return Forward(**shared(self, Forward), output_final_state=self.use_final_gradient)

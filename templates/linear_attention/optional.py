@@ -2,27 +2,17 @@
 
 from collections.abc import Mapping
 
-from .problem import Problem
+from .sizes import Sizes
 
 
-def _there(problem: Problem) -> Mapping[str, bool]:
-    return {
-        "beta": problem.decay != "scalar",
-        "initial_state": problem.use_initial_state,
-        "final_state": problem.output_final_state,
-        "cu_seqlens": problem.varlen,
-    }
-
-
-def taken(problem: Problem, *names: str) -> tuple[str, ...]:
+def taken(problem: Sizes, *names: str) -> tuple[str, ...]:
     """`names` less the absent ones: what a launch takes."""
-    there = _there(problem)
-    return tuple(name for name in names if there.get(name, True))
+    return tuple(name for name in names if problem.optional.get(name, True))
 
 
-def pointers(problem: Problem) -> Mapping[str, str]:
+def pointers(problem: Sizes) -> Mapping[str, str]:
     """How templates spell them."""
-    return {f"{name}_pointer": name if found else "nullptr" for name, found in _there(problem).items()}
+    return {f"{name}_pointer": name if found else "nullptr" for name, found in problem.optional.items()}
 
 
 SCALARS = ("beta_scalar", "batch", "seq_len", "heads", "boundaries")

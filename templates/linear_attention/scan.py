@@ -27,15 +27,10 @@ def work(problem: Sizes, config: Shape) -> Work:
     return Work(
         ctas=blocks(problem),
         warps=THREADS // WARP,
-        mma=0,
         fma=2 * pairs,
-        mufu=0,
         alu=8 * pairs,
-        smem_wavefronts=0,
         l2_bytes=2 * pair_bytes(problem, config) + betas,
         dram_bytes=0,
-        barriers=0,
-        longest_cta=1,
         chain=tiles / problem.batch / AHEAD,
         stages=1,
     )

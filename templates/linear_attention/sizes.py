@@ -1,5 +1,7 @@
 """Sizes that follow from a problem's fields, in linear_attention and in its backward pass alike."""
 
+from collections.abc import Mapping
+
 from tuner.spec import DType
 
 
@@ -17,6 +19,11 @@ class Sizes:
     seq_len: int
     heads: int
     boundaries: int
+
+    @property
+    def optional(self) -> Mapping[str, bool]:
+        """Arguments that a problem may lack, and whether it has them."""
+        raise NotImplementedError
 
     @property
     def sequences(self) -> int:

@@ -50,15 +50,11 @@ def per_thread(problem: Problem, threads: int, width: int, ahead: int, compensat
     return Work(
         ctas=-(-items // threads),
         warps=threads // WARP,
-        mma=0,
         fma=lanes * (WEIGHT_FMA + STATE_FMA + _OUT_FMA + compensation),
         mufu=lanes * (WEIGHT_MUFU + _OUT_MUFU),
         alu=lanes * (WEIGHT_ALU + STATE_ALU + _OUT_ALU + 8 / width),
-        smem_wavefronts=0,
         l2_bytes=moved + own,
         dram_bytes=cost(problem).bytes,
-        barriers=0,
-        longest_cta=1,
         chain=-(-problem.seq_len * problem.batch // (problem.sequences * ahead)),
         stages=2 if ahead > 1 else 1,
     )
@@ -69,15 +65,10 @@ def clearing(ctas: int, threads: int, nbytes: int) -> Work:
     return Work(
         ctas=ctas,
         warps=threads // WARP,
-        mma=0,
         fma=0,
-        mufu=0,
         alu=ctas * threads / WARP * 4,
-        smem_wavefronts=0,
         l2_bytes=nbytes,
         dram_bytes=0,
-        barriers=0,
-        longest_cta=1,
         chain=1,
     )
 
@@ -128,7 +119,6 @@ def tiled(
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,
-        mma=0,
         fma=lanes * (weight_sweeps * WEIGHT_FMA + state_sweeps * STATE_FMA + writes_o * _OUT_FMA),
         mufu=lanes * (weight_sweeps * WEIGHT_MUFU + writes_o * _OUT_MUFU),
         alu=lanes * (weight_sweeps * WEIGHT_ALU + state_sweeps * STATE_ALU + writes_o * _OUT_ALU + addresses),
@@ -137,7 +127,6 @@ def tiled(
         l2_bytes=moved + exchanged,
         dram_bytes=dram_bytes,
         barriers=ctas * (1 + 2 * writes_o),
-        longest_cta=1,
         chain=chain,
         stages=2 if in_shared or tokens_per_thread(config) > 1 else 1,
     )

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from tuner.spec import DType, Launch, Work, Workspace
 
+from ..linear_attention.optional import taken
 from ..linear_attention.tiles import WARP
-from .optional import taken
 from .problem import Problem
 
 ENTRY = "linear_attention_backward_beta"
@@ -41,15 +41,12 @@ def work(problem: Problem, rows: int) -> tuple[Work, ...]:
     work = Work(
         ctas=problem.heads,
         warps=THREADS // WARP,
-        mma=0,
         fma=added,
-        mufu=0,
         alu=3 * added,
         smem_wavefronts=shared * problem.heads * 6 * THREADS / WARP,
         l2_bytes=nbytes,
         dram_bytes=0,
         barriers=shared * problem.heads * (THREADS.bit_length() - 1),
-        longest_cta=1,
         chain=-(-rows // _UNROLL) * -(-problem.head_dim // THREADS),
     )
     return (work,) * (problem.decay != "scalar")

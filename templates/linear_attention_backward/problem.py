@@ -1,8 +1,9 @@
 """What linear_attention_backward computes on: the sizes and dtypes of the forward call whose gradients are wanted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.spec import DType, extent, static
+from tuner.spec import DType, extent, shared, static
 
 from ..linear_attention.problem import DECAYS, DTYPES
 from ..linear_attention.problem import Problem as Forward
@@ -33,19 +34,19 @@ class Problem(Sizes):
 
     def forward(self) -> Forward:
         """The problem whose gradients these are."""
-        return Forward(
-            head_dim=self.head_dim,
-            dtype=self.dtype,
-            decay=self.decay,
-            use_initial_state=self.use_initial_state,
-            output_final_state=self.use_final_gradient,
-            varlen=self.varlen,
-            key_floor=self.key_floor,
-            batch=self.batch,
-            seq_len=self.seq_len,
-            heads=self.heads,
-            boundaries=self.boundaries,
-        )
+        return Forward(**shared(self, Forward), output_final_state=self.use_final_gradient)
+
+    @property
+    def optional(self) -> Mapping[str, bool]:
+        return {
+            "beta": self.decay != "scalar",
+            "dbeta": self.decay != "scalar",
+            "beta_parts": self.decay != "scalar",
+            "initial_state": self.use_initial_state,
+            "dh0": self.use_initial_state,
+            "dht": self.use_final_gradient,
+            "cu_seqlens": self.varlen,
+        }
 
     @property
     def final_states(self) -> int:

@@ -9,6 +9,7 @@ from tuner.errors import UsageError
 from tuner.spec import Array, DType, extent, static
 
 from ..flash_attention import operator as dense
+from ..flash_attention.problem import own_keys
 
 DTYPES = (*dense.DTYPES, DType.FP32)
 
@@ -86,19 +87,14 @@ def _refusals(problem: Problem) -> Iterator[str]:
         )
 
 
-def positions(problem: Problem) -> Array:
-    """Of the queries: int64 [T]."""
-    return np.arange(problem.seq_q, dtype=np.int64) + problem.seq_k - problem.seq_q
-
-
 def attended_keys(problem: Problem) -> Array:
     """How many keys each query attends: int64 [T]; of a ragged batch, where the cache is full."""
-    return np.clip(positions(problem) + 1, 0, problem.window + problem.sinks)
+    return np.clip(own_keys(problem) + 1, 0, problem.window + problem.sinks)
 
 
 def attends(problem: Problem) -> Array:
     """Whether each query attends the key at each position: bool [T, S]."""
-    position = positions(problem)[:, None]
+    position = own_keys(problem)[:, None]
     key = np.arange(problem.seq_k)
     found: Array = (key <= position) & ((key < problem.sinks) | (position - key < problem.window))
     return found

@@ -1,13 +1,12 @@
 """streaming_attention, backward: the gradients of Q, K and V from that of O, recomputing the probabilities from lse."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Cost, DType, Operator, Request, Role
 
 from ..flash_attention_backward import operator as dense
 from ..streaming_attention.problem import attended_keys
@@ -19,11 +18,6 @@ ARGUMENTS = (
     *(replace(each, doc=_DOCS.get(each.name, each.doc)) for each in dense.ARGUMENTS),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("window", "sinks")),
 )
-
-
-def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """That of flash_attention_backward."""
-    return dense.tolerance(problem)
 
 
 def cost(problem: Problem) -> Cost:
@@ -84,7 +78,7 @@ OPERATOR = Operator(
     input_kinds=INPUT_KINDS,
     reference=reference,
     rounded=rounded,
-    tolerance=tolerance,
+    tolerance=dense.tolerance,
     cost=cost,
     tails=tails,
     call=streaming_attention_backward,

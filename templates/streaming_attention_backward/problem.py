@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.spec import DType, extent, static
+from tuner.spec import DType, extent, shared, static
 
 from ..flash_attention import operator as dense
 from ..streaming_attention.problem import DTYPES
@@ -40,17 +40,7 @@ class Problem:
 
     @property
     def forward(self) -> Forward:
-        return Forward(
-            head_dim=self.head_dim,
-            dtype=self.dtype,
-            batch=self.batch,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            seq_q=self.seq_q,
-            seq_k=self.seq_k,
-            window=self.window,
-            sinks=self.sinks,
-        )
+        return Forward(**shared(self, Forward))
 
     @property
     def first_keys(self) -> int:

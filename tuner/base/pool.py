@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
+from tuner.base.closing import Closing
 from tuner.errors import MachineError
 
 J = TypeVar("J")
@@ -53,7 +53,7 @@ class Lost:
     log: str = ""  # what the worker printed
 
 
-class Pool(Generic[J, R]):
+class Pool(Closing, Generic[J, R]):
     """Up to `workers` processes, started as jobs come and killed on leaving the context.
 
     `function`, and `warm`, which each worker calls once before its first job, must be importable by name: not lambdas,
@@ -75,12 +75,6 @@ class Pool(Generic[J, R]):
         self._limits = limits or Limits()
         self._workers: list[_Worker] = []
         self._failed_starts = 0
-
-    def __enter__(self) -> "Pool[J, R]":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Kill the workers and whatever they started."""

@@ -6,11 +6,11 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tuner import operators
 from tuner.base import journal
+from tuner.base.closing import Closing
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.bench import events, peers
 from tuner.bench.comparison import Comparison, Row
@@ -30,7 +30,7 @@ _GRACE_S = 20.0  # beyond the time of a meeting, for a race whose last round tak
 _ENOUGH = 3  # rounds, after which a race that was cut off is not run again
 
 
-class Venue:
+class Venue(Closing):
     """A context manager around the process, which starts with a comparison, and anew after one that took it down."""
 
     def __init__(self, place: DeviceOpener) -> None:
@@ -38,13 +38,7 @@ class Venue:
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA maps all memory of the machine
         self._pool: Pool[Meeting, None] = Pool(meet, workers=1, limits=Limits(memory_bytes=memory))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._pool.close()
-
-    def rest(self) -> None:
+    def close(self) -> None:
         """End the process and give back what it holds on the device; the next comparison starts another."""
         self._pool.close()
 

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import TracebackType
 
 from tuner.arch import ARCHES
 from tuner.base.cache import Cache, Entry, key_of
+from tuner.base.closing import Closing
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.base.result import Failed, Stage
 from tuner.compiler import headers as nvrtc_headers
@@ -144,7 +144,7 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
     return text.decode()
 
 
-class Compiler:
+class Compiler(Closing):
     """A context manager that compiles many sources at once, each at most once, in processes that may be lost.
 
     Outcomes go to `cache` (the user's, when None). A compiler that crashes, takes more memory than `limits` allow or
@@ -157,10 +157,7 @@ class Compiler:
         )
         self._cache = cache or Cache.of("cubin")
 
-    def __enter__(self) -> "Compiler":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self._pool.close()
 
     def pids(self) -> tuple[int, ...]:

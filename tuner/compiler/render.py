@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from tuner.base.assets import PRIMITIVES, TEMPLATE
-from tuner.compiler.source import Source, Target, includes
+from tuner.compiler.source import COMMENT, TEXTURE, Source, Target, includes
 from tuner.errors import TemplateError
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
@@ -21,8 +21,6 @@ from tuner.spec.plan import Plan
 from tuner.spec.problem import extents, to_fields
 
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_TEXTURE = re.compile(r"\b(?:texture\s*<|cudaTextureObject_t\b|tex[123]D\w*\s*\()")
 _PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
 _OURS = (
     "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
@@ -49,9 +47,9 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
     for each in instance.operator.constants:
         if not re.search(rf"\b{each.name}\b", code):
             raise TemplateError(f"{folder.name}/{name} has no __constant__ symbol {each.name}, which an argument fills")
-    if found := _TEXTURE.search(text) or _TEXTURE.search(_own(reached)):
+    if found := TEXTURE.search(text) or TEXTURE.search(_own(reached)):
         raise TemplateError(f"{folder.name}/{name} reads a texture ({found[0]}): read the array, const or by __ldg")
-    unbounded = target == "cuda" and "__launch_bounds__" not in _COMMENT.sub("", text) + _own(reached)
+    unbounded = target == "cuda" and "__launch_bounds__" not in COMMENT.sub("", text) + _own(reached)
     threads = max(each.block_threads for each in plan.launches) if unbounded else 0
     filled = tuple(argument.name for argument in instance.operator.constants)
     return Source(entries, text, reached, target, threads, filled)
@@ -60,7 +58,7 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
 @lru_cache(maxsize=256)
 def _own(reached: tuple[tuple[str, str], ...]) -> str:
     """The code of an operator's own headers: primitives have no kernels."""
-    return "\n".join(_COMMENT.sub("", text) for name, text in reached if not (PRIMITIVES / name).is_file())
+    return "\n".join(COMMENT.sub("", text) for name, text in reached if not (PRIMITIVES / name).is_file())
 
 
 def template_name(implementation: Implementation[Any, Any]) -> str:

@@ -8,6 +8,8 @@ from hashlib import sha256
 from typing import Literal, NamedTuple
 
 Target = Literal["cuda", "host"]
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+TEXTURE = re.compile(r"\b(?:texture\s*<|cudaTextureObject_t\b|tex[123]D\w*\s*\()")
 _NAMED = re.compile(r"^(?:// )?name expression (.+) is (\S+)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">\n]+)[">].*\n?', re.MULTILINE)
 

@@ -9,7 +9,7 @@ from typing import Any
 from tuner.compiler.standalone.sizes import remembers
 from tuner.dispatcher.arrays import ALIGNMENT, FRAMEWORKS, Facts
 from tuner.errors import InputError, TemplateError, UsageError
-from tuner.spec.argument import Argument, Role
+from tuner.spec.argument import Argument, Role, dense_strides
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator, Request
 from tuner.spec.shapes import Outline, outline
@@ -105,7 +105,7 @@ class _View:
         dtype = self.dtype
         assert dtype is not None, "dtypes are checked before strides"
         found = FRAMEWORKS[self.facts.framework].byte_strides(self.facts)
-        dense = _dense(self.shape)
+        dense = dense_strides(self.shape)
         # The stride of a dim of size 1 addresses nothing, and frameworks put anything there.
         strides = tuple(
             found[axis] if size > 1 else step * dtype.itemsize
@@ -226,13 +226,8 @@ def _coerced(name: str, value: Any, kind: Any) -> Any:
 def _output(argument: Argument, shape: tuple[int, ...], axes: tuple[int, ...] | None) -> Tensor:
     order = axes or tuple(range(len(shape)))
     tensor = Tensor(shape, (), order)
-    steps = _dense(tensor.caller_shape)
+    steps = dense_strides(tensor.caller_shape)
     strides = tuple(steps[axis] for axis in order)
-    if not argument.strided and strides != _dense(shape):
+    if not argument.strided and strides != dense_strides(shape):
         raise TemplateError(f"output {argument.name} is given axes, but its kernel takes no strides")
     return Tensor(shape, strides, order)
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a C-ordered array, in elements."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -18,7 +18,6 @@ from tuner.errors import MachineError, TemplateError
 from tuner.machines import emulator
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
-from tuner.spec.plan import Plan
 from tuner.spec.problem import canonical, statics
 from tuner.spec.telling import telling
 
@@ -63,12 +62,18 @@ class Kernels:
             from tuner.dispatcher import on_ptx  # all of a machine that few programs need
 
             entries = self._entries(choice)
-            return Kernel(_pair, lambda of: on_ptx.PtxKernel(of[0], of[1], entries, arrays))
+            return Kernel(lambda *of: of, lambda of: on_ptx.PtxKernel(of[0], of[1], entries, arrays))
         if place == CPU:
             kernel = self._emulator_kernel(choice.instance)
-            return Kernel(_planned, lambda of: on_emulator.EmulatedKernel(operator, of[0], of[1], kernel, arrays))
+            return Kernel(
+                lambda instance, binding: (binding, instance.plan()),
+                lambda of: on_emulator.EmulatedKernel(operator, of[0], of[1], kernel, arrays),
+            )
         functions = on_gpu.Functions(self._make(choice)[1], place)
-        return Kernel(_passed, lambda numbers: on_gpu.GpuKernel(numbers, functions, arrays))
+        return Kernel(
+            lambda instance, binding: on_gpu.Numbers.of(operator, binding, instance.plan()),
+            lambda numbers: on_gpu.GpuKernel(numbers, functions, arrays),
+        )
 
     def compiler(self, choice: Choice, place: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""
@@ -107,18 +112,6 @@ class Kernels:
         if key not in self._emulated:
             self._emulated[key] = emulator.build(render(instance, "host"), checked=False)
         return self._emulated[key]
-
-
-def _pair(instance: Instance, binding: Binding) -> tuple[Instance, Binding]:
-    return instance, binding
-
-
-def _planned(instance: Instance, binding: Binding) -> tuple[Binding, Plan]:
-    return binding, instance.plan()
-
-
-def _passed(instance: Instance, binding: Binding) -> on_gpu.Numbers:
-    return on_gpu.Numbers.of(instance.operator, binding, instance.plan())
 
 
 def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> PreparedCall:

@@ -1,156 +1,109 @@
 """Arithmetic of other tuners as Python that an operator's folder can hold: of one config, or of columns of them."""
 
 import ast
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from functools import partial, reduce
+from typing import Any
 
 from tuner.errors import UsageError
+from tuner.search.replay.expression import CONSTANTS, parsed
 
-_ARITHMETIC: tuple[type[ast.AST], ...] = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
-_ARITHMETIC += (ast.BitAnd, ast.BitOr, ast.LShift, ast.RShift, ast.USub, ast.UAdd)
-_COMPARISONS = {ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn}
-_FUNCTIONS = {"min": "np.minimum", "max": "np.maximum", "abs": "np.abs", "int": "np.trunc"}
-_CONSTANTS = {"true": "True", "false": "False"}  # as C spells them
+_ARITHMETIC = (ast.Name, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.List, ast.Tuple, ast.Set)
+_REFUSED = (ast.MatMult, ast.BitXor, ast.Invert, ast.Is, ast.IsNot)
+_FUNCTIONS = {"min": "minimum", "max": "maximum", "abs": "abs", "int": "trunc"}  # of Python, and of NumPy
 
 
 def of_config(text: str, names: Collection[str]) -> str:
     """The expression with `config.x` for each parameter x of `names`. Raises UsageError for what is no arithmetic."""
-    return _Scalar(names, "config").spelled(text)
+    return _spelled(text, _Scalar(names, "config").visit)
 
 
 def of_columns(text: str, names: Collection[str]) -> str:
     """The condition as a Constraint computes it: `c.x` for each parameter, `&`, `|`, `~`, comparisons one by one."""
-    return _Columns(names, "c").condition(text)
+    return _spelled(text, _Columns(names, "c").truth)
 
 
-class _Scalar:
+def _spelled(text: str, rewritten: Callable[[ast.expr], ast.expr]) -> str:
+    try:
+        return ast.unparse(rewritten(parsed(text)))
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{text!r} is no arithmetic of the parameters ({error})") from error
+
+
+class _Scalar(ast.NodeTransformer):
     """Python's own arithmetic."""
 
     def __init__(self, names: Collection[str], holder: str) -> None:
         self._names, self._holder = names, holder
 
-    def spelled(self, text: str) -> str:
-        return self._parsed(text, self._spelled)
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.expr) and not _is_arithmetic(node):
+            raise ValueError(f"{ast.unparse(node)!r}")
+        return super().visit(node)
 
-    def _parsed(self, text: str, spell: Callable[[ast.expr], str]) -> str:
-        python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
-        try:
-            return spell(ast.parse(python, mode="eval").body)
-        except (SyntaxError, ValueError) as error:
-            raise UsageError(f"{text!r} is no arithmetic of the parameters ({error})") from error
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._names:
+            return ast.Attribute(ast.Name(self._holder, ast.Load()), node.id, ast.Load())
+        if node.id in CONSTANTS:
+            return ast.Constant(CONSTANTS[node.id])
+        raise ValueError(f"{node.id} is none of {', '.join(self._names)}")
 
-    def _spelled(self, node: ast.expr) -> str:
-        match node:
-            case ast.Constant(value=bool() | int() | float() | str()):
-                return repr(node.value)
-            case ast.Name(id=word) if word in self._names:
-                return f"{self._holder}.{word}"
-            case ast.Name(id=word) if word in _CONSTANTS:
-                return _CONSTANTS[word]
-            case ast.Name(id=word):
-                raise ValueError(f"{word} is none of {', '.join(self._names)}")
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return self._not(operand)
-            case ast.UnaryOp(op=op, operand=operand) if isinstance(op, _ARITHMETIC):
-                return f"({_sign(op)}{self._spelled(operand)})"
-            case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _ARITHMETIC):
-                return f"({self._spelled(left)} {_sign(op)} {self._spelled(right)})"
-            case ast.BoolOp(op=op, values=parts):
-                return self._joined(op, parts)
-            case ast.Compare(left=left, ops=ops, comparators=others) if {type(each) for each in ops} <= _COMPARISONS:
-                sides = [left, *others]
-                pairs = [self._compared(sides[i], op, sides[i + 1]) for i, op in enumerate(ops)]
-                return pairs[0] if len(pairs) == 1 else self._all(pairs)
-            case ast.IfExp(test=test, body=body, orelse=other):
-                return self._chosen(test, body, other)
-            case ast.Call(func=ast.Name(id=word), args=parts, keywords=[]) if word in _FUNCTIONS and parts:
-                return self._called(word, [self._spelled(part) for part in parts])
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                return f"[{', '.join(map(self._spelled, parts))}]"
-        raise ValueError(f"{ast.unparse(node)!r}")
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return ast.Call(node.func, list(map(self.visit, node.args)), [])
 
-    def _not(self, operand: ast.expr) -> str:
-        return f"(not {self._spelled(operand)})"
-
-    def _joined(self, op: ast.boolop, parts: list[ast.expr]) -> str:
-        word = " and " if isinstance(op, ast.And) else " or "
-        return f"({word.join(map(self._spelled, parts))})"
-
-    def _all(self, pairs: list[str]) -> str:
-        return f"({' and '.join(pairs)})"
-
-    def _compared(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> str:
-        return f"({self._spelled(left)} {_sign(op)} {self._spelled(right)})"
-
-    def _chosen(self, test: ast.expr, body: ast.expr, other: ast.expr) -> str:
-        return f"({self._spelled(body)} if {self._spelled(test)} else {self._spelled(other)})"
-
-    def _called(self, word: str, parts: list[str]) -> str:
-        return f"{word}({', '.join(parts)})"
+    def visit_Set(self, node: ast.Set) -> ast.expr:
+        return ast.List(list(map(self.visit, node.elts)), ast.Load())
 
 
 class _Columns(_Scalar):
     """The same on NumPy arrays."""
 
-    def condition(self, text: str) -> str:
-        return self._parsed(text, self._truth)
+    def truth(self, node: ast.expr) -> ast.expr:
+        negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        found: ast.expr = self.visit(node)
+        is_truth = negated or isinstance(node, ast.Compare | ast.BoolOp)
+        return found if is_truth else ast.Compare(found, [ast.NotEq()], [ast.Constant(0)])
 
-    def _not(self, operand: ast.expr) -> str:
-        return f"~({self._truth(operand)})"
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        if isinstance(node.op, ast.Not):
+            return ast.UnaryOp(ast.Invert(), self.truth(node.operand))
+        return self.generic_visit(node)
 
-    def _joined(self, op: ast.boolop, parts: list[ast.expr]) -> str:
-        word = " & " if isinstance(op, ast.And) else " | "
-        return f"({word.join(map(self._truth, parts))})"
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        return _joined(ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), map(self.truth, node.values))
 
-    def _all(self, pairs: list[str]) -> str:
-        return f"({' & '.join(pairs)})"
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        sides = [self.visit(each) for each in (node.left, *node.comparators)]
+        return _joined(ast.BitAnd(), map(_compared, sides, node.ops, sides[1:]))
 
-    def _compared(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> str:
-        if isinstance(op, ast.In | ast.NotIn):
-            found = f"np.isin({self._spelled(left)}, {self._spelled(right)})"
-            return f"~{found}" if isinstance(op, ast.NotIn) else found
-        return super()._compared(left, op, right)
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        return _numpy("where", self.truth(node.test), self.visit(node.body), self.visit(node.orelse))
 
-    def _chosen(self, test: ast.expr, body: ast.expr, other: ast.expr) -> str:
-        return f"np.where({self._truth(test)}, {self._spelled(body)}, {self._spelled(other)})"
-
-    def _called(self, word: str, parts: list[str]) -> str:
-        joined = parts[0]
-        for part in parts[1:]:
-            joined = f"{_FUNCTIONS[word]}({joined}, {part})"
-        return joined if len(parts) > 1 else f"{_FUNCTIONS[word]}({joined})"
-
-    def _truth(self, node: ast.expr) -> str:
-        is_truth = isinstance(node, ast.Compare | ast.BoolOp) or (
-            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-        )
-        return self._spelled(node) if is_truth else f"({self._spelled(node)} != 0)"
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        function, (first, *others) = _FUNCTIONS[ast.unparse(node.func)], map(self.visit, node.args)
+        return reduce(partial(_numpy, function), others, first) if others else _numpy(function, first)
 
 
-def _sign(op: ast.AST) -> str:
-    return _SIGNS[type(op)]
+def _is_arithmetic(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, bool | int | float | str)
+        case ast.Call(func=ast.Name(id=word), args=parts, keywords=[]):
+            return word in _FUNCTIONS and bool(parts)
+    known = isinstance(node, _ARITHMETIC)
+    return known and not any(isinstance(each, _REFUSED) for each in ast.iter_child_nodes(node))
 
 
-_SIGNS: dict[type[ast.AST], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.USub: "-",
-    ast.UAdd: "+",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.In: "in",
-    ast.NotIn: "not in",
-}
+def _joined(by: ast.operator, truths: Iterable[ast.expr]) -> ast.expr:
+    return reduce(lambda one, other: ast.BinOp(one, by, other), truths)
+
+
+def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.expr:
+    if not isinstance(op, ast.In | ast.NotIn):
+        return ast.Compare(left, [op], [right])
+    found = _numpy("isin", left, right)
+    return ast.UnaryOp(ast.Invert(), found) if isinstance(op, ast.NotIn) else found
+
+
+def _numpy(function: str, *given: ast.expr) -> ast.expr:
+    return ast.Call(ast.Attribute(ast.Name("np", ast.Load()), function, ast.Load()), list(given), [])

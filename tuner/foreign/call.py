@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.compiler.source import COMMENT, TEXTURE
 from tuner.errors import UsageError
 from tuner.spec.argument import KEYWORDS
 from tuner.spec.dtype import DType
@@ -37,7 +38,6 @@ _REFUSED = {
     "texmem_args": "textures are not served: read the array itself, through __ldg or const __restrict__",
     "verify": "outputs are compared by their RMSE ratio: give answer, with atol where it is to be absolute",
 }
-_TEXTURES = re.compile(r"\b(?:texture\s*<|cudaTextureObject_t\b|tex[123]D\w*\s*\()")
 _HARMLESS = re.compile(r"-{1,2}(?:std=.*|arch=.*|gpu-architecture=.*|O\d|lineinfo|w|gencode.*)")
 
 
@@ -95,7 +95,7 @@ def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
     """The call with these arguments of tune_kernel, which files are looked for in `folder`. Raises UsageError."""
     _refuse(given)
     texts, source_folder = _source(given["kernel_source"], folder)
-    if found := _TEXTURES.search(texts):
+    if found := TEXTURE.search(texts):
         raise UsageError(f"the kernel reads a texture ({found[0]}): {_REFUSED['texmem_args']}")
     kernel = str(given["kernel_name"])
     choices = {str(name): _values(str(name), values) for name, values in given["tune_params"].items()}
@@ -287,7 +287,7 @@ def _answers(given: Any, arguments: Sequence[Argument]) -> dict[str, Array]:
 
 def _parameter_names(source: str, kernel: str, count: int) -> list[str]:
     """What the kernel calls its parameters; arg0 and so on where that cannot be told."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    code = COMMENT.sub("", source)
     base = kernel.partition("<")[0].rpartition("::")[2].strip()
     for found in re.finditer(rf"\b{re.escape(base)}\s*\(([^()]*)\)\s*\{{", code):
         names = [re.findall(r"[A-Za-z_]\w*", each.partition("[")[0])[-1:] for each in found[1].split(",")]

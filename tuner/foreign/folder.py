@@ -15,6 +15,7 @@ from tuner.errors import UsageError
 from tuner.foreign.arithmetic import of_columns, of_config
 from tuner.foreign.call import Argument, Call, Size
 from tuner.spec.argument import Role
+from tuner.spec.defaults import ABSOLUTE
 from tuner.spec.dtype import DType
 from tuner.spec.problem import Array
 from tuner.spec.space import Value
@@ -190,12 +191,9 @@ def _argument(argument: Argument, role: Role) -> str:
     return f'    Argument("{argument.name}", {dtype}, ("{argument.name}_size",){more}),\n'
 
 
-_ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5, DType.FP64: 1e-13}
-
-
 def _tolerance(call: Call, learnt: Learnt, name: str, dtype: DType) -> float:
     """Of the operator's own kind; what an answer may be off by, where that is more."""
-    usual = _ABSOLUTE.get(dtype, 0.0)
+    usual = ABSOLUTE.get(dtype, 0.0)
     if name not in call.answers or not usual:
         return usual
     values = np.asarray(learnt.known[name].values, np.float64) if name in learnt.known else np.ones(1)
@@ -213,7 +211,7 @@ def _spelled_size(call: Call) -> str:
 def _implementation(call: Call, learnt: Learnt) -> str:
     choices = {name: (learnt.fixed[name],) if name in learnt.fixed else values for name, values in call.choices.items()}
     kinds = "\n".join(f"    {name}: {type(values[0]).__name__}" for name, values in choices.items()) or "    pass"
-    listed = "\n".join(f'        "{name}": {_tuple(values)},' for name, values in choices.items())
+    listed = "\n".join(f'        "{name}": {values!r},' for name, values in choices.items())
     rules = "\n".join(
         f"        Constraint({json.dumps(each, ensure_ascii=False)}, lambda c: {of_columns(each, choices)}),"
         for each in call.restrictions
@@ -320,10 +318,6 @@ def allowed(c: Any) -> Any:
     return ALLOWED[tuple((values[name] == column).argmax(0) for name, column in columns.items())]
 
 '''
-
-
-def _tuple(values: tuple[Value, ...]) -> str:
-    return repr(values)
 
 
 def _sized(size: Size, choices: Mapping[str, object]) -> str:

@@ -7,8 +7,8 @@ from tuner.spec.draw import drawn, normal
 from tuner.spec.dtype import DType, Precision
 from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Request, Tolerance, Updated, Work
 from tuner.spec.plan import Launch, Plan, Workspace
-from tuner.spec.problem import Array, Arrays, extent, static
-from tuner.spec.space import Space, Value
+from tuner.spec.problem import Array, Arrays, extent, shared, static
+from tuner.spec.space import Space, Value, first_fit
 from tuner.spec.tensor_map import TensorMap
 
 __all__ = [
@@ -37,7 +37,9 @@ __all__ = [
     "Workspace",
     "drawn",
     "extent",
+    "first_fit",
     "normal",
+    "shared",
     "static",
     "within",
 ]

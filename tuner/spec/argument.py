@@ -1,6 +1,6 @@
 """What an operator's kernels take: the C++ signature, the checks and the launches all follow from its arguments."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -37,6 +37,11 @@ class Located(NamedTuple):
     address: int  # of its first element; 0 for an input that is not given
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()  # in elements
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of an array in C order, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @dataclass(frozen=True, slots=True)

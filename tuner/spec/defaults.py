@@ -21,7 +21,7 @@ Functions = dict[str, Callable[..., Any]]
 _SMALL, _LARGE = (1, 7), 131  # extents of small problems: one, and primes that no tile divides
 _UNITS = tuple(1 << n for n in range(9))
 # One unit in the last place; sums for fp32 and fp64.
-_ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5, DType.FP64: 1e-13}
+ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5, DType.FP64: 1e-13}
 _LOAD = 16  # bytes that a thread has in flight, where nobody declares it
 
 
@@ -65,7 +65,7 @@ def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> A
 
 def _normal(operator: Operator[Any], argument: Argument, problem: Any, rng: np.random.Generator) -> Any:
     dtype = argument.dtype_of(problem)
-    if dtype not in _ABSOLUTE:
+    if dtype not in ABSOLUTE:
         raise TemplateError(f"{operator.name}: no inputs are made up for {argument.name}, {dtype.value}: write inputs")
     return rng.standard_normal(argument.shape(problem)).astype(dtype.numpy)
 
@@ -81,7 +81,7 @@ def rounded(operator: Operator[Any], problem: Any, arrays: Arrays) -> Arrays:
 
 def tolerance(operator: Operator[Any], problem: Any) -> Mapping[str, Tolerance]:
     """One unit in the last place of 16-bit results, 1e-5 of fp32, and nothing of integers."""
-    return {each.name: Tolerance(_ABSOLUTE.get(each.dtype_of(problem), 0.0)) for each in operator.written}
+    return {each.name: Tolerance(ABSOLUTE.get(each.dtype_of(problem), 0.0)) for each in operator.written}
 
 
 def cost(operator: Operator[Any], problem: Any) -> Cost:
@@ -187,14 +187,9 @@ def _least(least: Cost, share: float, ctas: int, threads: int) -> Work:
     return Work(
         ctas=ctas,
         warps=-(-threads // 32),
-        mma=0.0,
         fma=share * least.flops / 64,
-        mufu=0.0,
         alu=0.0,
-        smem_wavefronts=0.0,
         l2_bytes=share * least.bytes,
         dram_bytes=share * least.bytes,
-        barriers=0.0,
-        longest_cta=1.0,
         chain=max(1.0, share * least.bytes / (ctas * threads * _LOAD)),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.spec.argument import Located, Role
+from tuner.spec.argument import Located, Role, dense_strides
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch, Plan
@@ -94,5 +94,4 @@ def workspaces(plan: Plan) -> tuple[Region, ...]:
 
 
 def _dense(name: str, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Region:
-    steps = (dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return Region(name, dtype, shape, tuple(int(each) for each in steps))
+    return Region(name, dtype, shape, tuple(dtype.itemsize * int(each) for each in dense_strides(shape)))

@@ -33,30 +33,30 @@ class Cost:
     item: str = "problem"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one launch of an implementation does for a problem, summed over its CTAs, as it counts itself.
 
-    Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes. `wgmma` counts
-    the same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `tcgen05` counts them where one
-    thread issues them and tensor memory takes the sums: an m128n8k16 is 8. `tf32` says how many of `mma`
-    have tf32 operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits. `step_mma` and `step_other`
-    say what of a step is serial: instructions of which each needs the result of the one before, from the step's first
-    to what the next step needs; 0 where nobody counted. The others are shuffles, loads from shared memory and barriers,
-    which take as long as an mma, or what else takes that long: 8 fma.
+    What it has none of need not be said. Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half),
+    one `fma` is 32 lanes. `wgmma` counts the same products where warpgroups issue them, at their own rate: an m64n8k16
+    is 4. `tcgen05` counts them where one thread issues them and tensor memory takes the sums: an m128n8k16 is 8.
+    `tf32` says how many of `mma` have tf32 operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits.
+    `step_mma` and `step_other` say what of a step is serial: instructions of which each needs the result of the one
+    before, from the step's first to what the next step needs; 0 where nobody counted. The others are shuffles, loads
+    from shared memory and barriers, which take as long as an mma, or what else takes that long: 8 fma.
     """
 
     ctas: int
     warps: int  # a CTA
-    mma: float
+    mma: float = 0.0
     fma: float  # fp32 FMA, FADD, FMUL, FMNMX
-    mufu: float  # ex2, lg2, rcp …
+    mufu: float = 0.0  # ex2, lg2, rcp …
     alu: float  # integer, logic, conversion, move
-    smem_wavefronts: float  # 128-byte shared-memory cycles, conflicts included
+    smem_wavefronts: float = 0.0  # 128-byte shared-memory cycles, conflicts included
     l2_bytes: float  # between L2 and the SMs
     dram_bytes: float  # between DRAM and L2, at least
-    barriers: float  # block barriers, summed over CTAs
-    longest_cta: float  # the largest CTA's work over the mean's; 1 where none has any
+    barriers: float = 0.0  # block barriers, summed over CTAs
+    longest_cta: float = 1.0  # the largest CTA's work over the mean's; 1 where none has any
     chain: float  # dependent loop steps of the longest CTA
     stages: int = 1  # loop steps whose loads have a place: one less are in flight while a step computes
     wgmma: float = 0.0  # of m16n8k16, through wgmma

@@ -44,6 +44,12 @@ def statics(problem: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "static")
 
 
+def shared(problem: Any, other: type[Any]) -> dict[str, Any]:
+    """Those fields of a Problem that another one has, too: a backward call's for the forward call."""
+    names = {each.name for each in fields(other)}
+    return {each.name: getattr(problem, each.name) for each in fields(problem) if each.name in names}
+
+
 def to_fields(value: Any) -> dict[str, Scalar]:
     """A Problem or Config as plain data; enums by their value."""
     items = ((each.name, getattr(value, each.name)) for each in fields(value))

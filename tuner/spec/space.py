@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from tuner.arch import Arch
 from tuner.errors import TemplateError, UsageError
 from tuner.spec.constraint import Array, Columns, Constraint, Value, holds
 from tuner.spec.stages import Found, Stages, known
 
-__all__ = ["MAX_CONFIGS", "Array", "Columns", "Constraint", "Space", "Value"]
+__all__ = ["MAX_CONFIGS", "Array", "Columns", "Constraint", "Space", "Value", "first_fit"]
 
 C = TypeVar("C")
 
@@ -22,6 +23,13 @@ MAX_CONFIGS = 1 << 25  # enumerated: half a gigabyte of codes and places
 _ESTIMATED_BY = 1 << 12  # prefixes that decide whether a space is enumerated
 _DRAWN_FROM = 1 << 17  # configs of a larger space that draws come from
 _LARGEST = 1 << 62  # places in the product are 64-bit integers
+
+
+def first_fit(configs: Iterable[C], arch: Arch, what: str) -> C:
+    """The first of configs that fit. Raises TemplateError where none is: the arch has no room for `what`."""
+    for each in configs:
+        return each
+    raise TemplateError(f"{arch.name} has no room for {what}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +122,10 @@ class Space(Generic[C]):
     def refusal(self, config: C) -> str | None:
         """Why `config` is not in the space; None when it is."""
         return next(iter(self.refusals(config)), None)
+
+    def allowed(self, configs: Iterable[C]) -> Iterator[C]:
+        """Those of some configs that are in the space."""
+        return (each for each in configs if self.refusal(each) is None)
 
     def refusals(self, config: C) -> tuple[str, ...]:
         """Every reason why `config` is not in the space: values that are no choice, then violated constraints.

@@ -100,7 +100,7 @@ def _op(name: str) -> Any:
 def _kernel(operator: Operator[Any], *, detached: bool) -> Callable[..., Any]:
     """The dispatcher's call. It refuses tensors that require grad; where torch keeps track of that, it gets others."""
     call: Callable[..., Any] = getattr(dispatcher, operator.name)
-    own = _detach if detached else _same
+    own = _detach if detached else lambda arg: arg
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0:  # torch would take the tangent of what it does not know for 0
@@ -114,10 +114,6 @@ def _kernel(operator: Operator[Any], *, detached: bool) -> Callable[..., Any]:
 
 def _detach(arg: Any) -> Any:
     return arg.detach() if isinstance(arg, torch.Tensor) else arg
-
-
-def _same(arg: Any) -> Any:
-    return arg
 
 
 def _differentiate(differentiable: Differentiable, schemas: tuple[str, ...]) -> None:

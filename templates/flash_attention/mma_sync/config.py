@@ -47,7 +47,7 @@ def row_bytes(D: int, swizzle: Any) -> Any:
 def q_in_ring(D: int, c: Any, DV: int = 0) -> Any:
     """Whether Q, on its way to registers, has no place of its own within the budget. DV: of values (0: D)."""
     of_keys, of_values = (row_bytes(width, c.swizzle) for width in (D, DV or D))
-    own = c.BM * of_keys + ring_bytes(of_keys, of_values, c) + _shared_rows(c)
+    own = c.BM * of_keys + ring_bytes(of_keys, of_values, c) + shared_rows(c)
     return c.q_in_registers & (own > c.smem_budget)
 
 
@@ -59,7 +59,7 @@ def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
     of_keys, of_values = (row_bytes(width, c.swizzle) for width in (D, DV or D))
     query, ring = c.BM * of_keys, ring_bytes(of_keys, of_values, c)
     loaded = np.where(q_in_ring(D, c, DV), np.maximum(query, ring), query + ring)
-    return np.maximum(loaded, c.BM * of_values) + _shared_rows(c)
+    return np.maximum(loaded, c.BM * of_values) + shared_rows(c)
 
 
 def ring_bytes(of_keys: Any, of_values: Any, c: Any) -> Any:
@@ -69,9 +69,9 @@ def ring_bytes(of_keys: Any, of_values: Any, c: Any) -> Any:
     return c.BN * np.where(c.stages % 2 == 0, even, odd)
 
 
-def _shared_rows(c: Any) -> Any:
+def shared_rows(c: Any, element: int = ELEMENT) -> Any:
     """P, and a float a row and part, where warps share rows."""
-    return np.where(c.d_warps > 1, c.BM * (ELEMENT * c.BN + 4 * c.d_warps), 0)
+    return np.where(c.d_warps > 1, c.BM * (element * c.BN + 4 * c.d_warps), 0)
 
 
 def register_estimate(D: int, c: Any, DV: int = 0) -> Any:

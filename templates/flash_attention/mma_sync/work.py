@@ -100,7 +100,7 @@ def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Wo
         mufu=heads * groups.mufu,
         alu=heads * (groups.alu + tiles * sum(_copy_instructions(width, config) for width in widths)),
         smem_wavefronts=heads * (groups.ldmatrix + groups.stores + _wavefronts(problem, config, visits)),
-        l2_bytes=float(heads * _global_bytes(problem, visits)),
+        l2_bytes=float(heads * global_bytes(problem, visits)),
         dram_bytes=float(floor.bytes),
         barriers=heads * (2 * tiles + blocks * _barriers_outside_the_loop(*widths, config)),
         longest_cta=float(np.max(visits.blocks) * blocks / tiles) if tiles else 1.0,
@@ -185,9 +185,9 @@ def _copy_instructions(D: int, config: Any) -> float:
     return 5 * config.BN * (D // 8) / WARP + 12 * config.warps
 
 
-def _global_bytes(problem: Any, visits: Visits) -> int:
+def global_bytes(problem: Any, visits: Visits, element: int = ELEMENT) -> int:
     """Read and written by the blocks of one head: K and V again for each tile of rows."""
-    both = ELEMENT * (problem.head_dim + problem.head_dim_v)  # of a row of K and of V, or of Q and of O
+    both = element * (problem.head_dim + problem.head_dim_v)  # of a row of K and of V, or of Q and of O
     return (visits.rows_of_keys + problem.seq_q) * both + 4 * problem.seq_q
 
 

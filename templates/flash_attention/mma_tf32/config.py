@@ -24,23 +24,18 @@ def row_bytes(D: int, swizzle: Any) -> Any:
 
 def q_in_ring(D: int, DV: int, c: Any) -> Any:
     """Whether Q, on its way to registers, has no place of its own within the budget."""
-    own = c.BM * row_bytes(D, c.swizzle) + _ring_bytes(D, DV, c) + _shared_rows(c)
+    own = c.BM * row_bytes(D, c.swizzle) + _ring_bytes(D, DV, c) + narrow.shared_rows(c, ELEMENT)
     return c.q_in_registers & (own > c.smem_budget)
 
 
 def smem_bytes(D: int, DV: int, c: Any) -> Any:
     """Shared memory of a block, in bytes; `c` is a config or columns of many."""
     query, ring = c.BM * row_bytes(D, c.swizzle), _ring_bytes(D, DV, c)
-    return np.where(q_in_ring(D, DV, c), np.maximum(query, ring), query + ring) + _shared_rows(c)
+    return np.where(q_in_ring(D, DV, c), np.maximum(query, ring), query + ring) + narrow.shared_rows(c, ELEMENT)
 
 
 def _ring_bytes(D: int, DV: int, c: Any) -> Any:
     return narrow.ring_bytes(row_bytes(D, c.swizzle), row_bytes(DV, c.swizzle), c)
-
-
-def _shared_rows(c: Any) -> Any:
-    """P, and a float a row and part, where warps share rows."""
-    return np.where(c.d_warps > 1, c.BM * (ELEMENT * c.BN + 4 * c.d_warps), 0)
 
 
 def register_estimate(D: int, DV: int, terms: int, c: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from tuner.arch import GPU
 from tuner.spec import Precision, Work
 
-from ..mma_sync.work import Visits, copy_wavefronts
+from ..mma_sync.work import Visits, copy_wavefronts, global_bytes
 from ..operator import cost
 from ..problem import Problem, unpacked
 from .config import ELEMENT, Config, q_in_ring
@@ -41,7 +41,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
             mufu=heads * visits.groups * group.mufu,
             alu=heads * (visits.groups * group.alu + tiles * tile.alu),
             smem_wavefronts=heads * (visits.groups * group.wavefronts + tiles * tile.wavefronts + query),
-            l2_bytes=float(heads * _global_bytes(equal, visits)),
+            l2_bytes=float(heads * global_bytes(equal, visits, ELEMENT)),
             dram_bytes=float(cost(problem).bytes),
             barriers=heads * (2 * tiles + blocks * _barriers_outside_the_loop(*widths, config)),
             longest_cta=float(np.max(visits.blocks) * ctas / (heads * tiles)) if tiles else 1.0,
@@ -110,12 +110,6 @@ def _query_wavefronts(problem: Problem, config: Config) -> float:
     rounded = (2 - terms(problem)) * 2 * config.BM * D / WARP
     to_registers = groups * config.d_warps * config.rows_per_warp * D / WARP * config.q_in_registers
     return blocks * (copies + rounded) + to_registers
-
-
-def _global_bytes(problem: Problem, visits: Visits) -> int:
-    """Read and written by the blocks of one head: K and V again for each tile of rows."""
-    both = ELEMENT * (problem.head_dim + problem.head_dim_v)  # of a row of K and of V, or of Q and of O
-    return (visits.rows_of_keys + problem.seq_q) * both + 4 * problem.seq_q
 
 
 def _barriers_outside_the_loop(D: int, DV: int, config: Config) -> int:

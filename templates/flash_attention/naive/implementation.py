@@ -64,15 +64,11 @@ def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:
     return Work(
         ctas=_blocks(problem, config),
         warps=config.threads // WARP,
-        mma=0,
         fma=pairs * (D + 2 * columns + 4),
         mufu=pairs * 2,
         alu=pairs * (2 * D + columns),
-        smem_wavefronts=0,
         l2_bytes=pairs * element * (2 * D + columns),  # a warp's lanes mostly read the same key
         dram_bytes=tensors * element + 4 * rows,
-        barriers=0,
-        longest_cta=1,
         chain=problem.seq_k,
     )
 
@@ -86,7 +82,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan_with_optional,
     default=default,

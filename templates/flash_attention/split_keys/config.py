@@ -97,7 +97,7 @@ def row_tiles(problem: Any, config: Config) -> int:
     return -(-problem.seq_q * (problem.heads // problem.kv_heads) // config.BM)
 
 
-def merge_blocks(problem: Any, config: Config) -> int:
+def merge_blocks(problem: Any, config: Any) -> int:
     """A thread merges 4 elements of a row of O."""
     parts = problem.batch * problem.heads * problem.seq_q * (problem.head_dim_v // 4)
     return -(-parts // (WARP * config.warps))

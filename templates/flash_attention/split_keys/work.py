@@ -70,15 +70,11 @@ def _merge_work(problem: Any, config: Config) -> Work:
     return Work(
         ctas=merge_blocks(problem, config),
         warps=config.warps,
-        mma=0.0,
         fma=elements * 2,
         mufu=elements / 2,
         alu=elements,
-        smem_wavefronts=0.0,
         l2_bytes=float(rows * (4 * DV + 8 * (DV // 4)) + outputs),
         dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
-        barriers=0.0,
-        longest_cta=1.0,
         chain=1.0,
     )
 

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from ..problem import Problem
-from ..wgmma.config import ELEMENT, packed
+from ..wgmma.config import ELEMENT, packed, round_up, tile_bytes
 
 ROWS = 128  # of a row tile: tensor memory has as many lanes
 LAST_COLUMNS = 512  # of tensor memory
 
-_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 WORK = 48  # bytes of what is to be computed
 _BARRIER, _ADDRESS = 8, 16  # bytes
 
@@ -41,33 +40,29 @@ def blocks(problem: Problem, c: Any) -> Any:
 
 def used_columns(DV: int, c: Any) -> Any:
     """Of tensor memory: O, scores, and P in half as many or over them."""
-    return np.where(c.overlaid, c.row_tiles * (_round_up(DV, 16) + c.BN), apart_columns(DV, c))
+    return np.where(c.overlaid, c.row_tiles * (round_up(DV, 16) + c.BN), apart_columns(DV, c))
 
 
 def apart_columns(DV: int, c: Any) -> Any:
     """The same where P has a place of its own."""
-    return c.row_tiles * (_round_up(DV, 16) + c.BN + c.BN // 2)
+    return c.row_tiles * (round_up(DV, 16) + c.BN + c.BN // 2)
 
 
 def tensor_columns(DV: int, c: Any) -> Any:
-    """Columns that a block allocates: a power of two."""
-    used = used_columns(DV, c)
-    return np.where(used <= 64, 64, np.where(used <= 128, 128, np.where(used <= 256, 256, 512)))
+    """Columns that a block allocates."""
+    return allocated(used_columns(DV, c))
+
+
+def allocated(columns: Any) -> Any:
+    """What a block allocates for these columns: a power of two."""
+    return np.where(columns <= 64, 64, np.where(columns <= 128, 128, np.where(columns <= 256, 256, 512)))
 
 
 def smem_bytes(D: int, DV: int, c: Any, work: int = WORK) -> Any:
     """Shared memory of a block, in bytes: Q, or O in its place, the rings of K and V, barriers, and what is to be
     computed."""
-    padded, padded_v = _round_up(D, 16), _round_up(DV, 16)
-    values = np.where(c.value_columns == 0, padded_v, _round_up(padded_v, np.maximum(c.value_columns, 1)))
-    ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
-    barriers = 6 * c.row_tiles + 4 * c.stages
-    return c.row_tiles * _tile_bytes(max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + _ADDRESS + work
-
-
-def _tile_bytes(columns: Any, rows: Any) -> Any:
-    return _round_up(ELEMENT * columns * rows, _TILE_UNIT)
-
-
-def _round_up(value: Any, unit: Any) -> Any:
-    return -(-value // unit) * unit
+    padded, padded_v = round_up(D, 16), round_up(DV, 16)
+    values = np.where(c.value_columns == 0, padded_v, round_up(padded_v, np.maximum(c.value_columns, 1)))
+    ring = c.stages * (tile_bytes(ELEMENT * padded, c.BN) + tile_bytes(ELEMENT * values, c.BN))
+    own = c.row_tiles * tile_bytes(ELEMENT * max(padded, padded_v), ROWS)
+    return own + ring + _BARRIER * (6 * c.row_tiles + 4 * c.stages) + _ADDRESS + work

@@ -11,7 +11,7 @@ from tuner.spec import Constraint, Implementation, Launch, Plan, Scalar, Space, 
 
 from ..arguments import optional_refusal
 from ..problem import Problem
-from ..wgmma.config import WIDTHS, packed
+from ..wgmma.config import WIDTHS, packed, panel_width, round_up
 from ..wgmma.implementation import optional_arguments, packs, without_panels
 from ..wgmma.maps import attention_maps, spelled
 from .config import (
@@ -112,7 +112,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     or of 64 with zeros in the last. A third stage where one block has the SM to itself as it is.
     """
     DV = problem.head_dim_v
-    columns = next((width for width in WIDTHS[::-1] if width >= DV), 32 if DV % 64 == 32 else 64)
+    columns = panel_width(DV)
     heads = packs(problem, ROWS)[-1] if problem.seq_q <= ROWS else 1
     found = space(problem, arch)
     for row_tiles in (2, 1) if problem.seq_q * heads > ROWS else (1,):
@@ -133,7 +133,7 @@ def polynomial(problem: Any, arch: Arch) -> int:
     take as long for 256 columns of D and DV as it does for all of a tile's; a third of them at most, when the FMA pipe
     is as busy. None where a unit of twice the rate keeps up by itself.
     """
-    columns = sum(-(-each // 16) * 16 for each in (problem.head_dim, problem.head_dim_v))
+    columns = sum(round_up(each, 16) for each in (problem.head_dim, problem.head_dim_v))
     as_long = 256 * 16 // arch.exp_lanes
     if as_long < 256 and as_long <= columns:
         return 0

@@ -10,7 +10,8 @@ from tuner.spec import Array, Work
 
 from ..operator import cost
 from ..problem import Problem, unpacked
-from ..wgmma.config import ELEMENT, WIDTHS, packed
+from ..wgmma.config import ELEMENT, WIDTHS, packed, round_up
+from ..wgmma.work import stored_bytes
 from .config import ROWS, Config, blocks
 
 _WARPS = 4  # a warpgroup
@@ -50,7 +51,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
 def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: bool = False) -> tuple[Work, ...]:
     """Of any problem, from the tiles that row tiles visit, [blocks, row tiles of one]."""
     heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
-    padded, columns = _round_up(problem.head_dim, 16), _round_up(problem.head_dim_v, 16)
+    padded, columns = round_up(problem.head_dim, 16), round_up(problem.head_dim_v, 16)
     total = heads * int(np.sum(visited))
     longest = np.max(visited, axis=1)  # of each block
     warps = total * _WARPS  # that a tile passes through
@@ -63,13 +64,12 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
         Work(
             ctas=heads * len(visited),
             warps=_WARPS * (config.row_tiles + 1),
-            mma=0.0,
             fma=float(warps * (2 * scores + scores / 2 + scaled + 12 + 7 * polynomials + 5 * caps)),
             paired=float(warps * (2 * scores + scaled + 7 * polynomials)),
             mufu=float(warps * (scores - polynomials + 1 + 1.5 * caps)),
             alu=float(warps * (scores / 2 + 40 + 2 * polynomials)),
             smem_wavefronts=total * operands / 128,
-            l2_bytes=float(_loaded_bytes(problem, config, heads, visited) + stored_bytes(problem, config)),
+            l2_bytes=float(_loaded_bytes(problem, config, heads, visited) + stored_bytes(problem, config, ROWS)),
             dram_bytes=dram,
             barriers=float(heads * len(visited) * (2 + config.row_tiles)),
             longest_cta=float(np.max(np.sum(visited, axis=1)) / np.mean(np.sum(visited, axis=1))),
@@ -82,19 +82,7 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
 
 def _loaded_bytes(problem: Any, config: Any, heads: int, visited: Array) -> int:
     """Boxes from L2, zeros included: Q of each row tile, K and V of each tile of keys that a block visits."""
-    padded, padded_v = _round_up(problem.head_dim, 16), _round_up(problem.head_dim_v, 16)
+    padded, padded_v = round_up(problem.head_dim, 16), round_up(problem.head_dim_v, 16)
     width = config.value_columns if config.value_columns in WIDTHS else 16
     loaded = int(np.sum(np.max(visited, axis=1)))
-    return ELEMENT * heads * (loaded * config.BN * (padded + _round_up(padded_v, width)) + visited.size * ROWS * padded)
-
-
-def stored_bytes(problem: Any, config: Any) -> int:
-    """O, as boxes of the row tiles that have queries, and the logarithms."""
-    heads = int(packed(problem.heads, problem.kv_heads, config))
-    boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)
-    rows = problem.batch * problem.heads * problem.seq_q
-    return boxes * ROWS * ELEMENT * _round_up(problem.head_dim_v, 16) + 4 * rows
-
-
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
+    return ELEMENT * heads * (loaded * config.BN * (padded + round_up(padded_v, width)) + visited.size * ROWS * padded)

@@ -91,12 +91,12 @@ def _moved(c: Any) -> Any:
 
 def summed(DV: int, c: Any) -> Any:
     """Columns of O that are computed: DV, or whole panels where these are of several widths."""
-    return np.where(c.value_columns == 0, _round_up(DV, 16), DV)
+    return np.where(c.value_columns == 0, round_up(DV, 16), DV)
 
 
 def widest_product(DV: int, c: Any) -> Any:
     """N of the widest wgmma: the keys of a tile, or the columns of V that it spans."""
-    return np.maximum(c.BN, np.where(c.value_columns == 0, _round_up(DV, 16) // 64 * 64, DV))
+    return np.maximum(c.BN, np.where(c.value_columns == 0, round_up(DV, 16) // 64 * 64, DV))
 
 
 def register_estimate(D: int, c: Any, DV: int = 0, *, capped: bool = False) -> Any:
@@ -113,7 +113,7 @@ def l2_share(D: int, c: Any, l2_bytes: float, DV: int = 0) -> Any:
     """How long L2 is busy with the keys and values of a tile, as a share of the time that its products or exponentials
     take, where each block loads for itself; `l2_bytes` a clock and SM. DV: of values (0: D).
     """
-    columns = _round_up(D, 16) + (DV or D)  # of a key and its value
+    columns = round_up(D, 16) + (DV or D)  # of a key and its value
     rows = ROWS * c.warpgroups
     return ELEMENT * columns / l2_bytes / (rows * max(columns / _PRODUCTS, 1 / _EXPONENTIALS))
 
@@ -121,13 +121,13 @@ def l2_share(D: int, c: Any, l2_bytes: float, DV: int = 0) -> Any:
 def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
     """Shared memory of a block, in bytes: Q, or O in its place, the rings of K and V, their barriers, and what is to be
     computed. DV: of values (0: D)."""
-    padded, padded_v = _round_up(D, 16), _round_up(DV or D, 16)  # Q Kᵀ takes 16 columns a step
-    uniform = _round_up(DV or D, np.maximum(c.value_columns, 1))
+    padded, padded_v = round_up(D, 16), round_up(DV or D, 16)  # Q Kᵀ takes 16 columns a step
+    uniform = round_up(DV or D, np.maximum(c.value_columns, 1))
     values = np.where(c.value_columns == 0, padded_v, uniform)
-    ring = c.stages * (_tile_bytes(padded, c.BN) + _tile_bytes(values, c.BN))
+    ring = c.stages * (tile_bytes(ELEMENT * padded, c.BN) + tile_bytes(ELEMENT * values, c.BN))
     barriers = 2 * c.warpgroups + 4 * c.stages + _POSTS + 2
     taken = _POSTS * _WORK + _DRAWN + _SCHEDULE
-    return c.warpgroups * _tile_bytes(max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + taken
+    return c.warpgroups * tile_bytes(ELEMENT * max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + taken
 
 
 def fits(D: int, c: Any, arch: Arch, DV: int = 0) -> Any:
@@ -136,9 +136,17 @@ def fits(D: int, c: Any, arch: Arch, DV: int = 0) -> Any:
     return (used <= arch.smem_per_block) & (ctas(c) * (used + arch.smem_reserved) <= arch.smem_per_sm)
 
 
-def _tile_bytes(columns: Any, rows: Any) -> Any:
-    return _round_up(ELEMENT * columns * rows, _TILE_UNIT)
+def panel_width(D: int) -> int:
+    """Columns of a panel by default: one panel, or panels of 32 columns where these are exact and 64 are not, or of 64
+    with zeros in the last."""
+    return next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
 
 
-def _round_up(value: Any, unit: Any) -> Any:
+def tile_bytes(row_bytes: Any, rows: Any) -> Any:
+    """Shared memory of a tile, up to where the next one may begin."""
+    return round_up(row_bytes * rows, _TILE_UNIT)
+
+
+def round_up(value: Any, unit: Any) -> Any:
+    """The least multiple of `unit` that is no less than `value`."""
     return -(-value // unit) * unit

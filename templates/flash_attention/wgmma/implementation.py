@@ -19,6 +19,7 @@ from .config import (
     fits,
     l2_share,
     packed,
+    panel_width,
     producer_registers,
     register_estimate,
     row_tiles,
@@ -228,7 +229,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     for each other where that relieves L2 and costs no waiting.
     """
     D, DV = problem.head_dim, problem.head_dim_v
-    columns = next((width for width in WIDTHS[::-1] if width >= DV), 32 if DV % 64 == 32 else 64)
+    columns = panel_width(DV)
     heads = packs(problem)[-1] if problem.seq_q <= ROWS else 1
     warpgroups = 3 if DV <= 96 and problem.seq_q > 2 * ROWS else 2
     widest = 128 if problem.causal or warpgroups == 3 else 176

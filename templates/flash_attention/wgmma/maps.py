@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from tuner.spec import TensorMap
 
-from .config import WIDTHS
+from .config import WIDTHS, round_up
 
 Box = tuple[int, ...]  # elements along a tensor's dims but the last, which panels divide
 Copied = tuple[str, Box, tuple[int, ...]]  # a tensor's name, its boxes, and the widths of its panels
@@ -13,7 +13,7 @@ Copied = tuple[str, Box, tuple[int, ...]]  # a tensor's name, its boxes, and the
 def panel_widths(columns: int, uniform: int = 0) -> tuple[int, ...]:
     """Of the panels of so many columns, as Panels of panels.cuh has them: all `uniform` wide, or 0: the widest first,
     with zeros in the last of 16."""
-    left, found = 0 if uniform else -(-columns // 16) * 16, [uniform] * (uniform > 0)
+    left, found = 0 if uniform else round_up(columns, 16), [uniform] * (uniform > 0)
     for width in WIDTHS:
         found += [width] * (left >= width)
         left %= width

@@ -13,7 +13,7 @@ from tuner.spec import Array, Work
 
 from ..operator import cost
 from ..problem import Problem, unpacked
-from .config import ELEMENT, ROWS, WIDTHS, Config, packed, row_tiles, summed, walkers
+from .config import ELEMENT, ROWS, WIDTHS, Config, packed, round_up, row_tiles, summed, walkers
 
 _WARPS = 4  # a warpgroup
 _WARP = 32
@@ -22,15 +22,10 @@ _L2_BYTES = 24 << 20  # that keys and values of a section of heads may take: pan
 _CLEARING = Work(
     ctas=1,
     warps=1,
-    mma=0,
     fma=0,
-    mufu=0,
     alu=4,
-    smem_wavefronts=0,
     l2_bytes=4,
     dram_bytes=0,
-    barriers=0,
-    longest_cta=1,
     chain=1,
 )
 
@@ -128,7 +123,7 @@ def work_of(
     columns = int(summed(DV, config))  # of values that are multiplied
     heads = problem.batch * problem.kv_heads * taken_heads
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
-    padded = -(-D // 16) * 16
+    padded = round_up(D, 16)
     warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
     scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
@@ -138,7 +133,6 @@ def work_of(
     main = Work(
         ctas=grid.blocks,
         warps=_WARPS * (config.warpgroups + 1),
-        mma=0.0,
         fma=warps * (2 * scores + maxima + lanes + 12 + 7 * polynomials + 5 * caps),
         mufu=warps * (scores - polynomials + 2 + 1.5 * caps),
         alu=warps * (scores / 2 + (scores - maxima) / 2 + 40 + 2 * polynomials),
@@ -177,16 +171,15 @@ def _loaded_bytes(D: int, DV: int, config: Any, blocks: int, loaded: int) -> int
     """Boxes from L2 of what is taken of one KV head's heads, zeros included: Q of all blocks, and `loaded` tiles of K
     and V, each once for all blocks of a cluster.
     """
-    padded = -(-D // 16) * 16
+    padded = round_up(D, 16)
     width = config.value_columns if config.value_columns in WIDTHS else 16
-    values = -(-DV // width) * width
+    values = round_up(DV, width)
     return ELEMENT * (loaded * config.BN * (padded + values) + blocks * config.warpgroups * ROWS * padded)
 
 
-def stored_bytes(problem: Any, config: Any) -> int:
-    """O, as boxes of the warpgroups that have rows of it, and the logarithms."""
+def stored_bytes(problem: Any, config: Any, rows: int = ROWS) -> int:
+    """O, as boxes of `rows` rows that hold any of it, and the logarithms."""
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // ROWS)
-    return int(
-        boxes * ROWS * ELEMENT * (-(-problem.head_dim_v // 16) * 16) + 4 * problem.batch * problem.heads * problem.seq_q
-    )
+    boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // rows)
+    queries = problem.batch * problem.heads * problem.seq_q
+    return int(boxes * rows * ELEMENT * round_up(problem.head_dim_v, 16) + 4 * queries)

@@ -1,5 +1,6 @@
 """What mma_sync does for a problem, counted from its loops: the emulator's counters agree with mma and barriers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from tuner.spec import Array, Work
 from ...flash_attention.mma_sync.config import ELEMENT
 from ...flash_attention.mma_sync.work import Visits, copy_wavefronts
 from ...flash_attention.problem import unpacked
-from ..problem import Problem
+from ..problem import Problem, key_rows, query_rows
 from .config import VALUES_BYTES, WARP, Config, kv_columns
 
 
@@ -26,20 +27,19 @@ def tiles(problem: Problem, rows: int, of: int) -> int:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
-    rows, *passes = _work(problem, config)
-    capped = (with_softcap(each) if problem.use_softcap else each for each in passes)
-    return (rows, *capped, *(work_of_logits(problem),) * problem.use_s_aux)
+    keys = in_grid(problem, config, keys_work, problem.kv_heads * config.kv_slices, problem.seq_k, config.BN_kv)
+    queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, config.BM_q)
+    capped = (with_softcap(each) if problem.use_softcap else each for each in (keys, queries))
+    return (rows_work(problem), *capped, *(work_of_logits(problem),) * problem.use_s_aux)
 
 
 def work_of_logits(problem: Problem, threads: int = 256) -> Work:
     """A block a head reads the values of its queries; what threads read of cu_seqlens is not counted."""
-    rows, warps = _query_rows(problem), threads // WARP
+    rows, warps = query_rows(problem), threads // WARP
     moved = float(VALUES_BYTES * rows + 4 * problem.heads * (threads + 1))
     return Work(
         ctas=problem.heads,
         warps=warps,
-        mma=0,
         fma=2 * rows / WARP,
         mufu=rows / WARP,
         alu=8 * rows / WARP + 12 * warps * problem.heads,
@@ -47,19 +47,8 @@ def work_of_logits(problem: Problem, threads: int = 256) -> Work:
         l2_bytes=moved,
         dram_bytes=float(VALUES_BYTES * rows),
         barriers=problem.heads,
-        longest_cta=1,
         chain=problem.batch * problem.seq_q / threads,
     )
-
-
-def _work(problem: Problem, config: Config) -> tuple[Work, ...]:
-    if not problem.use_cu_seqlens:
-        return rows_work(problem), keys_work(problem, config), queries_work(problem, config)
-    equal = cast(Problem, unpacked(problem))
-    key_tiles = problem.kv_heads * config.kv_slices * tiles(problem, problem.seq_k, config.BN_kv)
-    query_tiles = problem.heads * tiles(problem, problem.seq_q, config.BM_q)
-    of_keys, of_queries = keys_work(equal, config), queries_work(equal, config)
-    return rows_work(problem), in_grid(of_keys, key_tiles), in_grid(of_queries, query_tiles)
 
 
 def with_softcap(found: Work) -> Work:
@@ -67,7 +56,13 @@ def with_softcap(found: Work) -> Work:
     return replace(found, fma=found.fma + 8 * found.mufu, mufu=2.5 * found.mufu)
 
 
-def in_grid(found: Work, ctas: int) -> Work:
+def in_grid(
+    problem: Problem, config: Any, work: Callable[[Problem, Any], Work], heads: int, rows: int, of: int
+) -> Work:
+    """Of packed sequences as if their lengths were equal, in a grid for any: tiles of `of` of each head's rows."""
+    if not problem.use_cu_seqlens:
+        return work(problem, config)
+    found, ctas = work(cast(Problem, unpacked(problem)), config), heads * tiles(problem, rows, of)
     return replace(found, ctas=ctas, longest_cta=max(found.longest_cta * ctas / found.ctas, 1.0))
 
 
@@ -76,28 +71,16 @@ def unevenness(steps: Array) -> float:
     return float(np.max(steps) / np.mean(steps)) if np.any(steps) else 1.0
 
 
-def _query_rows(problem: Any) -> int:
-    """Of dO, Q, O and dQ."""
-    rows: int = problem.batch * problem.heads * problem.seq_q
-    return rows
-
-
-def _key_rows(problem: Any) -> int:
-    """Of K, V, dK and dV."""
-    rows: int = problem.batch * problem.kv_heads * problem.seq_k
-    return rows
-
-
 def rows_work(problem: Any) -> Work:
     """dO and O once."""
-    rows, DV = _query_rows(problem), problem.head_dim_v
+    rows, DV = query_rows(problem), problem.head_dim_v
     moved = float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * rows)
     return work_of_rows(-(-rows * row_lanes(DV) // WARP), moved, moved)
 
 
 def rows_in_tiles(problem: Problem, rows: int) -> Work:
     """dO and O once, where those that are read of a head fill whole tiles: `rows`."""
-    DV, queries, every = problem.head_dim_v, _query_rows(problem), problem.batch * problem.heads * rows
+    DV, queries, every = problem.head_dim_v, query_rows(problem), problem.batch * problem.heads * rows
     kept = VALUES_BYTES * every + problem.lse_bytes * queries
     return work_of_rows(
         -(-every * row_lanes(DV) // WARP),
@@ -111,15 +94,10 @@ def work_of_rows(warps: int, l2_bytes: float, dram_bytes: float) -> Work:
     return Work(
         ctas=-(-warps // 8),
         warps=8,
-        mma=0,
         fma=16.0 * warps,
-        mufu=0,
         alu=60.0 * warps,
-        smem_wavefronts=0,
         l2_bytes=l2_bytes,
         dram_bytes=dram_bytes,
-        barriers=0,
-        longest_cta=1,
         chain=1,
     )
 
@@ -167,7 +145,7 @@ def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
         alu=every * (scores + passes.visits * both / 8 + passes.steps * columns / 4 + copies),
         smem_wavefronts=every * (matrices + 2 * passes.steps + passed * loads),
         l2_bytes=float(every * passes.rows * (ELEMENT * both + 8)) + float(key_bytes * (config.kv_slices + 1)),
-        dram_bytes=float(ELEMENT * both * _query_rows(problem) + 2 * key_bytes),
+        dram_bytes=float(ELEMENT * both * query_rows(problem) + 2 * key_bytes),
         barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # once where nothing passes
         longest_cta=unevenness(passes.blocks),
         chain=float(np.max(passes.blocks)),
@@ -190,7 +168,7 @@ def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
     loads = sum(copy_wavefronts(dim, True, config.BN_q, WARP * config.q_warps) for dim in (D, DV))
     copies = passed * 5 * config.BN_q * both / 8 / WARP
     values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # by each lane that holds a part of the row
-    own = ELEMENT * (D + both) * _query_rows(problem)  # of Q, dO and dQ
+    own = ELEMENT * (D + both) * query_rows(problem)  # of Q, dO and dQ
     return Work(
         ctas=heads * len(passes.blocks),
         warps=config.q_warps,
@@ -200,7 +178,7 @@ def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
         alu=heads * (scores + passes.visits * both / 8 + passes.steps * D / 16 + copies),
         smem_wavefronts=heads * (matrices + passed * loads),
         l2_bytes=float(heads * (passes.rows * ELEMENT * both + values) + own),
-        dram_bytes=float(own + ELEMENT * both * _key_rows(problem)),
+        dram_bytes=float(own + ELEMENT * both * key_rows(problem)),
         barriers=heads * int(np.sum(np.maximum(passes.blocks, 1))),
         longest_cta=unevenness(passes.blocks),
         chain=float(np.max(passes.blocks)),

@@ -14,7 +14,7 @@ from ...flash_attention.naive.implementation import WARP, Config
 from ...flash_attention.problem import attended_keys, unpacked
 from ..operator import ARGUMENTS, DS_AUX, OPTIONAL, cost
 from ..optional import pointer, spelled, taken
-from ..problem import Problem
+from ..problem import Problem, key_rows, query_rows
 
 _ENTRY = "flash_attention_backward_naive"
 
@@ -51,14 +51,6 @@ def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> 
     return Plan((launch("dq", of_queries), launch("dkv", of_keys)), pointer(problem))
 
 
-def query_rows(problem: Any) -> int:
-    return problem.batch * problem.heads * problem.seq_q
-
-
-def key_rows(problem: Any) -> int:
-    return problem.batch * problem.kv_heads * problem.seq_k
-
-
 def _blocks(problem: Any, config: Config) -> tuple[int, int]:
     """Of dQ, and of dK and dV, of which the wider has a thread for each of its shares."""
     widest = max(problem.head_dim, problem.head_dim_v)
@@ -86,15 +78,11 @@ def _work_of_logits(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=-(-problem.heads // config.threads),
         warps=config.threads // WARP,
-        mma=0,
         fma=rows * (DV + 2) / WARP,
         mufu=rows / WARP,
         alu=rows * (2 * DV + 8) / WARP,
-        smem_wavefronts=0,
         l2_bytes=moved,
         dram_bytes=moved,
-        barriers=0,
-        longest_cta=1,
         chain=problem.batch * problem.seq_q,
     )
 
@@ -113,15 +101,11 @@ def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, m
         return Work(
             ctas=ctas,
             warps=config.threads // WARP,
-            mma=0,
             fma=visits * (D + (1 + recomputed) * DV + products * columns + 4),
             mufu=visits,
             alu=visits * (2 * (D + DV) + columns),
-            smem_wavefronts=0,
             l2_bytes=visits * element * (2 * D + (2 + recomputed) * DV + products * columns),
             dram_bytes=float(element * elements + problem.lse_bytes * query_rows(problem)),
-            barriers=0,
-            longest_cta=1,
             chain=chain,
         )
 
@@ -138,7 +122,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

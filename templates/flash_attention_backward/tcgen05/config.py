@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from ...flash_attention.tcgen05.config import ROWS
+from ...flash_attention.wgmma.config import round_up, tile_bytes
 from ..wgmma.config import VALUES_BYTES, row_bytes
 
-ROWS = 128  # of a row tile: tensor memory has as many lanes
-LAST_COLUMNS = 512  # of tensor memory
 WARPGROUPS = 2  # that compute
 WIDEST = 64  # columns of a tile that a thread computes
 
-_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER, _ADDRESS = 8, 8  # bytes
 
 
@@ -31,17 +28,12 @@ class Config:
 
 def kv_columns(D: int, DV: int, c: Any) -> Any:
     """Of tensor memory: dK and dV, S and dP, P and dS in 16 bits."""
-    return c.kv_row_tiles * (sixteens(D) + sixteens(DV) + 3 * c.BM_kv)
+    return c.kv_row_tiles * (round_up(D, 16) + round_up(DV, 16) + 3 * c.BM_kv)
 
 
 def q_columns(D: int, c: Any) -> Any:
     """dQ, S and dP, and dS in 16 bits."""
-    return c.q_row_tiles * (sixteens(D) + 2 * c.BN_q + c.BN_q // 2)
-
-
-def allocated(columns: Any) -> Any:
-    """Columns that a block allocates for these: a power of two."""
-    return np.where(columns <= 64, 64, np.where(columns <= 128, 128, np.where(columns <= 256, 256, 512)))
+    return c.q_row_tiles * (round_up(D, 16) + 2 * c.BN_q + c.BN_q // 2)
 
 
 def kv_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
@@ -54,17 +46,8 @@ def q_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
     return _smem_bytes(row_bytes(D, DV, c), c.q_row_tiles, c.BN_q, c.q_stages, 0) + _BARRIER * packed
 
 
-def sixteens(D: int) -> int:
-    """Columns that products take."""
-    return -(-D // 16) * 16
-
-
 def _smem_bytes(rows: tuple[Any, Any], row_tiles: Any, tile: Any, stages: Any, values: int) -> Any:
-    own = sum(_round_up(ROWS * row, _TILE_UNIT) for row in rows)
-    passing = sum(_round_up(tile * row, _TILE_UNIT) for row in rows)
+    own = sum(tile_bytes(row, ROWS) for row in rows)
+    passing = sum(tile_bytes(row, tile) for row in rows)
     barriers = _BARRIER * (row_tiles + 4 * stages + 8 * row_tiles)
     return row_tiles * own + stages * (passing + values * tile) + barriers + _ADDRESS
-
-
-def _round_up(value: Any, unit: Any) -> Any:
-    return -(-value // unit) * unit

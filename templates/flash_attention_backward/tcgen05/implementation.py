@@ -7,15 +7,16 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, Implementation, Launch, Plan, Space
 
+from ...flash_attention.tcgen05.config import LAST_COLUMNS, ROWS, allocated
+from ...flash_attention.wgmma.config import WIDTHS, panel_width, round_up
 from ..mma_sync.work import tiles
 from ..problem import Problem
-from ..wgmma.config import WIDTHS, panel
+from ..wgmma.config import panel
 from ..wgmma.implementation import (
     ENTRY,
     KV_MAPS,
     Q_MAPS,
     constants,
-    panel_width,
     pass_maps,
     pass_scalars,
     row_values,
@@ -23,17 +24,13 @@ from ..wgmma.implementation import (
     unserved,
 )
 from .config import (
-    LAST_COLUMNS,
-    ROWS,
     WARPGROUPS,
     WIDEST,
     Config,
-    allocated,
     kv_columns,
     kv_smem_bytes,
     q_columns,
     q_smem_bytes,
-    sixteens,
 )
 from .work import work
 
@@ -123,8 +120,8 @@ def default(problem: Problem, arch: Arch) -> Config:
     D, DV = problem.head_dim, problem.head_dim_v
     allowed = space(problem, arch)
     columns = max(panel_width(D), panel_width(DV))
-    kv_polynomial = polynomial(2 * (sixteens(D) + sixteens(DV)), arch)
-    q_polynomial = polynomial(2 * sixteens(D) + sixteens(DV), arch)
+    kv_polynomial = polynomial(2 * (round_up(D, 16) + round_up(DV, 16)), arch)
+    q_polynomial = polynomial(2 * round_up(D, 16) + round_up(DV, 16), arch)
     largest = [(tile, stages) for tile in _TILES[::-1] for stages in (3, 2)]
     narrower = largest[2:] if problem.use_cu_seqlens else largest
     for (BM, kv_stages), (BN, q_stages) in product(narrower, largest):

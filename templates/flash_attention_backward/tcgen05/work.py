@@ -1,35 +1,28 @@
 """What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
-from typing import cast
-
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.spec import Array, Work
 
-from ...flash_attention.problem import unpacked
+from ...flash_attention.tcgen05.config import ROWS
+from ...flash_attention.wgmma.config import ELEMENT, round_up
 from ..mma_sync.work import in_grid, rows_in_tiles, tiles, unevenness
-from ..problem import Problem
-from ..wgmma.config import ELEMENT, VALUES_BYTES, row_bytes
-from ..wgmma.work import key_rows, key_steps, query_rows, query_steps
-from .config import ROWS, WARPGROUPS, Config, sixteens
+from ..problem import Problem, key_rows, query_rows
+from ..wgmma.config import VALUES_BYTES, row_bytes
+from ..wgmma.work import key_steps, query_steps
+from .config import WARPGROUPS, Config
 
 _WARPS = 4  # a warpgroup, and of a row tile's rows
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs.
-
-    Of packed sequences as if their lengths were equal, in a grid for any lengths.
-    """
+    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
     rows = rows_in_tiles(problem, tiles(problem, problem.seq_q, config.BM_kv) * config.BM_kv)
-    if not problem.use_cu_seqlens:
-        return rows, keys_work(problem, config), queries_work(problem, config)
-    equal = cast(Problem, unpacked(problem))
-    of_keys = problem.kv_heads * tiles(problem, problem.seq_k, ROWS * config.kv_row_tiles)
-    of_queries = problem.heads * tiles(problem, problem.seq_q, ROWS * config.q_row_tiles)
-    return rows, in_grid(keys_work(equal, config), of_keys), in_grid(queries_work(equal, config), of_queries)
+    keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, ROWS * config.kv_row_tiles)
+    queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, ROWS * config.q_row_tiles)
+    return rows, keys, queries
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
@@ -38,7 +31,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
     steps = key_steps(problem, ROWS * config.kv_row_tiles, config.BM_kv)
     rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
     passed, own = every * int(np.sum(steps)), every * len(steps) * config.kv_row_tiles * ROWS
-    stored = every * -(-problem.seq_k // ROWS) * ROWS
+    stored = every * round_up(problem.seq_k, ROWS)
     return _pass_work(
         problem,
         steps,
@@ -47,7 +40,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         tile=config.BM_kv,
         stages=config.kv_stages,
         polynomial=config.kv_polynomial,
-        summed=sixteens(D) + sixteens(DV),
+        summed=round_up(D, 16) + round_up(DV, 16),
         values=2,  # of a score, that a thread reads of shared memory: four at once
         gradients=2,
         l2_bytes=float(rows * (own + stored) + passed * config.BM_kv * (rows + VALUES_BYTES)),
@@ -61,7 +54,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
     steps = query_steps(problem, ROWS * config.q_row_tiles, config.BN_q)
     of_q, of_dout = (int(each) for each in row_bytes(D, DV, config))
     passed, own = heads * int(np.sum(steps)), heads * len(steps) * config.q_row_tiles * ROWS
-    stored = heads * -(-problem.seq_q // ROWS) * ROWS
+    stored = heads * round_up(problem.seq_q, ROWS)
     return _pass_work(
         problem,
         steps,
@@ -70,7 +63,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
         tile=config.BN_q,
         stages=config.q_stages,
         polynomial=config.q_polynomial,
-        summed=sixteens(D),
+        summed=round_up(D, 16),
         values=0,
         gradients=1,
         l2_bytes=float(own * values_read(config) + (own + passed * config.BN_q) * (of_q + of_dout) + stored * of_q),
@@ -99,7 +92,7 @@ def _pass_work(
     dram_bytes: float,
 ) -> Work:
     """Of `steps` tiles that pass by each block of a head; sums have `summed` columns together."""
-    multiplied = sixteens(problem.head_dim) + sixteens(problem.head_dim_v)
+    multiplied = round_up(problem.head_dim, 16) + round_up(problem.head_dim_v, 16)
     passed = blocks / len(steps) * float(np.sum(steps)) * row_tiles  # tiles of a row tile
     sharers = WARPGROUPS // row_tiles
     warps = passed * _WARPS * sharers
@@ -110,7 +103,6 @@ def _pass_work(
     return Work(
         ctas=blocks,
         warps=_WARPS * (WARPGROUPS + 1),
-        mma=0.0,
         fma=warps * (3 * scores + 7 * polynomials + 8 * caps),
         paired=warps * (3 * scores + 7 * polynomials + caps),
         mufu=warps * (scores - polynomials + 1.5 * caps),

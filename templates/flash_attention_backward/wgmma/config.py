@@ -7,12 +7,11 @@ import numpy as np
 
 from tuner.arch import Arch
 
-ELEMENT = 2  # bytes of fp16 and bf16
-WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, one swizzle each
+from ...flash_attention.wgmma.config import ELEMENT, WIDTHS, round_up, tile_bytes
+
 ROWS = 64  # that a warpgroup owns
 VALUES_BYTES = 8  # shift and delta of a query
 
-_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
 _BARRIER = 8  # bytes
 _REGISTERS = np.array([0, 216, 240, 160])  # of a thread that computes, by warpgroups: wgmma/kernel.cu.jinja
 _OTHER_REGISTERS = 28  # besides sums, scores and products
@@ -77,7 +76,7 @@ def panel(D: int, columns: Any) -> Any:
 
 def padded(D: int, columns: Any) -> Any:
     """Columns of whole panels."""
-    return _round_up(D, panel(D, columns))
+    return round_up(D, panel(D, columns))
 
 
 def row_bytes(D: int, DV: int, c: Any) -> tuple[Any, Any]:
@@ -91,10 +90,6 @@ def fits(smem: Any, warpgroups: Any, arch: Arch) -> Any:
 
 
 def _smem_bytes(rows: tuple[Any, Any], owners: Any, tile: Any, stages: Any, values: int) -> Any:
-    own = sum(_round_up(ROWS * row, _TILE_UNIT) for row in rows)
-    passing = sum(_round_up(tile * row, _TILE_UNIT) for row in rows)
+    own = sum(tile_bytes(row, ROWS) for row in rows)
+    passing = sum(tile_bytes(row, tile) for row in rows)
     return owners * own + stages * (passing + values * tile) + _BARRIER * (owners + 4 * stages)
-
-
-def _round_up(value: Any, unit: Any) -> Any:
-    return -(-value // unit) * unit

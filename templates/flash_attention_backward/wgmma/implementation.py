@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from typing import Any
 
 from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace, first_fit
 
+from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
 from ..optional import pointer, spelled, taken
 from ..problem import Problem
 from .config import (
     ROWS,
-    WIDTHS,
     Config,
     fits,
     kv_owners,
@@ -180,19 +180,10 @@ def default(problem: Problem, arch: Arch) -> Config:
     share what is loaded. As many stages as fit, up to three.
     """
     D, DV = problem.head_dim, problem.head_dim_v
-    allowed = space(problem, arch)
-    columns = max(panel_width(D), panel_width(DV))
-    for of_keys in _of_keys(D + DV):
-        for of_queries in _of_queries(problem):
-            config = Config(*of_keys, *of_queries, columns)
-            if allowed.refusal(config) is None:
-                return config
-    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
-
-
-def panel_width(D: int) -> int:
-    """Of a panel: one that holds D, or the widest that divide what D is rounded up to."""
-    return next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    columns, passes = max(panel_width(D), panel_width(DV)), product(_of_keys(D + DV), _of_queries(problem))
+    configs = (Config(*of_keys, *of_queries, columns) for of_keys, of_queries in passes)
+    what = f"the smallest tiles of head_dim {D} and head_dim_v {DV}"
+    return first_fit(space(problem, arch).allowed(configs), arch, what)
 
 
 def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:

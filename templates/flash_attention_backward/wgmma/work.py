@@ -1,16 +1,15 @@
 """What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
-from typing import cast
-
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.spec import Array, Work
 
-from ...flash_attention.problem import unpacked, visible_keys
+from ...flash_attention.problem import visible_keys
+from ...flash_attention.wgmma.config import ELEMENT, round_up
 from ..mma_sync.work import in_grid, rows_in_tiles, tiles, unevenness, with_softcap
-from ..problem import Problem
-from .config import ELEMENT, ROWS, VALUES_BYTES, Config, kv_owners, row_bytes
+from ..problem import Problem, key_rows, query_rows
+from .config import ROWS, VALUES_BYTES, Config, kv_owners, row_bytes
 
 _WARPS = 4  # a warpgroup
 _WARP = 32
@@ -19,18 +18,10 @@ _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
-    passes = _passes(problem, config)
-    return (rows_work(problem, config), *(with_softcap(each) if problem.use_softcap else each for each in passes))
-
-
-def _passes(problem: Problem, config: Config) -> tuple[Work, Work]:
-    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
-    if not problem.use_cu_seqlens:
-        return keys_work(problem, config), queries_work(problem, config)
-    equal = cast(Problem, unpacked(problem))
-    of_keys = problem.kv_heads * tiles(problem, problem.seq_k, ROWS * int(kv_owners(config)))
-    of_queries = problem.heads * tiles(problem, problem.seq_q, ROWS * config.q_warpgroups)
-    return in_grid(keys_work(equal, config), of_keys), in_grid(queries_work(equal, config), of_queries)
+    keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, ROWS * int(kv_owners(config)))
+    queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, ROWS * config.q_warpgroups)
+    passes = (with_softcap(each) if problem.use_softcap else each for each in (keys, queries))
+    return (rows_work(problem, config), *passes)
 
 
 def rows_work(problem: Problem, config: Config) -> Work:
@@ -48,25 +39,24 @@ def keys_work(problem: Problem, config: Config) -> Work:
     warps = passed * owners * _WARPS
     lanes = 16 * config.BM_kv / _WARP
     rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
-    own = every * len(steps) * owners * ROWS
+    own, stored = every * len(steps) * owners * ROWS, every * round_up(problem.seq_k, ROWS)
     return Work(
         ctas=every * len(steps),
         warps=_WARPS * (config.kv_warpgroups + 1),
-        mma=0.0,
         fma=warps * lanes * (4 if config.kv_split else 3),
         mufu=warps * lanes * (2 if config.kv_split else 1),
         alu=warps * (lanes + 60),
         smem_wavefronts=passed
         * owners
-        * _operand_bytes(config.BM_kv, scores * _sixteens(D) + _sixteens(DV), D + DV)
+        * _operand_bytes(config.BM_kv, scores * round_up(D, 16) + round_up(DV, 16), D + DV)
         / 128,
-        l2_bytes=float(rows * own + passed * config.BM_kv * (rows + VALUES_BYTES) + rows * _stored(problem, every)),
+        l2_bytes=float(rows * own + passed * config.BM_kv * (rows + VALUES_BYTES) + rows * stored),
         dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
         barriers=float(every * len(steps)),
         longest_cta=unevenness(steps),
         chain=float(np.max(steps)),
         stages=config.kv_stages,
-        wgmma=passed * owners * ROWS * config.BM_kv * (scores * _sixteens(D) + _sixteens(DV) + D + DV) / _PRODUCT,
+        wgmma=passed * owners * ROWS * config.BM_kv * (scores * round_up(D, 16) + round_up(DV, 16) + D + DV) / _PRODUCT,
     )
 
 
@@ -80,15 +70,14 @@ def queries_work(problem: Problem, config: Config) -> Work:
     lanes = 16 * config.BN_q / _WARP
     of_q, of_dout = (int(each) for each in row_bytes(D, DV, config))
     own = heads * len(steps) * groups * ROWS
-    stored = heads * -(-problem.seq_q // ROWS) * ROWS
+    stored = heads * round_up(problem.seq_q, ROWS)
     return Work(
         ctas=heads * len(steps),
         warps=_WARPS * (groups + 1),
-        mma=0.0,
         fma=warps * lanes * 3,
         mufu=warps * lanes,
         alu=warps * (lanes / 2 + 60),
-        smem_wavefronts=passed * groups * _operand_bytes(config.BN_q, _sixteens(D) + _sixteens(DV), D) / 128,
+        smem_wavefronts=passed * groups * _operand_bytes(config.BN_q, round_up(D, 16) + round_up(DV, 16), D) / 128,
         l2_bytes=float(
             own * (of_q + of_dout + 4 * VALUES_BYTES) + passed * config.BN_q * (of_q + of_dout) + stored * of_q
         ),
@@ -97,7 +86,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
         longest_cta=unevenness(steps),
         chain=float(np.max(steps)),
         stages=config.q_stages,
-        wgmma=passed * groups * ROWS * config.BN_q * (_sixteens(D) + _sixteens(DV) + D) / _PRODUCT,
+        wgmma=passed * groups * ROWS * config.BN_q * (round_up(D, 16) + round_up(DV, 16) + D) / _PRODUCT,
     )
 
 
@@ -117,27 +106,7 @@ def query_steps(problem: Problem, rows: int, BN: int) -> Array:
     return steps
 
 
-def query_rows(problem: Problem) -> int:
-    """Rows of dO, Q, O and dQ."""
-    return problem.batch * problem.heads * problem.seq_q
-
-
-def key_rows(problem: Problem) -> int:
-    """Rows of K, V, dK and dV."""
-    return problem.batch * problem.kv_heads * problem.seq_k
-
-
-def _stored(problem: Problem, every: int) -> int:
-    """Rows of dK, or of dV, that are stored: 64 where any of them exists."""
-    return every * -(-problem.seq_k // ROWS) * ROWS
-
-
 def _operand_bytes(tile: int, multiplied: int, summed: int) -> int:
     """What the wgmmas of 64 rows and a tile read of shared memory: both operands of products over `multiplied` columns
     in all, one of sums of `summed` columns."""
     return ELEMENT * ((ROWS + tile) * multiplied + tile * summed)
-
-
-def _sixteens(D: int) -> int:
-    """Columns that scores take."""
-    return -(-D // 16) * 16

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..wgmma.config import ELEMENT, ROWS, VALUES_BYTES, padded
+from ...flash_attention.wgmma.config import ELEMENT
+from ..wgmma.config import ROWS, VALUES_BYTES, padded
 
 WARPGROUPS = 2  # that compute
 TILE_ROWS = 64  # queries a tile: what a wgmma makes of dQ

@@ -1,13 +1,15 @@
 """flash_attention_backward on wgmma (sm_90a) in one pass: blocks of keys add their parts of dQ in turn."""
 
-from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
+from itertools import product
 
+from tuner.arch import Arch
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace, first_fit
+
+from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
 from ..optional import pointer, spelled, taken
 from ..problem import Problem
-from ..wgmma.config import ROWS, WIDTHS
+from ..wgmma.config import ROWS
 from .config import (
     BLOCK_KEYS,
     TILE_ROWS,
@@ -134,15 +136,9 @@ def _maps(columns: int) -> tuple[TensorMap, ...]:
 
 def default(problem: Problem, arch: Arch) -> Config:
     """By counts and not by times: two parts, so that no warpgroup waits for the other's, before a third stage."""
-    D = problem.head_dim
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    allowed = space(problem, arch)
-    for stages, parts in ((3, 2), (2, 2), (2, 1)):
-        for held in (2, 1, 0):
-            config = Config(stages, parts, held, columns)
-            if allowed.refusal(config) is None:
-                return config
-    raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D}")
+    columns, sizes = panel_width(problem.head_dim), product(((3, 2), (2, 2), (2, 1)), (2, 1, 0))
+    configs = (Config(stages, parts, held, columns) for (stages, parts), held in sizes)
+    return first_fit(space(problem, arch).allowed(configs), arch, f"the smallest tiles of head_dim {problem.head_dim}")
 
 
 IMPLEMENTATION = Implementation(

@@ -1,16 +1,14 @@
 """What wgmma_once does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
 
-from typing import cast
-
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.spec import Array, Work
 
-from ...flash_attention.problem import unpacked
+from ...flash_attention.wgmma.config import ELEMENT, round_up
 from ..mma_sync.work import in_grid, rows_in_tiles, tiles, work_of_rows
-from ..problem import Problem
-from ..wgmma.config import ELEMENT, ROWS, VALUES_BYTES, padded
+from ..problem import Problem, key_rows, query_rows
+from ..wgmma.config import ROWS, VALUES_BYTES, padded
 from .config import BLOCK_KEYS, TILE_ROWS, WARPGROUPS, Config, part_bytes
 
 _WARPS = 4  # a warpgroup
@@ -23,15 +21,8 @@ _TURN_STEPS = 0.5  # assumed: of a step, from one block's sums to the next one's
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of the copy engine are exact; the other instructions are those that the mathematics needs."""
     rows = rows_in_tiles(problem, query_tiles(problem) * TILE_ROWS)
-    return rows, _once_work(problem, config), sums_work(problem)
-
-
-def _once_work(problem: Problem, config: Config) -> Work:
-    """Of packed sequences as if their lengths were equal, in a grid for any lengths."""
-    if not problem.use_cu_seqlens:
-        return keys_work(problem, config)
-    blocks = problem.kv_heads * tiles(problem, problem.seq_k, BLOCK_KEYS)
-    return in_grid(keys_work(cast(Problem, unpacked(problem)), config), blocks)
+    keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, BLOCK_KEYS)
+    return rows, keys, sums_work(problem)
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
@@ -44,11 +35,10 @@ def keys_work(problem: Problem, config: Config) -> Work:
     row = ELEMENT * int(padded(D, config.columns))
     own = every * len(steps) * BLOCK_KEYS
     loaded = 2 * row * own + passed * TILE_ROWS * (2 * row + VALUES_BYTES)
-    stored = 2 * row * every * -(-problem.seq_k // ROWS) * ROWS
+    stored = 2 * row * every * round_up(problem.seq_k, ROWS)
     return Work(
         ctas=every * len(steps),
         warps=_WARPS * (WARPGROUPS + 1),
-        mma=0.0,
         fma=warps * lanes * 3,
         mufu=warps * lanes,
         alu=warps * (lanes + 80),
@@ -59,7 +49,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         longest_cta=_latest(steps) / max(float(np.mean(steps)), 1e-9),
         chain=float(np.max(steps)),
         stages=config.stages,
-        wgmma=passed * BLOCK_KEYS * TILE_ROWS * (2 * _sixteens(D) + 3 * D) / _PRODUCT,
+        wgmma=passed * BLOCK_KEYS * TILE_ROWS * (2 * round_up(D, 16) + 3 * D) / _PRODUCT,
     )
 
 
@@ -100,7 +90,7 @@ def _latest(steps: Array) -> float:
 
 def _shared_bytes(D: int, held: int) -> int:
     """What a tile moves in shared memory: operands of wgmma, dS, and a part of dQ, which is written and read."""
-    scores = WARPGROUPS * ((2 - held) * ROWS + 2 * TILE_ROWS) * _sixteens(D)
+    scores = WARPGROUPS * ((2 - held) * ROWS + 2 * TILE_ROWS) * round_up(D, 16)
     sums = 2 * WARPGROUPS * TILE_ROWS * D
     of_part = TILE_ROWS * BLOCK_KEYS + BLOCK_KEYS * D
     return ELEMENT * (scores + sums + of_part + TILE_ROWS * BLOCK_KEYS) + 2 * part_bytes(D)
@@ -108,19 +98,14 @@ def _shared_bytes(D: int, held: int) -> int:
 
 def _query_bytes(problem: Problem) -> int:
     """One of dO, Q, O, dQ."""
-    return ELEMENT * problem.head_dim * problem.batch * problem.heads * problem.seq_q
+    return ELEMENT * problem.head_dim * query_rows(problem)
 
 
 def _key_bytes(problem: Problem) -> int:
     """One of K, V, dK, dV."""
-    return ELEMENT * problem.head_dim * problem.batch * problem.kv_heads * problem.seq_k
+    return ELEMENT * problem.head_dim * key_rows(problem)
 
 
 def _sum_bytes(problem: Problem) -> int:
     """Of dQ in fp32."""
     return part_bytes(problem.head_dim) * problem.batch * problem.heads * query_tiles(problem)
-
-
-def _sixteens(D: int) -> int:
-    """Columns that scores take."""
-    return -(-D // 16) * 16

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Fields, Implementation, Launch, Plan, Space
+from tuner.spec import Constraint, DType, Fields, Implementation, Launch, Plan, Space, first_fit
 
 from ..operands import operands_of
 from ..optional import SCALARS, TENSORS, pointers, taken
@@ -25,7 +24,7 @@ def threads(K: int, c: Any) -> Any:
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if reason := refused_by_chunks(problem, arch):
         return reason
-    if _fitting(problem, arch) is None:
+    if next(_fitting(problem, arch), None) is None:
         return (
             f"no block on {arch.name} has shared memory and registers for chunks of key_dim {problem.key_dim} in "
             f"{problem.operands} and for what prepares them: use prep_scan"
@@ -73,21 +72,17 @@ LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prep
 def default(problem: Problem, arch: Arch) -> Config:
     """Columns of a block by the SMs of a large device, and as many groups of producers as registers and shared memory
     hold: of one warp, where these have the registers."""
-    found = _fitting(problem, arch)
-    if found is None:
-        raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
-    return found
+    return first_fit(_fitting(problem, arch), arch, f"the smallest chunk of key_dim {problem.key_dim}")
 
 
-def _fitting(problem: Problem, arch: Arch) -> Config | None:
+def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
     if problem.operands == "fp32" and problem.key_dim > _WIDEST_FP32:
-        return None
+        return
     found = space(problem, arch)
     for config in _candidates(problem, arch):
         most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else threads_with_registers(problem)
         if threads(problem.key_dim, config) <= most and found.refusal(config) is None:
-            return config
-    return None
+            yield config
 
 
 def threads_with_registers(problem: Problem) -> int:

@@ -45,7 +45,6 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=heads * blocks * (chunk_barriers(problem, config) * NT + max(0, NT - config.stages)),
-        longest_cta=1,
         chain=1 + NT,  # the first chunk is prepared before the state can move
         stages=config.stages,
         tf32=operands.tf32(mma),

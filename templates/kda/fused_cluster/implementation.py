@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space, first_fit
 
 from ..fused.config import block_limits
 from ..fused.implementation import rows_of, warps_prepare_chunks, widths
@@ -28,7 +27,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"operands {problem.operands}: images of bf16 are copied between blocks, others are for fused"
     if problem.value_dim < 32:
         return f"value_dim {problem.value_dim}: two blocks have 16 columns each, use fused"
-    if _fitting(problem, arch) is None:
+    if next(_fitting(problem, arch), None) is None:
         return (
             f"no two blocks on {arch.name} share value_dim {problem.value_dim} with shared memory and registers for "
             f"chunks of key_dim {problem.key_dim}: use fused"
@@ -75,19 +74,15 @@ def plan(problem: Problem, config: Config) -> Plan:
 def default(problem: Problem, arch: Arch) -> Config:
     """Pairs of blocks as wide as those of fused, with six groups of producers, or as many as shared memory and
     registers hold. Larger clusters copy more than they save."""
-    found = _fitting(problem, arch)
-    if found is None:
-        raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
-    return found
+    return first_fit(_fitting(problem, arch), arch, f"the smallest chunk of key_dim {problem.key_dim}")
 
 
-def _fitting(problem: Problem, arch: Arch) -> Config | None:
+def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
     K, found = problem.key_dim, space(problem, arch)
     for BV, (groups, stages, producers) in product(widths(problem, arch), _producing(problem)):
         config = Config(16, BV, 2, rows_of(BV), stages, 1, groups, producers)
         if thread_registers(threads(K, config), arch) >= _registers(config) and found.refusal(config) is None:
-            return config
-    return None
+            yield config
 
 
 def _registers(config: Config) -> int:

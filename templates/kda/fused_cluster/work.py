@@ -43,7 +43,6 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=5 * prepared * int(prep_threads(K, config) > WARP),
-        longest_cta=1,
         chain=1 + NT,  # the first chunk is prepared before the state can move
         stages=config.stages,
         step_mma=step_mma(K, config, BF16),

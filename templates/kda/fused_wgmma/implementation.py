@@ -1,8 +1,7 @@
 """fused on wgmma (sm_90a): warpgroups carry 64 columns of a state each, and read what warps prepare once for all."""
 
 from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space
+from tuner.spec import Constraint, Implementation, Launch, Plan, Space, first_fit
 
 from ..optional import SCALARS, TENSORS, pointers, taken
 from ..prep_scan.config import WARP, by_registers
@@ -96,13 +95,9 @@ def plan(problem: Problem, config: Config) -> Plan:
 def default(problem: Problem, arch: Arch) -> Config:
     """Few producers. Blocks of one warpgroup, where every thread has registers for every option, or of two where those
     would be more than a large device has SMs: each prepares chunks for all its columns. Pairs where a head has such."""
-    found, heads = space(problem, arch), problem.sequences * problem.value_heads
-    many = heads * problem.value_dim > COLUMNS * arch.sm_count
+    many = problem.sequences * problem.value_heads * problem.value_dim > COLUMNS * arch.sm_count
     candidates = [Config(columns, cluster, 8, FEW) for columns in WIDTHS[:: -1 if many else 1] for cluster in (2, 1)]
-    config = next((each for each in candidates if found.refusal(each) is None), None)
-    if config is None:
-        raise TemplateError(f"{arch.name} has no room for chunks of key_dim {problem.key_dim}")
-    return config
+    return first_fit(space(problem, arch).allowed(candidates), arch, f"chunks of key_dim {problem.key_dim}")
 
 
 IMPLEMENTATION = Implementation(

@@ -53,15 +53,12 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     launch = Work(
         ctas=blocks,
         warps=warps,
-        mma=0,
         fma=steps * (5 * K + norms),
         mufu=steps * K,
         alu=steps * 3 * K,
         smem_wavefronts=steps * (8 * K + norms),  # the column four times; g, k, k and q through L1, which is as fast
         l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + state_bytes(problem),
         dram_bytes=cost(problem).bytes,
-        barriers=0,
-        longest_cta=1,
         chain=problem.mean_len * max(1, 2 * K // WARP),  # two passes, of which 32 rows take as long as a loop step
     )
     return (launch,)
@@ -79,7 +76,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a column of the state, fp32 arithmetic; the oracle of the others",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

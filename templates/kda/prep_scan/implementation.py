@@ -1,8 +1,9 @@
 """kda in two launches on mma.sync (sm_80 and up): chunks are prepared in parallel, then the state passes through."""
 
+from itertools import product
+
 from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit
 
 from ..operands import operands_of
 from ..optional import SCALARS, pointers, taken
@@ -113,14 +114,9 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, arch: Arch) -> Config:
     """Narrow blocks and short chunks: what fits every arch and never spills."""
-    found = space(problem, arch)
-    for BV in (64, 48, 32, 16):
-        for stages in (4, 3, 2):
-            for groups in (4, 8, 2, 16):
-                config = Config(16, BV, 16, stages, loads_apart(problem), 2, 0, groups, 1)
-                if found.refusal(config) is None:
-                    return config
-    raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
+    apart, sizes = loads_apart(problem), product((64, 48, 32, 16), (4, 3, 2), (4, 8, 2, 16))
+    configs = (Config(16, BV, 16, stages, apart, 2, 0, groups, 1) for BV, stages, groups in sizes)
+    return first_fit(space(problem, arch).allowed(configs), arch, f"the smallest chunk of key_dim {problem.key_dim}")
 
 
 def loads_apart(problem: Problem) -> bool:

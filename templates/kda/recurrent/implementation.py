@@ -104,7 +104,6 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     launch = Work(
         ctas=ctas,
         warps=warps,
-        mma=0,
         fma=steps * (warps * (4 * values + shuffles + 3 * config.columns) + 6 * staged + norms),
         mufu=steps * staged,
         alu=steps * (warps * shuffles + 3 * staged + norms),
@@ -112,7 +111,6 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         l2_bytes=float(steps * token_bytes + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=ctas * 2 * groups,
-        longest_cta=1,
         chain=problem.mean_len,
         stages=1 + config.BT,  # those of the next group of tokens
         step_other=2 + np.log2(config.splits) + K / config.splits / 8,  # loads; shuffles; fma, an eighth of either
@@ -124,7 +122,6 @@ IMPLEMENTATION = Implementation(
     name="recurrent",
     summary="one token after the other, the state in registers, in fp32",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -6,8 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit
 
 from ..fused.config import block_bytes, registers_fit
 from ..fused.implementation import producing, threads_with_registers
@@ -33,7 +32,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return f"key_dim {problem.key_dim}: each block of a map would prepare its chunks anew: use segmented"
     if reason := refused_by_chunks(problem, arch):
         return reason
-    if _fitting(problem, arch) is None:
+    if next(_fitting(problem, arch), None) is None:
         return (
             f"no block on {arch.name} has shared memory and registers for maps of key_dim {problem.key_dim} in "
             f"{problem.operands} and for what prepares chunks: use segmented"
@@ -124,20 +123,16 @@ def plan(problem: Problem, config: Config) -> Plan:
 def default(problem: Problem, arch: Arch) -> Config:
     """All columns of B and A a block where it holds them, so that each chunk is prepared once a launch, and segments
     until a large device has a block for each SM."""
-    found = _fitting(problem, arch)
-    if found is None:
-        raise TemplateError(f"{arch.name} has no room for the smallest maps of key_dim {problem.key_dim}")
-    return found
+    return first_fit(_fitting(problem, arch), arch, f"the smallest maps of key_dim {problem.key_dim}")
 
 
-def _fitting(problem: Problem, arch: Arch) -> Config | None:
+def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
     K, V, found = problem.key_dim, problem.value_dim, space(problem, arch)
     for (BV, columns), (groups, stages, producers), map_rows in product(_widths(K, V), producing(problem), (32, 16)):
         segments = _segments(problem, max(V // BV, (V + K) // columns))
         config = Config(16, BV, 16, stages, 1, groups, producers, segments, columns, map_rows, 4)
         if map_threads(K, config) <= _threads(problem, arch) and found.refusal(config) is None:
-            return config
-    return None
+            yield config
 
 
 def _threads(problem: Problem, arch: Arch) -> int:

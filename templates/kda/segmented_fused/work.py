@@ -116,7 +116,6 @@ def _launch_work(
         l2_bytes=float(heads * sum(each.l2_bytes(problem, config) for each in visits) + rates + states),
         dram_bytes=float(heads * sum(each.dram_bytes(problem) for each in visits) + states),
         barriers=heads * sum(each.barriers(problem, config) for each in visits),
-        longest_cta=1,
         chain=1 + longest,
         stages=config.stages,
         tf32=operands.tf32(mma),

@@ -1,11 +1,11 @@
 """kda for few heads of short keys on mma.sync (sm_80 and up): sequences cut into segments, whose chunks are walked
 once; what a segment starts from is added to its outputs."""
 
+from collections.abc import Iterator
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit
 
 from ..fused.config import CHOICES, registers_fit, turns
 from ..fused.implementation import producing, threads_with_registers
@@ -36,7 +36,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
         return reason
     if reason := refused_by_chunks(problem, arch):
         return reason
-    if _fitting(problem, arch) is None:
+    if next(_fitting(problem, arch), None) is None:
         return (
             f"no block on {arch.name} has shared memory and registers for all columns of key_dim {problem.key_dim} and "
             f"value_dim {problem.value_dim} and for what prepares chunks: use segmented_fused"
@@ -103,19 +103,15 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, arch: Arch) -> Config:
     """Segments until a large device has a block for each SM; 32 columns a warp: images are read half as often."""
-    found = _fitting(problem, arch)
-    if found is None:
-        raise TemplateError(f"{arch.name} has no room for all columns of key_dim {problem.key_dim}")
-    return found
+    return first_fit(_fitting(problem, arch), arch, f"all columns of key_dim {problem.key_dim}")
 
 
-def _fitting(problem: Problem, arch: Arch) -> Config | None:
+def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
     found, most = space(problem, arch), min(THREADS, threads_with_registers(problem))
     for rows, (groups, stages, producers) in product((32, 16), producing(problem)):
         config = Config(16, rows, stages, 1, groups, producers, _segments(problem))
         if pass_threads(problem, config) <= most and found.refusal(config) is None:
-            return config
-    return None
+            yield config
 
 
 def _segments(problem: Problem) -> int:

@@ -78,15 +78,12 @@ def _passes(problem: Problem, config: Config, tokens: int, steps: float, fma: fl
     return Work(
         ctas=_blocks(problem) * problem.value_heads * problem.sequences,
         warps=1,
-        mma=0,
         fma=tokens * fma * K,
         mufu=tokens * steps * K,
         alu=tokens * steps * 3 * K,
         smem_wavefronts=tokens * smem * K,
         l2_bytes=tokens * steps * row + states + state_bytes(problem),
         dram_bytes=dram + states,
-        barriers=0,
-        longest_cta=1,
         chain=problem.mean_len * steps,
     )
 
@@ -99,15 +96,10 @@ def _sum_work(problem: Problem) -> Work:
     return Work(
         ctas=rows,
         warps=1,
-        mma=0,
         fma=additions / COLUMNS,
-        mufu=0,
         alu=3 * additions / COLUMNS,
-        smem_wavefronts=0,
         l2_bytes=4 * additions + rows * written + left,
         dram_bytes=4 * additions + rows * written + left,
-        barriers=0,
-        longest_cta=1,
         chain=_blocks(problem),
     )
 
@@ -125,7 +117,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a column of the state, fp32 arithmetic; the oracle of the others",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

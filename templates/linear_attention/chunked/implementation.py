@@ -1,7 +1,7 @@
 """linear_attention in three launches: sums of tiles, a scan of them, outputs from what each tile starts from."""
 
-from tuner.arch import GPU, Arch
-from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
+from tuner.arch import GPU
+from tuner.spec import DType, Implementation, Launch, Plan, Work, Workspace
 
 from .. import scan, tiles
 from ..operator import cost
@@ -11,10 +11,6 @@ from ..tiles import smem_bytes, staged, sum_bytes, tile_bytes
 from ..work import blocks, initial_bytes, pair_bytes, row_tiles, state_bytes, tensor_bytes, tile_beta_bytes, tiled
 
 Config = tiles.Budgeted
-
-
-def space(problem: Problem, arch: Arch) -> Space[Config]:
-    return tiles.space(problem, arch)
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -39,10 +35,6 @@ def plan(problem: Problem, config: Config) -> Plan:
         },
         workspaces=(Workspace("carries", DType.FP32, (row_tiles(problem, config), problem.channels, 2)),),
     )
-
-
-def default(problem: Problem, arch: Arch) -> Config:
-    return tiles.default(problem, arch)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
@@ -86,9 +78,8 @@ IMPLEMENTATION = Implementation(
     name="chunked",
     summary="three launches: sums of tiles, a scan of them, outputs; k and v are read twice",
     config=Config,
-    refusal=lambda _problem, _arch: None,
-    space=space,
+    space=tiles.space,
     plan=plan,
-    default=default,
+    default=tiles.default,
     work=work,
 )

@@ -95,7 +95,6 @@ IMPLEMENTATION = Implementation(
     name="lookback",
     summary="one pass: tiles publish their sums and look back at earlier ones; every tensor moves once",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -36,7 +36,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a channel, one token after the other; the oracle of the others",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=lambda _problem, _arch: Config(128),

@@ -66,7 +66,6 @@ IMPLEMENTATION = Implementation(
     name="sequential",
     summary="one thread for a vector of channels, one token after the other, the next ones on their way",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -5,10 +5,11 @@ from tuner.spec import DType, Implementation, Launch, Plan, Work, Workspace
 
 from ...linear_attention import scan
 from ...linear_attention.lookback.implementation import flag_words
+from ...linear_attention.optional import pointers, taken
 from ...linear_attention.tiles import sum_bytes, tile_bytes
 from ...linear_attention.work import blocks, row_tiles
 from .. import beta_sums
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from ..optional import INPUTS, OUTPUTS, SCALARS
 from ..problem import Problem
 from ..tiles import Config, default, smem_bytes, space, staged
 from . import work as lookback_work
@@ -62,7 +63,6 @@ IMPLEMENTATION = Implementation(
     name="lookback",
     summary="states before tiles, then one pass that learns from later tiles; k and v are read twice",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=default,

@@ -48,7 +48,6 @@ def _sums(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,
-        mma=0,
         fma=lanes * (WEIGHT_FMA + STATE_FMA),
         mufu=lanes * WEIGHT_MUFU,
         alu=lanes * (WEIGHT_ALU + STATE_ALU + 8 / config.width),
@@ -56,7 +55,6 @@ def _sums(problem: Problem, config: Config) -> Work:
         l2_bytes=moved + betas + pair_bytes(problem, config) + 4 * (flag_words(problem, config) + 1),
         dram_bytes=moved,
         barriers=ctas,
-        longest_cta=1,
         chain=1,
         stages=2 if in_shared or tokens_per_thread(config) > 1 else 1,
     )
@@ -70,7 +68,6 @@ def _gradients(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,
-        mma=0,
         fma=lanes * (weights * WEIGHT_FMA + STATE_FMA + _FORWARD_FMA + 2 * _BACK_FMA + _OUT_FMA + betas),
         mufu=lanes * (weights * WEIGHT_MUFU + _FORWARD_MUFU),
         alu=lanes * (weights * WEIGHT_ALU + STATE_ALU + _FORWARD_ALU + _OUT_ALU + addresses),
@@ -84,7 +81,6 @@ def _gradients(problem: Problem, config: Config) -> Work:
         + part_bytes(problem, row_tiles(problem, config)),
         dram_bytes=cost(problem).bytes,
         barriers=ctas * (5 + betas),
-        longest_cta=1,
         chain=ROUND_TRIPS,
         stages=2 if in_shared or tokens_per_thread(config) > 1 else 1,
     )

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from tuner.arch import GPU, Arch
 from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
+from ...linear_attention.optional import pointers, taken
 from ...linear_attention.tiles import WARP
 from ...linear_attention.work import beta_bytes, tensor_bytes
 from .. import beta_sums
 from ..operator import cost
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from ..optional import INPUTS, OUTPUTS, SCALARS
 from ..problem import Problem
 from ..work import state_bytes
 
@@ -47,19 +48,15 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     main = Work(
         ctas=_blocks(problem, config),
         warps=config.threads // WARP,
-        mma=0,
         fma=lanes * 40,
         mufu=lanes * 6,
         alu=lanes * 40,
-        smem_wavefronts=0,
         l2_bytes=tensor_bytes(problem, 7)
         + again
         + betas
         + state_bytes(problem, 1, 1)
         + beta_sums.part_bytes(problem, problem.sequences),
         dram_bytes=cost(problem).bytes + again,
-        barriers=0,
-        longest_cta=1,
         chain=2 * -(-problem.seq_len * problem.batch // (problem.sequences * config.span)),
     )
     return (main, *beta_sums.work(problem, problem.sequences))
@@ -80,7 +77,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a channel, one token after the other, in fp64; the oracle of the others",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=space,
     plan=plan,
     default=lambda _problem, _arch: Config(128, 4),

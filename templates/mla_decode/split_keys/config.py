@@ -9,7 +9,7 @@ from tuner.arch import Arch
 from tuner.spec import Constraint, DType, Launch, Plan, Space, Workspace
 
 from ...flash_attention.mma_sync.config import ELEMENT
-from ...flash_attention.split_keys.config import SPLITS, WARP, filling
+from ...flash_attention.split_keys.config import SPLITS, WARP, filling, merge_blocks
 from ..problem import Problem
 
 # Splits of a batch, at least, by BM: sequences longer than others take what the others leave; but the more rows a block
@@ -79,12 +79,6 @@ def register_estimate(DV: int, c: Any) -> Any:
 
 def row_tiles(problem: Problem, config: Config) -> int:
     return -(-problem.seq_q * problem.heads // config.BM)
-
-
-def merge_blocks(problem: Problem, config: Config) -> int:
-    """A thread merges 4 elements of a row of O."""
-    parts = problem.batch * problem.heads * problem.seq_q * (problem.head_dim_v // 4)
-    return -(-parts // (WARP * config.warps))
 
 
 def plan(problem: Problem, config: Config, entries: tuple[str, str]) -> Plan:

@@ -7,10 +7,10 @@ import numpy as np
 from tuner.spec import Array, Work
 
 from ...flash_attention.mma_sync.config import ELEMENT
-from ...flash_attention.split_keys.config import WARP
+from ...flash_attention.split_keys.config import WARP, merge_blocks
 from ..operator import cost
 from ..problem import Problem, attended_rows
-from .config import Config, merge_blocks, row_tiles
+from .config import Config, row_tiles
 
 _INT = 4  # bytes
 
@@ -115,14 +115,10 @@ def _merge(problem: Problem, config: Config, visits: Visits) -> Work:
     return Work(
         ctas=merge_blocks(problem, config),
         warps=config.warps,
-        mma=0.0,
         fma=elements * 2,
         mufu=elements / 2,
         alu=elements + rows * vectors / WARP,
-        smem_wavefronts=0.0,
         l2_bytes=float(rows * parts * (4 * problem.head_dim_v + 8 * vectors) + outputs + looked_up),
         dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
-        barriers=0.0,
-        longest_cta=1.0,
         chain=1.0,
     )

@@ -7,7 +7,7 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, W
 
 from ...flash_attention.mma_sync import implementation as dense
 from ...flash_attention.mma_sync.config import q_in_ring, register_estimate, smem_budgets, smem_bytes
-from ...flash_attention.operator import Problem as DenseProblem
+from ...flash_attention.problem import plain
 from ...flash_attention.split_keys.config import SPLITS, WARP, filling, merge_blocks
 from ..optional import with_optional
 from ..problem import Problem, unpacked
@@ -27,7 +27,7 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     """flash_attention's for the same head_dim, each with narrow spans of several widths and without."""
-    tiles = dense.space(_dense(problem), arch)
+    tiles = dense.space(plain(problem), arch)
     choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
     constraints = (
         *tiles.constraints,
@@ -46,7 +46,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     D, split, threads = problem.head_dim, config.splits > 1, WARP * config.warps
     smem, shares = int(smem_bytes(D, config)), blocks(problem, config)
     attend = Launch(ENTRIES[0], (shares, 1, 1), threads, smem)
-    merge = Launch(ENTRIES[1], (merge_blocks(problem, config), 1, 1), threads, 0)  # type: ignore[arg-type]  # reads warps
+    merge = Launch(ENTRIES[1], (merge_blocks(problem, config), 1, 1), threads, 0)
     constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}
     spaces = parts(problem, (shares, config.BM) if split else ())
     return with_optional(problem, Plan((attend, merge) if split else (attend,), constants, spaces))
@@ -65,7 +65,7 @@ _TAIL = 16  # of which a softcap takes some beside the last 8 columns of an odd 
 
 def default(problem: Problem, arch: Arch) -> Config:
     """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few."""
-    D, tile = problem.head_dim, dense.default(_dense(problem), arch)
+    D, tile = problem.head_dim, dense.default(plain(problem), arch)
     registers = register_estimate(D, tile) + _TAIL * (problem.use_softcap and D % 16 > 0)
     if registers > (_CAPPED if problem.use_softcap else _WIDE) and tile.BN > 32:
         tile = replace(tile, BN=32)
@@ -95,11 +95,6 @@ def _splits(problem: Problem, arch: Arch, config: Config) -> int:
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     return work_when_full(problem, config, gpu.arch)
-
-
-def _dense(problem: Problem) -> DenseProblem:
-    """The problem without pages, sinks and window."""
-    return DenseProblem(head_dim=problem.head_dim, dtype=problem.dtype)
 
 
 IMPLEMENTATION = Implementation(

@@ -99,14 +99,9 @@ def merge_work(problem: Problem, config: Any, merge: Work | None) -> Work:
     return Work(
         ctas=blocks,
         warps=config.warps,
-        mma=0.0,
         fma=0.0,
-        mufu=0.0,
         alu=read / (2 * _INT) / WARP,
-        smem_wavefronts=0.0,
         l2_bytes=read,
         dram_bytes=0.0,
-        barriers=0.0,
-        longest_cta=1.0,
         chain=1.0,
     )

@@ -9,7 +9,7 @@ from tuner.spec import Implementation, Plan, Space
 from ...flash_attention.split_keys.config import SPLITS
 from ...flash_attention.tcgen05 import implementation as dense
 from ...flash_attention.tcgen05.config import ROWS
-from ...flash_attention.wgmma.config import WIDTHS
+from ...flash_attention.wgmma.config import panel_width
 from ...flash_attention.wgmma.implementation import packs
 from ...flash_attention.wgmma.maps import attention_maps
 from ..problem import Problem, unpacked
@@ -63,8 +63,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def _sized(problem: Problem, arch: Arch, BN: int, row_tiles: int, stages: int) -> Config:
     D, heads = problem.head_dim, packs(problem, ROWS)[-1]
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    return Config(BN, row_tiles, stages, columns, dense.polynomial(problem, arch), True, False, heads, 1)
+    return Config(BN, row_tiles, stages, panel_width(D), dense.polynomial(problem, arch), True, False, heads, 1)
 
 
 def _splits(problem: Problem, arch: Arch, config: Config) -> int:

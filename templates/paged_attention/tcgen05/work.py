@@ -7,7 +7,9 @@ import numpy as np
 from tuner.arch import GPU
 from tuner.spec import Array, Work
 
-from ...flash_attention.tcgen05.work import stored_bytes, work_of
+from ...flash_attention.tcgen05.config import ROWS
+from ...flash_attention.tcgen05.work import work_of
+from ...flash_attention.wgmma.work import stored_bytes
 from ..operator import cost
 from ..problem import Problem, unpacked
 from ..split_keys.work import Shared
@@ -28,7 +30,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     visited = tiles(equal, config, cut)
     (main,) = work_of(equal, config, visited, float(cost(equal).bytes), capped=problem.use_softcap)
     if cut.parts > 1:
-        main = leaving(equal, cut.parts, main, stored_bytes(equal, config))
+        main = leaving(equal, cut.parts, main, stored_bytes(equal, config, ROWS))
         main = replace(main, barriers=main.barriers - main.ctas * config.row_tiles)  # those of stores by TMA
     idle = ctas - main.ctas
     longest = main.longest_cta * ctas / main.ctas  # idle blocks make the mean one shorter

@@ -8,7 +8,16 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, 
 
 from ...flash_attention.split_keys.config import SPLITS, WARP, filling
 from ...flash_attention.wgmma import implementation as dense
-from ...flash_attention.wgmma.config import ROWS, WIDTHS, ctas, fits, register_estimate, smem_bytes, widest_product
+from ...flash_attention.wgmma.config import (
+    ROWS,
+    WIDTHS,
+    ctas,
+    fits,
+    panel_width,
+    register_estimate,
+    smem_bytes,
+    widest_product,
+)
 from ...flash_attention.wgmma.maps import attention_maps, spelled
 from ..optional import eight_bits_refusal
 from ..problem import Problem, unpacked
@@ -156,7 +165,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     that can share rows do: they read keys once.
     """
     D, heads = problem.head_dim, dense.packs(problem)[-1]
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    columns = panel_width(D)
     rows = problem.longest * heads
     warpgroups = 1 if rows <= ROWS and D <= 192 else 3 if D <= 96 and rows > 2 * ROWS else 2
     for BN in range(128, 31, -16):

@@ -7,7 +7,7 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space
 
 from ...flash_attention.mma_sync import implementation as dense
 from ...flash_attention.mma_sync.config import q_in_ring, register_estimate, smem_budgets, smem_bytes
-from ...flash_attention.operator import Problem as DenseProblem
+from ...flash_attention.problem import plain
 from ..optional import with_lengths
 from ..problem import Problem
 from .config import Config, packed
@@ -38,7 +38,7 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     """flash_attention's for the same head_dim, each with narrow spans of several widths and without."""
-    tiles = dense.space(_dense(problem), arch)
+    tiles = dense.space(plain(problem), arch)
     choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
     return Space(
         Config,
@@ -68,7 +68,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
     Heads are packed where that shortens the walk in steps of 16 keys, and not only the reads of K and V.
     """
-    D, tile = problem.head_dim, dense.default(_dense(problem), arch)
+    D, tile = problem.head_dim, dense.default(plain(problem), arch)
     many_registers = register_estimate(D, tile) > _REGISTERS and tile.BN > 32
     packs = tile.BN == 32 or many_registers
     heads = max(each for each in _packs(problem) if each == 1 or (packs and 16 * each <= tile.BM))
@@ -90,11 +90,6 @@ def _packs(problem: Problem) -> tuple[int, ...]:
     """Powers of two, up to 8, of the query heads of a KV head."""
     group = problem.heads // problem.kv_heads
     return tuple(heads for heads in (1, 2, 4, 8) if group % heads == 0)
-
-
-def _dense(problem: Problem) -> DenseProblem:
-    """The problem without sinks and window."""
-    return DenseProblem(head_dim=problem.head_dim, dtype=problem.dtype)
 
 
 IMPLEMENTATION = Implementation(

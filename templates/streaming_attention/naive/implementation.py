@@ -46,7 +46,6 @@ IMPLEMENTATION = Implementation(
     name="naive",
     summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
     config=Config,
-    refusal=lambda _problem, _arch: None,
     space=dense.space,
     plan=plan,
     default=default,

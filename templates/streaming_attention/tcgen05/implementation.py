@@ -8,7 +8,7 @@ from tuner.spec import Implementation, Plan, Space
 
 from ...flash_attention.tcgen05 import implementation as dense
 from ...flash_attention.tcgen05.config import ROWS
-from ...flash_attention.wgmma.config import WIDTHS, packed
+from ...flash_attention.wgmma.config import packed, panel_width
 from ...flash_attention.wgmma.implementation import packs
 from ...flash_attention.wgmma.maps import attention_maps
 from ..problem import Problem
@@ -54,9 +54,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _sized(problem: Problem, arch: Arch, BN: int, row_tiles: int) -> Config:
-    D = problem.head_dim
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
-    return Config(BN, row_tiles, 2, columns, dense.polynomial(problem, arch), True, False, packs(problem, ROWS)[-1])
+    columns, heads = panel_width(problem.head_dim), packs(problem, ROWS)[-1]
+    return Config(BN, row_tiles, 2, columns, dense.polynomial(problem, arch), True, False, heads)
 
 
 IMPLEMENTATION = Implementation(

@@ -12,11 +12,11 @@ from tuner.spec import Constraint, Implementation, Plan, Space
 from ...flash_attention.wgmma import implementation as dense
 from ...flash_attention.wgmma.config import (
     ROWS,
-    WIDTHS,
     consumer_registers,
     fits,
     l2_share,
     packed,
+    panel_width,
     register_estimate,
     smem_bytes,
     widest_product,
@@ -103,7 +103,7 @@ def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
     beyond D = 96, where L2 is nearly as busy as the tensor cores, if a KV head has heads for two.
     """
     D, heads = problem.head_dim, _packs(problem)
-    columns = next((width for width in WIDTHS[::-1] if width >= D), 32 if D % 64 == 32 else 64)
+    columns = panel_width(D)
     alone = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads[-1], 1, 0)
     sms = arch.sm_count
     taken = row_tiles(problem, alone) * (problem.heads // heads[-1]) * problem.batch

@@ -109,7 +109,6 @@ def sinks_work(problem: Problem, config: Config) -> Work:
         l2_bytes=float(read * (2 * ELEMENT * D + VALUES_BYTES) + keys) + sums,
         dram_bytes=_dram_bytes(problem, sums),
         barriers=passed + 2 * blocks,
-        longest_cta=1.0,
         chain=float(max((-(-count // config.sink_splits) for count in tiles.tolist()), default=0)),
         stages=config.sink_stages,
     )
@@ -129,14 +128,9 @@ def merge_work(problem: Problem, config: Config) -> Work:
     return Work(
         ctas=heads * merge_blocks(problem, config),
         warps=MERGE_THREADS // WARP,
-        mma=0,
         fma=4 * quads / WARP,
-        mufu=0,
         alu=4 * quads / WARP,
-        smem_wavefronts=0,
         l2_bytes=16.0 * quads + written,
         dram_bytes=16.0 * quads + written,
-        barriers=0,
-        longest_cta=1.0,
         chain=config.sink_splits / 8,  # so many loads are under way at a time
     )

@@ -320,7 +320,7 @@ def test_one_pass_moves_the_least_there_is(name: str) -> None:
 
 
 def test_chunks_read_keys_and_values_again_where_they_exceed_the_cache() -> None:
-    works = chunked.work(Problem(), chunked.default(Problem(), HOPPER), gpu("H200"))
+    works = chunked.work(Problem(), chunked.IMPLEMENTATION.default(Problem(), HOPPER), gpu("H200"))
     assert sum(work.dram_bytes for work in works) == pytest.approx(1.5 * OPERATOR.cost(Problem()).bytes)
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from types import TracebackType
 
 import numpy as np
 
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.base.closing import Closing
 from tuner.base.result import Verdict
 from tuner.evaluate.check import known as check_known
 from tuner.evaluate.check.edges import Edge, served, too_large
@@ -27,7 +27,7 @@ from tuner.spec.plan import Plan
 from tuner.spec.problem import Arrays, canonical
 
 
-class Checker:
+class Checker(Closing):
     """A pool of killable processes. A kernel that crashes its process or holds it for ever costs its own verdict.
 
     With `known`, what was found right before, under the same code, is not run again.
@@ -38,12 +38,8 @@ class Checker:
     ) -> None:
         self._pool, self._known = emulator.Pool(workers, timeout_s), known
 
-    def __enter__(self) -> "Checker":
-        self._pool.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._pool.__exit__(kind, error, at)
+    def close(self) -> None:
+        self._pool.close()
 
     def check_many(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
         """(position, Verdict) as they finish; those that are known first."""

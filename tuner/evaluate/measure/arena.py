@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from tuner.base.closing import Closing
 from tuner.evaluate.measure.device import POISON, Bytes, Call, Device, Step
 from tuner.spec.layout import Layout, Region, workspaces
 from tuner.spec.operator import Operator
@@ -40,7 +40,7 @@ class _Place:
         return self.region.given.reshape(-1).view(np.uint8)
 
 
-class Arena:
+class Arena(Closing):
     """The memory that runs of one problem share. Tensors are dense; `close` gives the memory back.
 
     What runs update in place goes on from run to run, until `poison` puts the drawn contents back.
@@ -58,12 +58,6 @@ class Arena:
         except BaseException:  # what was allocated must not be lost
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         self.release()

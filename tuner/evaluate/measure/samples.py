@@ -103,11 +103,8 @@ def undisturbed(samples: Sequence[Sample], session: State) -> tuple[Sample, ...]
     Clocks are compared within the kernel: a heavy one runs at a lower clock than a light one, and that is its time.
     """
     clock = median([each.state.sm_mhz for each in samples]) if samples else 0
-    return tuple(each for each in samples if not _disturbed(each.state, session, clock))
-
-
-def _disturbed(state: State, session: State, clock: float) -> bool:
-    return disturbed(state, session) or state.sm_mhz < _CLOCK_DROP * clock
+    steady = (each for each in samples if each.state.sm_mhz >= _CLOCK_DROP * clock)
+    return tuple(each for each in steady if not disturbed(each.state, session))
 
 
 def disturbed(state: State, session: State) -> bool:

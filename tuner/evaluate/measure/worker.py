@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from tuner import operators
 from tuner.base.canonical import encode
+from tuner.base.closing import Closing
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.base.result import Fields
 from tuner.errors import InputError, MachineError
@@ -42,7 +42,7 @@ class DeviceOpener(Hashable, Protocol):
     def open(self) -> Device: ...
 
 
-class Worker:
+class Worker(Closing):
     """A context manager around the process. Ask, and get an answer or what took the process down; it starts again."""
 
     def __init__(self, place: DeviceOpener, patience_s: float = _PATIENCE_S) -> None:
@@ -55,10 +55,7 @@ class Worker:
         self._falls = Falls()
         self.restarts = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self._pool.close()
 
     def pids(self) -> tuple[int, ...]:
@@ -66,7 +63,7 @@ class Worker:
 
     def rest(self) -> None:
         """End the process and give back what it holds on the device; the next question starts another."""
-        self._pool.close()
+        self.close()
         self.restarts += 1
 
     def look(self, *, ceilings: bool = False) -> Seen:

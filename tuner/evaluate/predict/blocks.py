@@ -20,7 +20,7 @@ from tuner.errors import UsageError
 from tuner.machines import ptx
 from tuner.machines.ptx import FaultError
 from tuner.machines.ptx.counting import Counts, LoopCount, Sketch, count
-from tuner.spec.argument import Located, Role
+from tuner.spec.argument import Located, Role, dense_strides
 from tuner.spec.instance import Instance
 from tuner.spec.layout import workspaces
 from tuner.spec.operator import Operator
@@ -84,18 +84,13 @@ def _counted(instance: Instance, launch: Launch, entry: ptx.Entry, l1_bytes: int
 
     memory = Sketch(sizes, drawn)
     located = {name: Located(memory.address(name), each.shape(problem)) for name, each in tensors.items()}
-    located = {name: Located(each.address, each.shape, _steps(each.shape)) for name, each in located.items()}
+    located = {name: Located(each.address, each.shape, dense_strides(each.shape)) for name, each in located.items()}
     located |= {each.name: each.located(memory.address(each.name)) for each in workspaces(plan)}
     taken = parameters(operator, problem, plan, launch)
     given = scalars(operator, problem, _free(operator, problem))
     values = [each.value(located, given) for each in taken]
     shape = ptx.Shape(launch.grid, launch.block, launch.smem_bytes, launch.cluster)
     return count(entry, shape, memory, values, l1_bytes)
-
-
-def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a dense tensor, in elements."""
-    return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
 
 
 def _free(operator: Operator[Any], problem: Any) -> Mapping[str, Any]:

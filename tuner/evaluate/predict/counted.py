@@ -102,9 +102,7 @@ def _work(least: Work, counts: Counts, found: Sequence[Region]) -> Work:
     return Work(
         ctas=least.ctas,
         warps=counts.warps,
-        mma=0.0,
         fma=0.0,
-        mufu=0.0,
         alu=0.0,
         smem_wavefronts=least.ctas * sum(each.wavefronts for each in counts.accesses),
         l2_bytes=max(least.dram_bytes, least.ctas * _l2_bytes(counts)),

@@ -1,7 +1,9 @@
 """What g++ builds for the emulator: runtime library, precompiled primitives, shared objects of kernels; each once."""
 
+import atexit
 import platform
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +14,7 @@ from pathlib import Path
 from tuner.base.assets import PRIMITIVES
 from tuner.base.cache import Cache, Entry, digest_of, key_of, remove
 from tuner.compiler.render import header
-from tuner.compiler.source import Source
+from tuner.compiler.source import COMMENT, Source
 from tuner.errors import MachineError, TemplateError
 from tuner.machines.emulator.compiler import compiler, run
 
@@ -65,7 +67,6 @@ _CHECKED = (
     "-ftrivial-auto-var-init=pattern",
 )
 _UMBRELLA = "primitives.h"
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NOT_EMULATED = {
     re.compile(r"\b(?:asm|__asm__)\b[^;]*"): "inline PTX, which templates/primitives wraps",
     re.compile(r"\b__shared__\b[^;]*"): "a static shared variable: carve it from DYNAMIC_SHARED, which is checked",
@@ -136,7 +137,7 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
 def _refuse(source: Source) -> None:
     own = [(name, text) for name, text in source.headers if not (PRIMITIVES / "host" / name).exists()]
     for name, text in ((f"{symbol(source.entries[0])}.cu", source.text), *own):
-        code = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
+        code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
         for pattern, what in _NOT_EMULATED.items():
             if found := pattern.search(code):
                 line = code.count("\n", 0, found.start()) + 1
@@ -160,7 +161,9 @@ def _primitives(flags: tuple[str, ...]) -> _Primitives:
         _precompile(folder, texts, flags)
 
     with _alone(key):
-        return _Primitives(_in_cache(key, build) or _private(key, build), texts)
+        folder = _in_cache(key, build) or _private().folder(key, build)
+    assert folder is not None, "a folder that was just made takes another"
+    return _Primitives(folder, texts)
 
 
 def _in_cache(key: str, build: Callable[[Path], object]) -> Path | None:
@@ -214,11 +217,10 @@ def _built(store: Cache, key: str, build: Callable[[Path], Path]) -> Path:
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         data = build(Path(folder)).read_bytes()
     store.put(key, Entry(data))
-    if store.get(key):
-        return store.path(key)
-    private = _private_folder() / f"{key}.so"
-    private.write_bytes(data)
-    return private
+    if store.get(key) is None:
+        store = _private()
+        store.put(key, Entry(data))
+    return store.path(key)
 
 
 @contextmanager
@@ -234,20 +236,9 @@ def _alone(key: str) -> Iterator[None]:
         yield
 
 
-def _private(key: str, build: Callable[[Path], object]) -> Path:
-    folder = _private_folder() / f"{key}.folder"
-    if not folder.exists():
-        partial = Path(tempfile.mkdtemp(dir=_private_folder()))
-        build(partial)
-        partial.rename(folder)
-    return folder
-
-
 @cache
-def _private_folder() -> Path:
-    return Path(_private_folder_owner().name)
-
-
-@cache
-def _private_folder_owner() -> "tempfile.TemporaryDirectory[str]":
-    return tempfile.TemporaryDirectory(prefix="tuner-emulator-")  # removed at exit
+def _private() -> Cache:
+    """For what the user's cache does not take. It goes with the process."""
+    folder = tempfile.mkdtemp(prefix="tuner-emulator-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Cache(Path(folder))

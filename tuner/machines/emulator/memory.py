@@ -1,12 +1,12 @@
 """Device memory for the emulator: arrays between guard pages, poisoned where nobody has written."""
 
 import ctypes
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tuner.base.closing import Closing
 from tuner.errors import InputError, MachineError
 from tuner.machines.emulator.runtime import EXCLUSIVE, runtime
 from tuner.spec.dtype import DType
@@ -78,7 +78,7 @@ def _refusal(tensor: MappedTensor) -> str:
     return ""
 
 
-class Buffer:
+class Buffer(Closing):
     """A global buffer of `nbytes`; its end, or else its begin, touches a guard page.
 
     `writable` buffers are the kernel's outputs and workspaces, and what it updates: a store to another is a finding.
@@ -112,9 +112,3 @@ class Buffer:
             address, self.address = self.address, 0
             if address:
                 runtime().emulator_free(address)
-
-    def __enter__(self) -> "Buffer":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

@@ -1,10 +1,10 @@
 """Emulator jobs in killable processes: a kernel that crashes or never ends costs its own verdict and no other."""
 
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 from tuner.base import pool
+from tuner.base.closing import Closing
 from tuner.machines.emulator.kernel import Finding
 
 J = TypeVar("J")
@@ -14,17 +14,14 @@ PATIENCE_S = 600.0  # a busy machine may be slow; a kernel that never ends is a 
 _MEMORY_BYTES = 16 << 30  # of address space: a launch reserves far more than it touches
 
 
-class Pool:
+class Pool(Closing):
     """Up to `workers` processes that run one job at a time, each for at most `timeout_s` seconds."""
 
     def __init__(self, workers: int | None = None, timeout_s: float = PATIENCE_S) -> None:
         limits = pool.Limits(timeout_s, _MEMORY_BYTES)
         self._pool: pool.Pool[Any, Any] = pool.Pool(_apply, workers=workers, limits=limits)
 
-    def __enter__(self) -> "Pool":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self._pool.close()
 
     def map(self, function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[int, R | Finding]]:

@@ -55,7 +55,13 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "range": _range,
     "list": list,
 }
-_CONSTANTS = {"true": True, "false": False}  # as C spells them
+CONSTANTS = {"true": True, "false": False}  # as C spells them
+
+
+def parsed(text: str) -> ast.expr:
+    """A Python or C expression as Python's tree. Raises SyntaxError."""
+    python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
+    return ast.parse(python, mode="eval").body
 
 
 def evaluate(text: str, name: Callable[[str], Any]) -> Any:
@@ -63,11 +69,10 @@ def evaluate(text: str, name: Callable[[str], Any]) -> Any:
 
     Raises UsageError for what is neither arithmetic, comparison nor logic.
     """
-    python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     try:
-        tree = ast.parse(python, mode="eval")
+        tree = parsed(text)
         with np.errstate(divide="ignore", invalid="ignore"):  # both sides of `n == 0 or m % n == 0` are computed
-            return _value(tree.body, name)
+            return _value(tree, name)
     except (SyntaxError, TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"cannot compute {text!r}: {error}") from error
 
@@ -77,7 +82,7 @@ def _value(node: ast.expr, name: Callable[[str], Any]) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=word):
-            return _CONSTANTS[word] if word in _CONSTANTS else name(word)
+            return CONSTANTS[word] if word in CONSTANTS else name(word)
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             return [_value(part, name) for part in parts]
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:

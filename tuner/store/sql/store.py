@@ -9,6 +9,7 @@ from typing import Any, Self
 from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, Table, func, insert, select, update
 
 from tuner.base.canonical import encode
+from tuner.base.closing import Closing
 from tuner.base.result import Attempt, Fields, FinalRace, TuningRecord, Verdict
 from tuner.errors import StoreError
 from tuner.store import lines
@@ -23,7 +24,7 @@ _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
 _AT_ONCE = 10_000  # ids in one question; SQLite's limit is 32,766
 
 
-class Store:
+class Store(Closing):
     """Attempts, verdicts, records, studies, and the facts about devices.
 
     Rows are only ever added; a study is written once more, when it ends. Every call is one transaction: done or not
@@ -54,12 +55,6 @@ class Store:
                 store.close()
                 raise
         return store
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._reader.dispose()

@@ -48,6 +48,14 @@ def known(instruction: Instruction, qualifiers: tuple[str, ...] = ()) -> None:
         raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
 
 
+def applied(wave: Wave, instruction: Instruction, function: Callable[..., Any], to: str, *kinds: str) -> Step:
+    """`function` of the operands behind the first, each read as its kind, into the first as `to`."""
+    target = wave.registers.write(instruction.word(0), to)
+    return computed(
+        target, function, [wave.registers.read(instruction.word(i), kind) for i, kind in enumerate(kinds, 1)]
+    )
+
+
 def computed(target: Array, function: Callable[..., Any], sources: list[Array], ftz: bool = False) -> Step:
     """The step that writes `function(*sources)`: in place where that is one of NumPy's own."""
     if ftz:
@@ -179,10 +187,6 @@ def _product(wave: Wave, instruction: Instruction, at: int) -> Step:
     return multiplied
 
 
-def _tanh(x: Array) -> Array:
-    return np.tanh(x.astype(np.float64)).astype(np.float32)
-
-
 def _unary(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """A function of the special function unit, here as exact as fp32 is."""
 
@@ -269,6 +273,6 @@ DECODERS: Mapping[str, Decoder] = {
     "rsqrt": elementwise(_unary(lambda x: 1 / np.sqrt(x)), 1),
     "sin": elementwise(_unary(np.sin), 1),
     "cos": elementwise(_unary(np.cos), 1),
-    "tanh": elementwise(_tanh, 1),
+    "tanh": elementwise(_unary(np.tanh), 1),
     "copysign": elementwise(lambda a, b: np.copysign(b, a), 2),
 }

@@ -4,22 +4,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tuner.machines.ptx.instructions.arithmetic import computed, elementwise
+from tuner.machines.ptx.instructions.arithmetic import applied, elementwise
 from tuner.machines.ptx.state.machine import Decoder, Step
-from tuner.machines.ptx.state.values import DTYPES, Array, Mask, UnsupportedError, assign
+from tuner.machines.ptx.state.values import DTYPES, Array, UnsupportedError
 from tuner.machines.ptx.state.wave import Wave
 from tuner.machines.ptx.text.parse import Instruction
 
 
 def _logic(bitwise: np.ufunc, logical: np.ufunc) -> Decoder:
     def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-        return elementwise(logical if instruction.type == "pred" else bitwise, 2)(wave, instruction, at)
+        return elementwise(logical if instruction.type == "pred" else bitwise, bitwise.nin)(wave, instruction, at)
 
     return decode
-
-
-def _invert(wave: Wave, instruction: Instruction, at: int) -> Step:
-    return elementwise(np.logical_not if instruction.type == "pred" else np.invert, 1)(wave, instruction, at)
 
 
 def _shift(function: np.ufunc) -> Decoder:
@@ -27,31 +23,27 @@ def _shift(function: np.ufunc) -> Decoder:
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         kind = instruction.type
-        target = wave.registers.write(instruction.word(0), kind)
-        a, by = wave.registers.read(instruction.word(1), kind), wave.registers.read(instruction.word(2), "u32")
         dtype, widest = DTYPES[kind], np.uint32(8 * DTYPES[kind].itemsize)
 
-        def shifted(mask: Mask) -> None:
-            assign(target, function(a, np.minimum(by, widest).astype(dtype)), mask)
+        def shifted(a: Array, by: Array) -> Array:
+            found: Array = function(a, np.minimum(by, widest).astype(dtype))
+            return found
 
-        return shifted
+        return applied(wave, instruction, shifted, kind, kind, "u32")
 
     return decode
 
 
 def _funnel(wave: Wave, instruction: Instruction, _: int) -> Step:
     """shf: 32 bits of the 64 of {b, a}, shifted left (the upper ones) or right (the lower ones)."""
-    registers, left = wave.registers, instruction.has("l")
-    target = registers.write(instruction.word(0), "b32")
-    low, high, by = (registers.read(instruction.word(i), "u32") for i in (1, 2, 3))
 
-    def shifted(mask: Mask) -> None:
+    def shifted(low: Array, high: Array, by: Array) -> Array:
         count = by & np.uint32(31) if instruction.has("wrap") else np.minimum(by, np.uint32(32))
-        both = high.astype(np.uint64) << np.uint64(32) | low
-        moved = both << count.astype(np.uint64) >> np.uint64(32) if left else both >> count.astype(np.uint64)
-        assign(target, moved.astype(np.uint32), mask)
+        both, by64 = high.astype(np.uint64) << np.uint64(32) | low, count.astype(np.uint64)
+        moved: Array = both << by64 >> np.uint64(32) if instruction.has("l") else both >> by64
+        return moved.astype(np.uint32)
 
-    return shifted
+    return applied(wave, instruction, shifted, "b32", "u32", "u32", "u32")
 
 
 def _insert(a: Array, b: Array, at: Array, length: Array) -> Array:
@@ -66,28 +58,22 @@ def _insert(a: Array, b: Array, at: Array, length: Array) -> Array:
 
 def _field_insert(wave: Wave, instruction: Instruction, _: int) -> Step:
     kind = "u" + instruction.type[1:]
-    target = wave.registers.write(instruction.word(0), kind)
-    a, b = (wave.registers.read(instruction.word(i), kind) for i in (1, 2))
-    at, length = (wave.registers.read(instruction.word(i), "u32") for i in (3, 4))
-    return computed(target, _insert, [a, b, at, length])
+    return applied(wave, instruction, _insert, kind, kind, kind, "u32", "u32")
 
 
 def _field(wave: Wave, instruction: Instruction, _: int) -> Step:
     """bfe: `length` bits of a from bit `at` on; of signed types the field's upper bit, or the value's, is extended."""
     kind = instruction.type
-    target = wave.registers.write(instruction.word(0), kind)
-    a = wave.registers.read(instruction.word(1), kind)
-    at, length = (wave.registers.read(instruction.word(i), "u32") for i in (2, 3))
     width, dtype = 8 * DTYPES[kind].itemsize, DTYPES[kind]
 
-    def extracted(mask: Mask) -> None:
+    def extracted(a: Array, at: Array, length: Array) -> Array:
         begin, count = (at & 255).astype(np.int64), (length & 255).astype(np.int64)
         top = np.minimum(begin + count, width)
         up = (width - top).astype(dtype)  # the field's last bit becomes the value's
         down = np.minimum(width - np.maximum(top - begin, 0), width).astype(dtype)
-        assign(target, np.where(count == 0, 0, np.right_shift(np.left_shift(a, up), down)), mask)
+        return np.where(count == 0, 0, np.right_shift(np.left_shift(a, up), down))
 
-    return extracted
+    return applied(wave, instruction, extracted, kind, kind, "u32", "u32")
 
 
 def _bits(a: Array) -> Array:
@@ -107,21 +93,19 @@ def _find(wave: Wave, instruction: Instruction, _: int) -> Step:
     """bfind, clz, popc: the highest bit that differs from the sign; zeros above it; ones."""
     kind, name = instruction.type, instruction.opcode[0]
     unsigned, width = "u" + kind[1:], 8 * DTYPES[kind].itemsize
-    target = wave.registers.write(instruction.word(0), "u32")
-    a = wave.registers.read(instruction.word(1), unsigned)
 
-    def found(mask: Mask) -> None:
-        value = np.where(a >> a.dtype.type(width - 1) == 1, ~a, a) if kind[0] == "s" else a
+    def found(a: Array) -> Array:
         if name == "popc":
             result = _bits(np.atleast_1d(a)).sum(0)
         elif name == "clz":
             result = width - 1 - _highest(a)
         else:
-            top = _highest(value)
+            top = _highest(np.where(a >> a.dtype.type(width - 1) == 1, ~a, a) if kind[0] == "s" else a)
             result = np.where(top < 0, -1, width - 1 - top) if instruction.has("shiftamt") else top
-        assign(target, result.astype(np.uint32), mask)
+        counted: Array = result.astype(np.uint32)
+        return counted
 
-    return found
+    return applied(wave, instruction, found, "u32", unsigned)
 
 
 def _reverse(a: Array) -> Array:
@@ -150,8 +134,6 @@ def _prmt(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 def _lop3(wave: Wave, instruction: Instruction, _: int) -> Step:
     table = int(instruction.word(4), 0)
-    target = wave.registers.write(instruction.word(0), "b32")
-    sources = [wave.registers.read(instruction.word(i), "b32") for i in (1, 2, 3)]
 
     def looked_up(a: Array, b: Array, c: Array) -> Array:
         result = np.zeros(np.shape(a | b | c), np.uint32)
@@ -160,14 +142,14 @@ def _lop3(wave: Wave, instruction: Instruction, _: int) -> Step:
                 result |= (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
         return result
 
-    return computed(target, looked_up, sources)
+    return applied(wave, instruction, looked_up, *["b32"] * 4)
 
 
 DECODERS: Mapping[str, Decoder] = {
     "and": _logic(np.bitwise_and, np.logical_and),
     "or": _logic(np.bitwise_or, np.logical_or),
     "xor": _logic(np.bitwise_xor, np.logical_xor),
-    "not": _invert,
+    "not": _logic(np.invert, np.logical_not),
     "shl": _shift(np.left_shift),
     "shr": _shift(np.right_shift),
     "shf": _funnel,

@@ -1,17 +1,17 @@
 """Floats of 8, 16 and 19 bits: what their bits say, and the bits of the one that is nearest to a number."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 from tuner.machines.ptx.state.values import Array
 
 
 def bf16_bits(x: Array) -> Array:
     """The bf16 nearest to each float, ties to even, as its bits; NaN is 0x7fff."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(x), np.uint32(0x7FFF), rounded).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float32).astype(bfloat16).view(np.uint16))
 
 
 def bf16_floats(bits: Array) -> Array:
@@ -40,29 +40,16 @@ def e5m2_floats(bits: Array) -> Array:
 
 def e4m3_floats(bits: Array) -> Array:
     """Without infinities: only 0x7f and 0xff are no numbers."""
-    exponent, mantissa = (bits >> 3 & 15).astype(np.int32), (bits & 7).astype(np.float32)
-    normal = np.ldexp(mantissa + 8, exponent - 10)
-    size = np.where(exponent == 0, np.ldexp(mantissa, -9), np.where(bits & 127 == 127, np.nan, normal))
-    return np.where(bits >> 7 == 1, -size, size).astype(np.float32)
+    floats: Array = bits.astype(np.uint8).view(float8_e4m3fn).astype(np.float32)
+    return floats
 
 
-def _nearest_byte(floats: Callable[[Array], Array], largest: int) -> Callable[[Array], Array]:
-    """The byte of the nearest float, ties to even; what is beyond the largest becomes that, and NaN 0x7f."""
-    values = floats(np.arange(largest + 1, dtype=np.uint8)).astype(np.float64)
-
-    def bits(x: Array) -> Array:
-        size = np.minimum(np.abs(np.asarray(x, np.float64)), values[-1])
-        above = np.searchsorted(values, np.nan_to_num(size))
-        below = np.maximum(above - 1, 0)
-        up, down = values[above] - size, size - values[below]
-        near = np.where((up < down) | ((up == down) & (above % 2 == 0)), above, below)
-        return np.where(np.isnan(x), 0x7F, near | np.signbit(x) << 7).astype(np.uint8)
-
-    return bits
+def _nearest_byte(dtype: Any, most: float) -> Callable[[Array], Array]:
+    """The byte of the nearest float, ties to even; what is beyond the largest, `most`, becomes that, and NaN 0x7f."""
+    return lambda x: np.where(np.isnan(x), np.uint8(0x7F), np.clip(x, -most, most).astype(dtype).view(np.uint8))
 
 
-e4m3_bits = _nearest_byte(e4m3_floats, 0x7E)
-e5m2_bits = _nearest_byte(e5m2_floats, 0x7B)
+e4m3_bits, e5m2_bits = _nearest_byte(float8_e4m3fn, 448.0), _nearest_byte(float8_e5m2, 57344.0)
 
 
 def odd(x: Array) -> Array:

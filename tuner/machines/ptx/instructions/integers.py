@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tuner.machines.ptx.instructions.arithmetic import computed, elementwise, known
+from tuner.machines.ptx.instructions.arithmetic import applied, elementwise, known
 from tuner.machines.ptx.state.machine import Decoder, Step
 from tuner.machines.ptx.state.values import DTYPES, Array, Mask, UnsupportedError, assign
 from tuner.machines.ptx.state.wave import Wave
@@ -25,8 +25,6 @@ def _dot(wave: Wave, instruction: Instruction, _: int) -> Step:
     if {left, right} - {"s32", "u32"} or mode not in ([["lo"], ["hi"]] if halves else [[]]):
         raise UnsupportedError(instruction.name)
     kind = "u32" if left == right == "u32" else "s32"
-    target = wave.registers.write(instruction.word(0), kind)
-    a, b, c = (wave.registers.read(instruction.word(i), "u32") for i in (1, 2, 3))
     first = 2 if mode == ["hi"] else 0
 
     def dot(a: Array, b: Array, c: Array) -> Array:
@@ -35,7 +33,7 @@ def _dot(wave: Wave, instruction: Instruction, _: int) -> Step:
         total: Array = (products.sum(1) + c).astype(DTYPES[kind])
         return total
 
-    return computed(target, dot, [a, b, c])
+    return applied(wave, instruction, dot, kind, *["u32"] * 3)
 
 
 def _video(wave: Wave, instruction: Instruction, _: int) -> Step:
@@ -43,8 +41,6 @@ def _video(wave: Wave, instruction: Instruction, _: int) -> Step:
     count, *kinds = int(instruction.opcode[0][-1]), *instruction.opcode[1:4]
     if set(instruction.opcode[4:]) - {"add"} or len(kinds) != 3:
         raise UnsupportedError(instruction.name)
-    target = wave.registers.write(instruction.word(0), "u32")
-    a, b, c = (wave.registers.read(instruction.word(i), "u32") for i in (1, 2, 3))
 
     def differed(a: Array, b: Array, c: Array) -> Array:
         apart = np.abs(np.subtract(*np.broadcast_arrays(_parts(a, kinds[1], count), _parts(b, kinds[2], count))))
@@ -54,7 +50,7 @@ def _video(wave: Wave, instruction: Instruction, _: int) -> Step:
         packed: Array = np.ascontiguousarray(apart.astype(f"u{4 // count}")).view(np.uint32)[:, 0]
         return packed
 
-    return computed(target, differed, [a, b, c])
+    return applied(wave, instruction, differed, "u32", *["u32"] * 3)
 
 
 def _sad(a: Array, b: Array, c: Array) -> Array:
@@ -66,8 +62,6 @@ def _product24(wave: Wave, instruction: Instruction, _: int) -> Step:
     """mul24 and mad24: of 24 bits by 24, the lower 32 bits of 48 or (`hi`) the upper."""
     kind, high = instruction.type, instruction.has("hi")
     known(instruction)
-    target = wave.registers.write(instruction.word(0), kind)
-    a, b, *c = (wave.registers.read(instruction.word(i), kind) for i in range(1, len(instruction.operands)))
 
     def multiplied(a: Array, b: Array, *c: Array) -> Array:
         wide = [
@@ -77,7 +71,7 @@ def _product24(wave: Wave, instruction: Instruction, _: int) -> Step:
         product = wide[0] * wide[1] >> (16 if high else 0)
         return (product + (c[0] if c else 0)).astype(DTYPES[kind])
 
-    return computed(target, multiplied, [a, b, *c])
+    return applied(wave, instruction, multiplied, *[kind] * len(instruction.operands))
 
 
 class Carry:
@@ -124,10 +118,7 @@ def carried(wave: Wave, instruction: Instruction, _: int) -> Step:
 def _select_by_sign(wave: Wave, instruction: Instruction, _: int) -> Step:
     """slct: a where c is not negative, else b."""
     kind, tested = instruction.opcode[-2:]
-    target = wave.registers.write(instruction.word(0), kind)
-    a, b = (wave.registers.read(instruction.word(i), kind) for i in (1, 2))
-    c = wave.registers.read(instruction.word(3), tested)
-    return computed(target, lambda a, b, c: np.where(c >= 0, a, b), [a, b, c])
+    return applied(wave, instruction, lambda a, b, c: np.where(c >= 0, a, b), kind, kind, kind, tested)
 
 
 def _nth(mask: int, base: int, offset: int) -> int:
@@ -140,15 +131,11 @@ def _nth(mask: int, base: int, offset: int) -> int:
 
 
 def _find_nth(wave: Wave, instruction: Instruction, _: int) -> Step:
-    target = wave.registers.write(instruction.word(0), "u32")
-    kinds = ("u32", "u32", "s32")
-    sources = [wave.registers.read(instruction.word(i + 1), kind) for i, kind in enumerate(kinds)]
-
-    def found(mask: Mask) -> None:
+    def found(*sources: Array) -> Array:
         lanes = zip(*(np.broadcast_to(each, wave.lanes).tolist() for each in sources), strict=True)
-        assign(target, np.array([_nth(*lane) for lane in lanes], np.uint32), mask)
+        return np.array([_nth(*lane) for lane in lanes], np.uint32)
 
-    return found
+    return applied(wave, instruction, found, "u32", "u32", "u32", "s32")
 
 
 _PACKED: Mapping[str, Callable[[Array, Array], Array]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
@@ -160,8 +147,6 @@ def decode_packed(wave: Wave, instruction: Instruction) -> Step:
     relu = instruction.has("relu")
     if function is None or set(instruction.opcode[1:-1]) - {"relu"}:
         raise UnsupportedError(instruction.name)
-    target = wave.registers.write(instruction.word(0), "b32")
-    a, b = (wave.registers.read(instruction.word(i), "u32") for i in (1, 2))
 
     def both(a: Array, b: Array) -> Array:
         found = function(*np.broadcast_arrays(_parts(a, kind, 2), _parts(b, kind, 2)))
@@ -169,7 +154,7 @@ def decode_packed(wave: Wave, instruction: Instruction) -> Step:
         packed: Array = halves.view(np.uint32)[:, 0]
         return packed
 
-    return computed(target, both, [a, b])
+    return applied(wave, instruction, both, "b32", "u32", "u32")
 
 
 DECODERS: Mapping[str, Decoder] = {
