@@ -79,6 +79,7 @@ def test_a_peer_that_hangs_or_falls_costs_itself_and_no_other(venue: bench.Venue
     assert all(row.time_us for row in found.rows if row.state == "ok")
 
 
+@pytest.mark.slow
 def test_a_peer_that_would_take_all_of_the_time_leaves_the_others_enough_for_a_race(venue: bench.Venue) -> None:
     guests = (Rehearsed("quick"), Rehearsed("long", ready_s=3600.0), Rehearsed("behind it"))
     found = venue.compare(ATTENTION, MeasurementPolicy(rounds=100_000), guests=guests, patience_s=12.0)

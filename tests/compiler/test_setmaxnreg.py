@@ -37,9 +37,8 @@ def moves(operator: Operator[Any], implementation: Implementation[Any, Any]) -> 
     return any("setmaxnreg_inc<" in text for text in texts)
 
 
-FIRST = ("flash_attention", "wgmma")
 PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
-CASES = [pytest.param(each, marks=[pytest.mark.slow] if each != FIRST else [], id="/".join(each)) for each in PAIRS]
+CASES = [pytest.param(each, marks=[pytest.mark.slow], id="/".join(each)) for each in PAIRS]
 
 
 def configs(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> tuple[Any, ...]:

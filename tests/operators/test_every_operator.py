@@ -94,7 +94,7 @@ def test_the_default_is_in_the_space(pair: tuple[Operator[Any], Implementation[A
         assert implementation.space(each.problem, ARCHES[name]).refusal(each.config) is None, name
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one_arch", "others"])
 def test_the_default_compiles_launches_and_never_spills(
     pair: tuple[Operator[Any], Implementation[Any, Any]], *, others: bool

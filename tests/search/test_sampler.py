@@ -17,6 +17,7 @@ from tuner.search.sampler import METHODS, Sampler
 from tuner.search.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement, spread_after
 from tuner.search.sampler.improvement import predicted_scores, representative
 from tuner.search.sampler.observations import Observations, Prior
+from tuner.search.sampler.starts import Starts
 from tuner.spec.space import Array, Constraint, Space
 
 POWERS = tuple(1 << k for k in range(7))
@@ -55,6 +56,7 @@ def cost(config: Config) -> float | None:
 
 COSTS = [cost(config) for config in SPACE]
 OPTIMUM = min(value for value in COSTS if value is not None)
+GOOD = np.array([10.0 if value is None else value for value in COSTS])  # a prior that tells all
 
 
 def search(sampler: Sampler, tries: int, batch: int = 1) -> list[int]:
@@ -257,7 +259,7 @@ def test_the_expected_improvement_falls_as_the_search_converges() -> None:
 
 
 def test_a_good_prior_starts_near_the_optimum() -> None:
-    prior = np.array([10.0 if value is None else value for value in COSTS]) ** 3
+    prior = GOOD**3
     sampler = Sampler(SPACE, seed=0, prior=prior)
     search(sampler, 1)
     assert sampler.best == (int(np.argmin(prior)), OPTIMUM)
@@ -285,10 +287,10 @@ def test_a_prior_that_the_first_results_contradict_starts_no_more_configs() -> N
         sampler.tell(index, COSTS[index] or 50.0)  # so that each random try says something
         asked.append(index)
     assert asked[0] in worst
-    assert len(set(asked) & worst) == 5  # in turns with as many random tries, which then judge it
+    assert len(set(asked) & worst) == 3  # with the random tries between them that makes five, which judge it
 
 
-def test_a_prior_is_not_judged_on_what_it_chose_itself() -> None:
+def test_a_prior_is_not_judged_on_results_that_it_did_not_ask_for() -> None:
     prior = np.array([math.nan if value is None else value for value in COSTS])
     sampler = Sampler(SPACE, seed=0, prior=prior)
     for index in np.argsort(prior)[:30].tolist():
@@ -296,9 +298,60 @@ def test_a_prior_is_not_judged_on_what_it_chose_itself() -> None:
     assert sampler.prior_correlation is None
 
 
-def test_a_prior_is_judged_only_after_five_random_tries() -> None:
-    sampler = Sampler(SPACE, seed=0, prior=np.arange(len(SPACE)))
-    assert sampler.prior_correlation is None
+def test_a_prior_is_judged_only_after_five_tries() -> None:
+    sampler = Sampler(SPACE, seed=0, prior=GOOD)
+    judged = []
+    for index in islice(_asked(sampler), 5):
+        judged.append(sampler.prior_correlation is not None)
+        sampler.tell(index, GOOD[index])
+    assert judged == [False] * 5 and sampler.prior_correlation == pytest.approx(1)
+
+
+def started(prior: Prior, tries: int) -> tuple[Starts, Observations]:
+    """What a search begins with where all works, and what came of it."""
+    starts, tried = Starts(SPACE, np.random.default_rng(0), (), prior), np.zeros(0, int)
+    for _ in range(tries):
+        found = starts.next(Observations(tried, GOOD[tried], np.zeros(0, int)))
+        tried = np.append(tried, found)
+    return starts, Observations(tried, GOOD[tried], np.zeros(0, int))
+
+
+@pytest.mark.parametrize("measured", [True, False], ids=["times elsewhere", "a prediction"])
+def test_a_model_learns_from_the_best_of_times_elsewhere_and_not_from_the_best_of_a_prediction(measured: bool) -> None:
+    prior = Prior(GOOD, measured)
+    starts, found = started(prior, 7)
+    best = set(prior.best(4, SPACE.codes))
+    assert best < set(found.tried.tolist())
+    assert set(starts.shown(found).tried.tolist()) == set(found.tried.tolist()) - (set() if measured else best)
+
+
+def test_a_model_sees_all_where_the_prior_does_not_hold() -> None:
+    starts, found = started(Prior(-GOOD), 6)
+    assert not starts.guided(found)
+    assert len(starts.shown(found).tried) == 6
+
+
+@pytest.mark.parametrize(("tries", "share"), [(7, 0.2), (200, 0.5), (400, 1.0)])
+def test_a_believed_prior_leaves_its_best_fifth_and_more_as_tries_go(tries: int, share: float) -> None:
+    prior = Prior(np.arange(len(SPACE), dtype=float))
+    starts = Starts(SPACE, np.random.default_rng(0), (), prior)
+    found = Observations(np.arange(tries), np.arange(tries, dtype=float), np.zeros(0, int))
+    left = starts.left(np.arange(len(SPACE)), found)
+    assert left.mean() == pytest.approx(share, abs=0.01) and left[: int(share * len(SPACE))].all()
+
+
+def test_a_prior_that_does_not_hold_leaves_all() -> None:
+    starts, found = started(Prior(-GOOD), 6)
+    assert starts.left(np.arange(len(SPACE)), found).all()
+
+
+def test_a_search_goes_on_where_all_is_tried_that_a_prior_leaves() -> None:
+    space = Space(make_dataclass("Fields", ["a", "b"]), {"a": tuple(range(1, 9)), "b": tuple(range(1, 9))})
+    sampler = Sampler(space, seed=0, prior=np.arange(64.0))
+    for index in islice(_asked(sampler), 40):
+        sampler.tell(index, float(index + 1))
+    assert len(set(sampler.ask(64))) == 24
+    assert sampler.expected_improvement is not None
 
 
 def test_a_prior_may_leave_configs_without_a_cost() -> None:

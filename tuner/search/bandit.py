@@ -39,7 +39,7 @@ class Arm:
 
     default: Instance
     space: Space[Any]
-    make_sampler: Callable[[Array | None], Sampler] = field(repr=False)  # from a prior
+    make_sampler: Callable[[Sequence[Belief]], Sampler] = field(repr=False)
     beliefs: tuple[Belief, ...] = ()
     expected: float = math.nan  # predicted of its default, where it is: compares arms until something works
     results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in the order told
@@ -51,7 +51,7 @@ class Arm:
     def __post_init__(self) -> None:
         self.kept = self.beliefs
         self._expected: tuple[int, Array | None] = (0, None)  # results it was learnt from, cost of every config
-        self.sampler = self.make_sampler(together(self.kept))
+        self.sampler = self.make_sampler(self.kept)
 
     @property
     def implementation(self) -> Implementation[Any, Any]:
@@ -78,14 +78,14 @@ class Arm:
             self.sound = self.sound if flawed else min(self.sound, value)
 
     def doubt(self) -> None:
-        """Keep the beliefs that random tries bear out; when that changes, a new sampler learns what was told.
+        """Keep the beliefs that first tries bear out; when that changes, a new sampler learns what was told.
 
         One belief alone is the sampler's own to judge.
         """
-        kept = tuple(each for each in self.beliefs if each.holds(self.results, self.sampler.drawn))
+        kept = tuple(each for each in self.beliefs if each.holds(self.results, self.sampler.judges))
         if len(self.beliefs) > 1 and kept != self.kept:
-            drawn, self.kept, self.sampler = self.sampler.drawn, kept, self.make_sampler(together(kept))
-            self.sampler.knows_drawn(drawn)
+            judges, self.kept, self.sampler = self.sampler.judges, kept, self.make_sampler(kept)
+            self.sampler.knows_judges(judges)
             for index, value in self.results.items():
                 self.sampler.tell(index, value)
 
@@ -237,8 +237,9 @@ def prepared(
     starts = (*first, *_best_in_turns(known, _PAST_STARTS))
     name = "exhaustive" if len(space) <= method.tries else method.name
 
-    def make(belief: Array | None) -> Sampler:
-        return Sampler(space, method=name, seed=method.seed, starts=starts, prior=belief)
+    def make(beliefs: Sequence[Belief]) -> Sampler:
+        measured = any(each.measured for each in beliefs)
+        return Sampler(space, method=name, seed=method.seed, starts=starts, prior=together(beliefs), measured=measured)
 
     expected = prior(default) if prior else math.nan
     costs = (
@@ -276,9 +277,9 @@ def _beliefs(
 ) -> tuple[Belief, ...]:
     if costs is None:
         return ()
-    predicted = () if np.isnan(costs).all() else (Belief("prediction", costs),)
+    predicted = () if np.isnan(costs).all() else (Belief("prediction", costs, measured=False),)
     learnt = [(past.source, predict(space, results)) for past, results in zip(pasts, known, strict=True)]
-    return (*predicted, *(Belief(source, found) for source, found in learnt if found is not None))
+    return (*predicted, *(Belief(source, found, measured=True) for source, found in learnt if found is not None))
 
 
 def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:

@@ -345,6 +345,7 @@ def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batc
     assert done == ["compile 1", "compile 3", "run", "time", "time", "time"]
 
 
+@pytest.mark.slow
 def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs_now(
     machines: tuple[Compiler, Checker],
 ) -> None:
@@ -491,6 +492,7 @@ def test_a_config_that_crashed_the_device_twice_is_never_tried_again(
             assert worker.restarts == restarts
 
 
+@pytest.mark.slow
 def test_what_failed_on_the_device_is_tried_again_where_that_is_asked_for(machines: tuple[Compiler, Checker]) -> None:
     """As after an incident of the machine: the ledger that bans is another one then."""
     timing_out = replace(CALM, plants=(Plant("columns", 8, "TIMEOUT"),))

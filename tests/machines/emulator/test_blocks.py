@@ -105,7 +105,7 @@ extern "C" __global__ void backwards(uint32_t* ready) {
     assert (finding.kind, "cannot start" in finding.message) == ("livelock", True)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize(
     "loop", ["while (true) {}", "while (*(volatile int*)x == 0) {}", "for (;;) __syncwarp();", "for (;;) x[1]++;"]

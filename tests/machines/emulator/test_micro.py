@@ -21,7 +21,7 @@ def test_a_primitive_computes_what_numpy_says_and_is_free_of_findings(micro: Mic
         np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_same_text_compiles_for_the_gpu(arch: str) -> None:
     newer = ["primitives_sm90.cu"] * ARCHES[arch].has_wgmma + ["primitives_sm100.cu"] * ARCHES[arch].has_tcgen05

@@ -149,6 +149,7 @@ def test_operands_are_exact_enough_for_every_kind_of_input(case: str, kind: str)
     assert_right(Instance(OPERATOR, implementation, problem, config), drawn(OPERATOR, problem, kind), CHECKED[0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [name for name in CASES if "packed" not in name])
 def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: str) -> None:
     problem, config = CASES[case]
@@ -160,6 +161,7 @@ def test_mma_bytes_and_barriers_are_as_declared_and_no_banks_conflict(case: str)
         assert counters.bank_conflicts == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_fused_declares_its_mma_bytes_and_barriers(case: str) -> None:
     problem, config = FUSED_CASES[case]

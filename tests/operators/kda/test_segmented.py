@@ -133,7 +133,7 @@ def test_tokens_do_not_see_the_segments_after_them(implementation: Any, case: tu
     np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @BY_SEGMENTS
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
 def test_segments_are_right_for_every_kind_of_input(implementation: Any, case: tuple[Problem, Any], kind: str) -> None:

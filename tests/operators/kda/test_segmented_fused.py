@@ -77,6 +77,7 @@ def test_segments_are_right(case: str) -> None:
     assert_right_at(Instance(OPERATOR, KERNEL, problem, config), *(PACKED if problem.use_cu_seqlens else PLACES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key_dim", "value_dim", "precision"), [(48, 48, Precision.TF32), (64, 112, Precision.DTYPE)], ids=str
 )

@@ -218,6 +218,7 @@ def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     assert_right_at(Instance(OPERATOR, implementation, problem, config), *places)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_chunked_is_right(case: str) -> None:
     assert_right_at(Instance(OPERATOR, CHUNKED, *CASES[case]), *PLACES)

@@ -105,6 +105,7 @@ def test_the_chunked_form_differs_from_the_recurrence_by_the_rounding_to_tf32_on
         assert 1e-5 < ratio < 2e-3, name
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_chunked_is_right(case: str) -> None:
     assert_right_at(Instance(OPERATOR, CHUNKED, *CASES[case]), *PLACES)

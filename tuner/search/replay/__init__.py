@@ -75,7 +75,7 @@ def replay(
 
     def search(seed: int, evaluate: Callable[[int], float | None]) -> None:
         learnt = None if past is None else prior(recording, past, past_tries, seed + 1000)  # not the seed of this run
-        sampler = Sampler(recording.space, method=method, seed=seed, prior=learnt)
+        sampler = Sampler(recording.space, method=method, seed=seed, prior=learnt, measured=True)
         for start in range(0, budget, batch):
             asked = sampler.ask(min(batch, budget - start))
             for index, value in [(index, evaluate(index)) for index in asked]:

@@ -36,8 +36,9 @@ class Sampler:
     """Proposes configs of `space` by their index, and learns from what it is told.
 
     `method` is one of METHODS; the Gaussian process ("gp") hands over to "categorical" beyond a thousand results.
-    `starts` are tried first. `prior` is a predicted cost of every valid config (lower is better, any unit): its best
-    are starts as well, unless the first results disagree with it. The same calls with the same `seed` give the same
+    `starts` are tried first. `prior` is a believed cost of every valid config (lower is better, any unit), `measured`
+    where it was learnt from times elsewhere: its best are starts as well, and its best fifth is searched first, unless
+    the first results disagree with it. The same calls with the same `seed` give the same
     configs. Raises UsageError for an unknown method and for "exhaustive" where the space is not enumerated, ValueError
     for a prior of the wrong length.
     """
@@ -50,6 +51,7 @@ class Sampler:
         seed: int,
         starts: Sequence[int] = (),
         prior: Array | None = None,
+        measured: bool = False,
     ) -> None:
         # Not at the top: Optuna and SciPy take a second to import, and the command line wants METHODS only.
         from tuner.search.sampler.methods import build
@@ -59,7 +61,7 @@ class Sampler:
             raise UsageError(f"unknown sampler {method!r} (known: {', '.join(METHODS)})")
         if prior is not None and len(prior) != len(space):
             raise ValueError(f"the prior has {len(prior)} costs, the space {len(space)} configs")
-        self._prior = None if prior is None else Prior(prior)
+        self._prior = None if prior is None else Prior(prior, measured)
         self._trials, self._strategy, self._starts = build(space, method, seed, starts, self._prior)
         self._left = len(space)
         self._values: dict[int, float | None] = {}
@@ -104,22 +106,22 @@ class Sampler:
 
     @property
     def prior_correlation(self) -> float | None:
-        """Spearman's correlation of the prior with the results of random tries; None without a prior, and before five.
+        """Spearman's correlation of the prior with the results of `judges`; None without a prior, and before five.
 
         Below 0.2 the prior is wrong, and dropped.
         """
         if self._prior is None:
             return None
-        return self._prior.correlation(self._trials.observations(), self._starts.drawn)
+        return self._prior.correlation(self._trials.observations(), self._starts.judges)
 
     @property
-    def drawn(self) -> frozenset[int]:
-        """The configs asked for that were drawn at random: neither a prior nor a model chose them."""
-        return frozenset(self._starts.drawn)
+    def judges(self) -> frozenset[int]:
+        """The configs asked for whatever results said, which tell if a prior holds: drawn at random, or its best."""
+        return frozenset(self._starts.judges)
 
-    def knows_drawn(self, drawn: Collection[int]) -> None:
-        """To be told which configs another sampler of the space drew at random."""
-        self._starts.drawn |= set(drawn)
+    def knows_judges(self, judges: Collection[int]) -> None:
+        """To be told what another sampler of the space asked for whatever results said."""
+        self._starts.judges |= set(judges)
 
     def importance(self) -> dict[str, float]:
         """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.

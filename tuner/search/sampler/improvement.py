@@ -85,15 +85,20 @@ class Gaussian:
             return self._most_promising(observations)
 
     def _most_promising(self, observations: Observations) -> int:
-        model = self._model_of(observations)
-        scores = standard_scores(observations.values)
-        posterior, best = model.posterior, float(scores[observations.worked].min())
+        shown = self._starts.shown(observations)
+        model = self._model_of(shown)
+        scores = standard_scores(shown.values)
+        posterior, best = model.posterior, float(scores[shown.worked].min())
         gain = log_expected_improvement(posterior.mean(scores), posterior.deviation(scores), best)
-        gain += np.log1p(-np.clip(posterior.mean(1.0 - observations.worked), 0, _SURE_FAILURE))
-        gain[np.isin(model.pool, observations.known)] = -np.inf
-        chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))
+        gain += np.log1p(-np.clip(posterior.mean(1.0 - shown.worked), 0, _SURE_FAILURE))
+        free = ~np.isin(model.pool, observations.known)
+        gain[~free] = -np.inf
         promising = np.partition(gain, -min(_HORIZON, len(gain)))[-_HORIZON:]
-        self.expected_improvement = relative_gain(float(np.exp(promising).sum()), scores, observations)
+        found = relative_gain(float(np.exp(promising).sum()), scores, shown)
+        self.expected_improvement = beyond(found, shown, observations)
+        left = free & self._starts.left(model.pool, observations)
+        gain[~(left if left.any() else free)] = -np.inf
+        chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))
         return int(model.pool[chosen])
 
     def _model_of(self, observations: Observations) -> Model:
@@ -108,7 +113,7 @@ class Gaussian:
         points, scores = axes.of(observations.tried), standard_scores(observations.values)
         iterations = 30 if last is None else 12
         # Around the starts of a prior long scales would hold the search: what is near differs by little there.
-        guided = self._starts.guided(observations)
+        guided = self._starts.led_by_times(observations)
         typical = axes.typical_scales / 2 if guided else axes.typical_scales
         spread = FREE_SPREAD if guided else spread_after(len(points))
         fitted = fit(points, axes.axis_of_column, scores, typical, last, iterations, spread)
@@ -164,6 +169,12 @@ def relative_gain(improvement: float, scores: Array, observations: Observations)
     best, third = order[0], order[max(1, len(order) // 3)]
     slope = (gaps[third] - gaps[best]) / max(valid[third] - valid[best], 1e-9)
     return float(-np.expm1(-improvement * slope))
+
+
+def beyond(gain: float, shown: Observations, observations: Observations) -> float:
+    """What an expected gain over the best result that is `shown` comes to over the best of all."""
+    best, ours = shown.values.min(), observations.values.min()
+    return gain if not 0 < ours < best else max(0.0, float(1 - (1 - gain) * best / ours))
 
 
 def _gaps(values: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.spec.space import Array
 
-_JUDGED_FROM, _JUDGED_TO = 5, 16  # valid results of random tries that judge a prior
+_JUDGED_FROM, _JUDGED_TO = 5, 16  # valid results that judge a prior
 _WRONG = 0.2  # rank correlation below which a prior is dropped
 
 
@@ -32,6 +32,10 @@ class Observations:
         """Which results are values: booleans [n]."""
         return np.isfinite(self.values)
 
+    def where(self, kept: Array) -> Observations:
+        """The results that are `kept`, booleans [n], and what is being tried."""
+        return Observations(self.tried[kept], self.values[kept], self.pending)
+
     def best(self, count: int) -> Array:
         """Indices of the best results, best first; failures last."""
         return self.tried[np.argsort(self.values, kind="stable")[:count]]
@@ -39,12 +43,18 @@ class Observations:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A predicted order of all configs, believed until the first results speak against it."""
+    """An order of all configs, believed until the first results speak against it."""
 
     cost: Array  # [configs], lower is better, any unit; inf where nothing good is expected, NaN where it is not known
+    measured: bool = False  # learnt from times of another device or problem; else a prediction
+
+    @cached_property
+    def place(self) -> Array:
+        """The share of the configs that are believed to be better [configs]; 0 where nothing is known."""
+        return np.where(np.isnan(self.cost), 0.0, ranks(self.cost) / len(self.cost))
 
     def best(self, count: int, codes: Array) -> list[int]:
-        """Indices of configs that are predicted best, each different from the others in over one parameter."""
+        """Indices of configs that are believed to be best, each different from the others in over one parameter."""
         chosen: list[int] = []
         for index in np.argsort(self.cost, kind="stable"):
             if np.all(np.count_nonzero(codes[chosen] != codes[index], axis=1) > 1):
@@ -53,21 +63,21 @@ class Prior:
                 break
         return chosen
 
-    def correlation(self, observations: Observations, drawn: Collection[int]) -> float | None:
-        """Spearman's rank correlation with the first valid results of configs that were `drawn` at random.
+    def correlation(self, observations: Observations, judges: Collection[int]) -> float | None:
+        """Spearman's rank correlation with the first valid results of `judges`, configs that no result led to.
 
-        None before there are five: those that a prior chose itself, or a model, are all good and rank by chance.
+        None before there are five. What a model chose is good whatever the prior says, and ranks by chance.
         """
-        ranked = ~np.isnan(self.cost[observations.tried]) & np.isin(observations.tried, list(drawn))
+        ranked = ~np.isnan(self.cost[observations.tried]) & np.isin(observations.tried, list(judges))
         first = np.flatnonzero(observations.worked & ranked)[:_JUDGED_TO]
         predicted, found = self.cost[observations.tried[first]], observations.values[first]
         if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
             return None
         return float(np.corrcoef(ranks(predicted), ranks(found))[0, 1])
 
-    def holds(self, observations: Observations, drawn: Collection[int]) -> bool:
+    def holds(self, observations: Observations, judges: Collection[int]) -> bool:
         """Whether the results leave the prior standing."""
-        correlation = self.correlation(observations, drawn)
+        correlation = self.correlation(observations, judges)
         return correlation is None or correlation >= _WRONG
 
 

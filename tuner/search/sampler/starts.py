@@ -13,8 +13,10 @@ from tuner.spec.space import Array, Space
 _FIRST = 6  # results before a model is asked
 _WORKING = 3  # of which at least so many are valid
 _DRAWN = 30  # configs that compete for a place in the design
-_DRAWN_TO_JUDGE = 12  # tries at most, some of which may fail
-_OF_PRIOR = 6  # configs that a prior ranks best, among the starts; as many are drawn in turns with them, to judge it
+_MOST_JUDGES = 16  # tries at most that are to judge a prior, some of which may fail
+_OF_PRIOR = 4  # configs that a prior ranks best, among the starts; between them others are drawn
+_LEFT = 0.2  # of the configs, which a believed prior leaves at first, and …
+_ALL_AFTER = 400  # … tries that it takes until it leaves all
 
 
 class Starts:
@@ -28,7 +30,7 @@ class Starts:
     ) -> None:
         self._space, self._rng, self._given, self._prior = space, rng, given, prior
         self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
-        self.drawn: set[int] = set()  # at random
+        self.judges: set[int] = set()  # tried whatever results said: drawn at random, or the best of the prior
 
     def next(self, observations: Observations) -> int | None:
         """The next start; None once a model can be asked."""
@@ -38,20 +40,44 @@ class Starts:
         known = len(observations.known)
         believed = first_free(self._believed, observations)
         if believed is not None and self.guided(observations):
-            return believed if (known - len(self._given)) % 2 == 0 else self._least_tried(observations)
+            if (known - len(self._given)) % 2:
+                return self._least_tried(observations)
+            self.judges.add(believed)
+            return believed
         if self._unjudged(observations) or known < _FIRST or np.count_nonzero(observations.worked) < _WORKING:
             return self._least_tried(observations)
         return None
 
     def _unjudged(self, observations: Observations) -> bool:
         """Whether more random tries would tell if a prior holds: of those so far too many failed."""
-        if self._prior is None or len(self.drawn) >= _DRAWN_TO_JUDGE:
+        if self._prior is None or len(self.judges) >= _MOST_JUDGES:
             return False
-        return self._prior.correlation(observations, self.drawn) is None
+        return self._prior.correlation(observations, self.judges) is None
 
     def guided(self, observations: Observations) -> bool:
         """Whether a prior, still believed, says where good configs are."""
-        return self._prior is not None and self._prior.holds(observations, self.drawn)
+        return self._prior is not None and self._prior.holds(observations, self.judges)
+
+    def led_by_times(self, observations: Observations) -> bool:
+        """Whether a prior, still believed, was learnt from times."""
+        return self._prior is not None and self._prior.measured and self.guided(observations)
+
+    def shown(self, observations: Observations) -> Observations:
+        """The results that a model should learn from.
+
+        The best of a prediction are alike in what it misjudges: a model that sees them stays among them.
+        """
+        if self._prior is None or self._prior.measured or not self.guided(observations):
+            return observations
+        shown = observations.where(~np.isin(observations.tried, self._believed))
+        return shown if np.count_nonzero(shown.worked) >= _WORKING else observations
+
+    def left(self, pool: Array, observations: Observations) -> Array:
+        """Which configs of a pool a model should choose from, booleans: the believed best, and more as tries go."""
+        if self._prior is None or not self.guided(observations):
+            return np.ones(len(pool), bool)
+        left: Array = self._prior.place[pool] <= max(_LEFT, len(observations.tried) / _ALL_AFTER)
+        return left
 
     def _least_tried(self, observations: Observations) -> int:
         """Of some free configs, the one whose values are the least tried, weighed by how many choices there are."""
@@ -60,7 +86,7 @@ class Starts:
         sizes = np.array([len(values) for values in self._space.choices.values()])
         seen = (codes[:, None, :] == known[None, :, :]).sum(axis=1) @ sizes
         chosen = int(drawn[np.argmin(seen)])
-        self.drawn.add(chosen)
+        self.judges.add(chosen)
         return chosen
 
     def _free(self, observations: Observations) -> Array:
