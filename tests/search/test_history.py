@@ -44,7 +44,7 @@ def searched(store: Store, how: Callable[[Any], float | None] = cost, **options:
 
 def beliefs(outcome: study.Outcome) -> dict[str, float | None]:
     arm = outcome.bandit.arms["mma_sync"]
-    return {each.source: each.correlation(arm.results, arm.sampler.judges) for each in arm.beliefs}
+    return {each.source: each.correlation(arm.results, arm.sampler.drawn) for each in arm.beliefs}
 
 
 def kept(outcome: study.Outcome) -> list[str]:

@@ -287,10 +287,10 @@ def test_a_prior_that_the_first_results_contradict_starts_no_more_configs() -> N
         sampler.tell(index, COSTS[index] or 50.0)  # so that each random try says something
         asked.append(index)
     assert asked[0] in worst
-    assert len(set(asked) & worst) == 3  # with the random tries between them that makes five, which judge it
+    assert len(set(asked) & worst) == 4  # between them random tries, which then judge it
 
 
-def test_a_prior_is_not_judged_on_results_that_it_did_not_ask_for() -> None:
+def test_a_prior_is_not_judged_on_what_it_chose_itself() -> None:
     prior = np.array([math.nan if value is None else value for value in COSTS])
     sampler = Sampler(SPACE, seed=0, prior=prior)
     for index in np.argsort(prior)[:30].tolist():
@@ -298,13 +298,13 @@ def test_a_prior_is_not_judged_on_results_that_it_did_not_ask_for() -> None:
     assert sampler.prior_correlation is None
 
 
-def test_a_prior_is_judged_only_after_five_tries() -> None:
+def test_a_prior_is_judged_only_after_five_random_tries() -> None:
     sampler = Sampler(SPACE, seed=0, prior=GOOD)
     judged = []
-    for index in islice(_asked(sampler), 5):
+    for index in islice(_asked(sampler), 9):  # four are its best
         judged.append(sampler.prior_correlation is not None)
         sampler.tell(index, GOOD[index])
-    assert judged == [False] * 5 and sampler.prior_correlation == pytest.approx(1)
+    assert judged == [False] * 9 and sampler.prior_correlation == pytest.approx(1)
 
 
 def started(prior: Prior, tries: int) -> tuple[Starts, Observations]:
@@ -326,9 +326,9 @@ def test_a_model_learns_from_the_best_of_times_elsewhere_and_not_from_the_best_o
 
 
 def test_a_model_sees_all_where_the_prior_does_not_hold() -> None:
-    starts, found = started(Prior(-GOOD), 6)
+    starts, found = started(Prior(-GOOD), 9)
     assert not starts.guided(found)
-    assert len(starts.shown(found).tried) == 6
+    assert len(starts.shown(found).tried) == 9
 
 
 @pytest.mark.parametrize(("tries", "share"), [(7, 0.2), (200, 0.5), (400, 1.0)])
@@ -341,7 +341,7 @@ def test_a_believed_prior_leaves_its_best_fifth_and_more_as_tries_go(tries: int,
 
 
 def test_a_prior_that_does_not_hold_leaves_all() -> None:
-    starts, found = started(Prior(-GOOD), 6)
+    starts, found = started(Prior(-GOOD), 9)
     assert starts.left(np.arange(len(SPACE)), found).all()
 
 

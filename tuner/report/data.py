@@ -36,7 +36,7 @@ class BeliefFacts:
 
     implementation: str
     source: str  # "prediction", "history of H100", "history of seq_q=2048 for 4096"
-    correlation: float | None  # Spearman's, with the first tries; None: too few to judge
+    correlation: float | None  # Spearman's, with random tries; None: too few to judge
     kept: bool
 
 

@@ -217,8 +217,8 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
 def belief_facts(arm: Arm) -> list[BeliefFacts]:
     """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
     name = arm.implementation.name
-    judges = arm.sampler.judges
-    found = [BeliefFacts(name, b.source, b.correlation(arm.results, judges), b in arm.kept) for b in arm.beliefs]
+    drawn = arm.sampler.drawn
+    found = [BeliefFacts(name, b.source, b.correlation(arm.results, drawn), b in arm.kept) for b in arm.beliefs]
     return found if len(found) > 1 else []
 
 

@@ -78,14 +78,14 @@ class Arm:
             self.sound = self.sound if flawed else min(self.sound, value)
 
     def doubt(self) -> None:
-        """Keep the beliefs that first tries bear out; when that changes, a new sampler learns what was told.
+        """Keep the beliefs that random tries bear out; when that changes, a new sampler learns what was told.
 
         One belief alone is the sampler's own to judge.
         """
-        kept = tuple(each for each in self.beliefs if each.holds(self.results, self.sampler.judges))
+        kept = tuple(each for each in self.beliefs if each.holds(self.results, self.sampler.drawn))
         if len(self.beliefs) > 1 and kept != self.kept:
-            judges, self.kept, self.sampler = self.sampler.judges, kept, self.make_sampler(kept)
-            self.sampler.knows_judges(judges)
+            drawn, self.kept, self.sampler = self.sampler.drawn, kept, self.make_sampler(kept)
+            self.sampler.knows_drawn(drawn)
             for index, value in self.results.items():
                 self.sampler.tell(index, value)
 

@@ -17,17 +17,17 @@ class Belief:
     cost: Array  # [configs], lower is better, any unit; NaN where it is not known
     measured: bool = False  # learnt from results elsewhere
 
-    def correlation(self, results: Mapping[int, float | None], judges: Collection[int]) -> float | None:
-        """Spearman's rank correlation with the first results of `judges` that work; None before there are five.
+    def correlation(self, results: Mapping[int, float | None], drawn: Collection[int]) -> float | None:
+        """Spearman's rank correlation with the first results of random tries that work; None before there are five.
 
-        `results` maps indices of configs to values in the order in which they came, None: it failed; `judges` are those
-        that were tried whatever results said.
+        `results` maps indices of configs to values in the order in which they came, None: it failed; `drawn` are those
+        that neither a belief nor a model chose.
         """
-        return Prior(self.cost).correlation(_observations(results), judges)
+        return Prior(self.cost).correlation(_observations(results), drawn)
 
-    def holds(self, results: Mapping[int, float | None], judges: Collection[int]) -> bool:
+    def holds(self, results: Mapping[int, float | None], drawn: Collection[int]) -> bool:
         """Whether the results leave it standing."""
-        return Prior(self.cost).holds(_observations(results), judges)
+        return Prior(self.cost).holds(_observations(results), drawn)
 
 
 def _observations(results: Mapping[int, float | None]) -> Observations:

@@ -32,7 +32,7 @@ def how_sure(counts: Counts) -> str:
     passes = f"; most passes of {cut} of {len(counts.loops)} loops follow from their counters" if cut else ""
     doubt = f". But {counts.unsure}" if counts.unsure else ""
     return (
-        f"{told}{passes}{doubt}. No time has confirmed the cost: a search does, on its first tries, before it relies on it"
+        f"{told}{passes}{doubt}. No time has confirmed the cost: a search does, on random tries, before it relies on it"
     )
 
 

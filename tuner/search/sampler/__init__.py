@@ -106,22 +106,22 @@ class Sampler:
 
     @property
     def prior_correlation(self) -> float | None:
-        """Spearman's correlation of the prior with the results of `judges`; None without a prior, and before five.
+        """Spearman's correlation of the prior with the results of random tries; None without a prior, and before five.
 
         Below 0.2 the prior is wrong, and dropped.
         """
         if self._prior is None:
             return None
-        return self._prior.correlation(self._trials.observations(), self._starts.judges)
+        return self._prior.correlation(self._trials.observations(), self._starts.drawn)
 
     @property
-    def judges(self) -> frozenset[int]:
-        """The configs asked for whatever results said, which tell if a prior holds: drawn at random, or its best."""
-        return frozenset(self._starts.judges)
+    def drawn(self) -> frozenset[int]:
+        """The configs asked for that were drawn at random: neither a prior nor a model chose them."""
+        return frozenset(self._starts.drawn)
 
-    def knows_judges(self, judges: Collection[int]) -> None:
-        """To be told what another sampler of the space asked for whatever results said."""
-        self._starts.judges |= set(judges)
+    def knows_drawn(self, drawn: Collection[int]) -> None:
+        """To be told which configs another sampler of the space drew at random."""
+        self._starts.drawn |= set(drawn)
 
     def importance(self) -> dict[str, float]:
         """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.

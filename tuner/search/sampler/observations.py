@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.spec.space import Array
 
-_JUDGED_FROM, _JUDGED_TO = 5, 16  # valid results that judge a prior
+_JUDGED_FROM, _JUDGED_TO = 5, 16  # valid results of random tries that judge a prior
 _WRONG = 0.2  # rank correlation below which a prior is dropped
 
 
@@ -63,21 +63,21 @@ class Prior:
                 break
         return chosen
 
-    def correlation(self, observations: Observations, judges: Collection[int]) -> float | None:
-        """Spearman's rank correlation with the first valid results of `judges`, configs that no result led to.
+    def correlation(self, observations: Observations, drawn: Collection[int]) -> float | None:
+        """Spearman's rank correlation with the first valid results of configs that were `drawn` at random.
 
-        None before there are five. What a model chose is good whatever the prior says, and ranks by chance.
+        None before there are five: those that a prior chose itself, or a model, are all good and rank by chance.
         """
-        ranked = ~np.isnan(self.cost[observations.tried]) & np.isin(observations.tried, list(judges))
+        ranked = ~np.isnan(self.cost[observations.tried]) & np.isin(observations.tried, list(drawn))
         first = np.flatnonzero(observations.worked & ranked)[:_JUDGED_TO]
         predicted, found = self.cost[observations.tried[first]], observations.values[first]
         if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
             return None
         return float(np.corrcoef(ranks(predicted), ranks(found))[0, 1])
 
-    def holds(self, observations: Observations, judges: Collection[int]) -> bool:
+    def holds(self, observations: Observations, drawn: Collection[int]) -> bool:
         """Whether the results leave the prior standing."""
-        correlation = self.correlation(observations, judges)
+        correlation = self.correlation(observations, drawn)
         return correlation is None or correlation >= _WRONG
 
 

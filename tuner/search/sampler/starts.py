@@ -13,8 +13,8 @@ from tuner.spec.space import Array, Space
 _FIRST = 6  # results before a model is asked
 _WORKING = 3  # of which at least so many are valid
 _DRAWN = 30  # configs that compete for a place in the design
-_MOST_JUDGES = 16  # tries at most that are to judge a prior, some of which may fail
-_OF_PRIOR = 4  # configs that a prior ranks best, among the starts; between them others are drawn
+_DRAWN_TO_JUDGE = 12  # tries at most, some of which may fail
+_OF_PRIOR = 4  # configs that a prior ranks best, among the starts; others are drawn in turns with them, to judge it
 _LEFT = 0.2  # of the configs, which a believed prior leaves at first, and …
 _ALL_AFTER = 400  # … tries that it takes until it leaves all
 
@@ -30,7 +30,7 @@ class Starts:
     ) -> None:
         self._space, self._rng, self._given, self._prior = space, rng, given, prior
         self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
-        self.judges: set[int] = set()  # tried whatever results said: drawn at random, or the best of the prior
+        self.drawn: set[int] = set()  # at random
 
     def next(self, observations: Observations) -> int | None:
         """The next start; None once a model can be asked."""
@@ -40,23 +40,20 @@ class Starts:
         known = len(observations.known)
         believed = first_free(self._believed, observations)
         if believed is not None and self.guided(observations):
-            if (known - len(self._given)) % 2:
-                return self._least_tried(observations)
-            self.judges.add(believed)
-            return believed
+            return believed if (known - len(self._given)) % 2 == 0 else self._least_tried(observations)
         if self._unjudged(observations) or known < _FIRST or np.count_nonzero(observations.worked) < _WORKING:
             return self._least_tried(observations)
         return None
 
     def _unjudged(self, observations: Observations) -> bool:
         """Whether more random tries would tell if a prior holds: of those so far too many failed."""
-        if self._prior is None or len(self.judges) >= _MOST_JUDGES:
+        if self._prior is None or len(self.drawn) >= _DRAWN_TO_JUDGE:
             return False
-        return self._prior.correlation(observations, self.judges) is None
+        return self._prior.correlation(observations, self.drawn) is None
 
     def guided(self, observations: Observations) -> bool:
         """Whether a prior, still believed, says where good configs are."""
-        return self._prior is not None and self._prior.holds(observations, self.judges)
+        return self._prior is not None and self._prior.holds(observations, self.drawn)
 
     def led_by_times(self, observations: Observations) -> bool:
         """Whether a prior, still believed, was learnt from times."""
@@ -86,7 +83,7 @@ class Starts:
         sizes = np.array([len(values) for values in self._space.choices.values()])
         seen = (codes[:, None, :] == known[None, :, :]).sum(axis=1) @ sizes
         chosen = int(drawn[np.argmin(seen)])
-        self.judges.add(chosen)
+        self.drawn.add(chosen)
         return chosen
 
     def _free(self, observations: Observations) -> Array:
