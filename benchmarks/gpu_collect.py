@@ -23,7 +23,7 @@ from gpu_markdown import Device, document
 
 from tuner import operators
 from tuner.base.result import Evidence, TuningRecord
-from tuner.dispatcher.choice import fresh
+from tuner.dispatcher.choice import refusal
 from tuner.errors import TunerError, UsageError
 from tuner.evaluate.measure.policy import is_of_times
 from tuner.report.notation import counted
@@ -101,7 +101,7 @@ def ship(found: Sequence[TuningRecord], folder: Path) -> str:
     told = [f"{path}: {counted(total, 'record', 'records')}, {new} new"]
     if slower:
         told.append(f"{len(slower)} of the run slower than what ships, which stays")
-    if stale := [each for each in found if not fresh(each)]:
+    if stale := [each for each in found if refusal(each)]:
         told.append(f"{len(stale)} of the run not served: the source has changed since")
     return "; ".join(told)
 
@@ -109,7 +109,7 @@ def ship(found: Sequence[TuningRecord], folder: Path) -> str:
 def _is_behind(record: TuningRecord, store: Store) -> bool:
     """Whether what ships for its problem is served today, and was measured faster: a short search found less."""
     known = store.record(record.identity.operator, record.identity.problem, record.identity.gpu)
-    if known is None or known.measurement is None or record.measurement is None or not fresh(known):
+    if known is None or known.measurement is None or record.measurement is None or refusal(known):
         return False
     same = known.identity.policy == record.identity.policy
     return same and known.measurement.high_us < record.measurement.low_us

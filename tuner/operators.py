@@ -63,7 +63,7 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Operator[Any]:
     """The operator of a folder. Raises UsageError where there is none, or several; TemplateError for a broken one."""
-    if Path(name).name != name or not _places(name):
+    if not name.isidentifier() or not _places(name):
         raise UsageError(f"unknown operator {name!r} (known: {', '.join(names())})")
     return _load(name)
 

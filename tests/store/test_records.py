@@ -22,11 +22,20 @@ from tuner.store.records import Candidate, Match, Query, Snapshot
 from tuner.store.sql import Store
 
 STATICS = ("causal", "dtype")
-Fresh = Callable[[TuningRecord], bool]
+CHANGED = "its source has changed since it was made"
+Check = Callable[[TuningRecord], str | None]
 
 
-def always(_: TuningRecord) -> bool:
-    return True
+def always(_: TuningRecord) -> str | None:
+    return None
+
+
+def never(_: TuningRecord) -> str | None:
+    return CHANGED
+
+
+def not_16(record: TuningRecord) -> str | None:
+    return CHANGED if record.config["BT"] == 16 else None
 
 
 def snapshot(tmp_path: Path, *records: TuningRecord) -> Snapshot:
@@ -39,12 +48,12 @@ def query(gpu: str = "H200", **changes: object) -> Query:
     return Query("scan", problem, gpu, "sm_90a", STATICS)
 
 
-def find(records: Snapshot, fresh: Fresh = always, gpu: str = "H200", **changes: object) -> Match | None:
-    return records.find(query(gpu, **changes), fresh)
+def find(records: Snapshot, check: Check = always, gpu: str = "H200", **changes: object) -> Match | None:
+    return records.find(query(gpu, **changes), check)
 
 
-def explain(records: Snapshot, fresh: Fresh = always, **changes: object) -> list[Candidate]:
-    return records.explain(query(**changes), fresh)
+def explain(records: Snapshot, check: Check = always, **changes: object) -> list[Candidate]:
+    return records.explain(query(**changes), check)
 
 
 def block(match: Match | None) -> object:
@@ -179,15 +188,15 @@ def test_the_store_and_a_snapshot_of_it_agree_on_the_current_record(tmp_path: Pa
 
 def test_a_record_whose_source_has_changed_is_passed_over(tmp_path: Path) -> None:
     records = snapshot(tmp_path, record(16), record(32, problem={"T": 2000}))
-    assert block(find(records, fresh=lambda r: r.config["BT"] != 16)) == 32
-    assert find(snapshot(tmp_path, record()), fresh=lambda _: False) is None
+    assert block(find(records, check=not_16)) == 32
+    assert find(snapshot(tmp_path, record()), check=never) is None
 
 
 def test_a_record_is_asked_once_whether_it_is_fresh(tmp_path: Path) -> None:
     records = snapshot(tmp_path, record())
     asked: list[TuningRecord] = []
     for T in (1000, 1000, 2000, 3000):
-        find(records, fresh=lambda r: not asked.append(r), T=T)  # type: ignore[func-returns-value]
+        find(records, check=lambda r: asked.append(r), T=T)  # type: ignore[func-returns-value]
     assert asked == [record()]
 
 
@@ -198,8 +207,8 @@ def test_a_problem_seen_before_gives_the_same_object_again(tmp_path: Path) -> No
 
 def test_a_miss_is_remembered_too(tmp_path: Path) -> None:
     records = snapshot(tmp_path, record())
-    assert find(records, fresh=lambda _: False) is None
-    assert find(records, fresh=always) is None
+    assert find(records, check=never) is None
+    assert find(records, check=always) is None
 
 
 def test_explain_lists_every_record_in_order_with_its_reason(tmp_path: Path) -> None:
@@ -211,7 +220,7 @@ def test_explain_lists_every_record_in_order_with_its_reason(tmp_path: Path) -> 
         record(64, problem={"causal": False}),
         record(80, gpu="B200"),
     )
-    listed = explain(records, fresh=lambda r: r.config["BT"] != 16)
+    listed = explain(records, check=not_16)
     assert [(each.record.config["BT"], each.served, each.why) for each in listed] == [
         (16, False, "this problem on H200: its source has changed since it was made"),
         (32, True, "near problem on H200: T=2000 for 1000"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from math import inf, isinf, isnan
+from reprlib import repr as shortened
 from typing import Any, TypeVar
 
 from tuner.base.canonical import encode
@@ -415,7 +416,9 @@ def race_from(data: Mapping[str, Any]) -> FinalRace:
 def fields_from(data: Any) -> Fields:
     """A Problem or a Config as data. Raises TypeError for what is none."""
     if not isinstance(data, dict) or not all(isinstance(value, Scalar) for value in data.values()):
-        raise TypeError(f"{data!r} is no object of numbers, texts and booleans")
+        raise TypeError(f"{shortened(data)} is no object of numbers, texts and booleans")
+    if unprintable := [text for text in (*data, *data.values()) if isinstance(text, str) and not text.isprintable()]:
+        raise ValueError(f"{shortened(unprintable[0])} has characters that are not printable")
     return dict(data)
 
 
@@ -448,5 +451,7 @@ def _typed(cls: type[V], data: Mapping[str, Any]) -> V:
     for each in fields(cls):  # type: ignore[arg-type]  # V is a dataclass
         found = getattr(value, each.name)
         if each.type in _ACCEPTED and not isinstance(found, _ACCEPTED[each.type]):  # type: ignore[index]
-            raise TypeError(f"{each.name} is {found!r}, of another type than {each.type}")
+            raise TypeError(f"{each.name} is {shortened(found)}, of another type than {each.type}")
+        if cls is Identity and not str(found).isprintable():  # it reaches terminals: no escape sequence may
+            raise ValueError(f"{each.name} is {shortened(found)}, which has characters that are not printable")
     return value

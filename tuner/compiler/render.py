@@ -4,6 +4,7 @@ import re
 from dataclasses import fields
 from enum import Enum
 from functools import cache, lru_cache
+from math import isfinite
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -18,7 +19,7 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.parameters import signature
 from tuner.spec.plan import Plan
-from tuner.spec.problem import extents, to_fields
+from tuner.spec.problem import check_fields, extents, to_fields
 
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
 _PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
@@ -34,6 +35,11 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
 
     Raises TemplateError, with file and line, when the template and its Python side disagree.
     """
+    try:  # before anything computes with what may come from outside
+        check_fields(instance.problem)
+        check_fields(instance.config)
+    except (TypeError, ValueError) as error:
+        raise TemplateError(f"{instance.name} is not rendered: {error}") from error
     folder, name, plan = instance.operator.folder, template_name(instance.implementation), instance.plan()
     on_ptx = instance.implementation.checked_on == "ptx"
     if target == "host" and on_ptx:
@@ -174,7 +180,7 @@ def _literal(value: object) -> object:
         return "true" if value else "false"
     if isinstance(value, DType):
         return value.cuda
-    if isinstance(value, float):
+    if isinstance(value, float) and isfinite(value):
         return f"{value!r}f"
     if isinstance(value, int | str | jinja2.Undefined):  # an Undefined raises, by name, when it is printed
         return value

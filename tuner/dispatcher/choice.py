@@ -6,11 +6,11 @@ from functools import lru_cache
 from typing import Any
 
 from tuner import operators
-from tuner.arch import ARCHES, GPU, Arch, gpu
+from tuner.arch import ARCHES, GPU, gpu
 from tuner.base.canonical import decode
 from tuner.base.result import Fields, TuningRecord, spelled
 from tuner.compiler.render import render
-from tuner.errors import TemplateError, TunerError, UsageError
+from tuner.errors import TunerError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
@@ -105,7 +105,7 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
     Raises UsageError where no implementation serves the problem.
     """
     plain = to_fields(problem)
-    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), fresh))]
+    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), refusal))]
     nearest_first = sorted(found, key=lambda each: _nearest(each[0].record, each[0].distance, each[1]))
     served = (_served(operator, problem, each, match, snapshot) for match, each in nearest_first)
     return next(filter(None, served), None) or _default(operator, problem, gpus)
@@ -115,7 +115,7 @@ class Records:
     """The records that could serve problems with one problem's static fields over `gpus`."""
 
     def __init__(self, operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> None:
-        nearby = ((snapshot.nearby(_query(operator, to_fields(problem), each), fresh), each) for each in gpus)
+        nearby = ((snapshot.nearby(_query(operator, to_fields(problem), each), refusal), each) for each in gpus)
         self._nearby = [(records, each) for records, each in nearby if records]
 
     def nearest(self, sizes: Sizes) -> tuple[TuningRecord, GPU, bool] | None:
@@ -130,29 +130,29 @@ class Records:
         return record, target, _foreign(record, distance, target)
 
 
-def fresh(record: TuningRecord) -> bool:
-    """Whether today's templates render the source that the record was made with."""
+def refusal(record: TuningRecord) -> str | None:
+    """Why a record must not be served; None where it may.
+
+    A record is data from outside: nothing is rendered before its problem and config have the declared types, and its
+    config is one of the space. Then today's templates have to render the source that the record was made with.
+    """
     try:
         instance = _recorded(record)
-    except (UsageError, KeyError, TypeError, ValueError):  # of an operator, fields or choices that are no more
-        return False
-    try:
-        source = render(instance)
-    except TemplateError:
-        if _offered(instance, gpu(record.identity.gpu).arch):
-            raise
-        return False  # a choice that is no more: today's functions need not know what to make of it
-    return source.digest == record.identity.source
+        arch = gpu(record.identity.gpu).arch
+        reason = instance.implementation.refusal(instance.problem, arch)
+        reason = reason or instance.implementation.space(instance.problem, arch).refusal(instance.config)
+    except (TunerError, LookupError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
+        return f"it is not valid here: {error}"
+    if reason is not None:
+        return f"it is not valid here: {reason}"
+    if render(instance).digest != record.identity.source:
+        return "its source has changed since it was made"
+    return None
 
 
 def _recorded(record: TuningRecord) -> Instance:
     of = record.identity
     return operators.instance(InstanceFields(of.operator, of.implementation, decode(of.problem), record.config))
-
-
-def _offered(instance: Instance, arch: Arch) -> bool:
-    one, problem = instance.implementation, instance.problem
-    return one.refusal(problem, arch) is None and one.space(problem, arch).refusal(instance.config) is None
 
 
 def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = "") -> Explanation:
@@ -236,7 +236,7 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
     """The choice of the first record that can serve a problem: the best match, or one that stands behind it."""
     if choice := _choice(problem, target, best):
         return choice
-    every = snapshot.matches(_query(operator, to_fields(problem), target), fresh)
+    every = snapshot.matches(_query(operator, to_fields(problem), target), refusal)
     return next(filter(None, (_choice(problem, target, match) for match in every)), None)
 
 
@@ -261,7 +261,7 @@ def _passed_over(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tup
     operator, plain = choice.instance.operator, to_fields(choice.instance.problem)
     found: dict[int, Candidate] = {}
     for target in gpus:  # what is said for a GPU that a record is not for says nothing of the record
-        for each in snapshot.explain(_query(operator, plain, target), fresh):
+        for each in snapshot.explain(_query(operator, plain, target), refusal):
             if each.considered or id(each.record) not in found:
                 found[id(each.record)] = each
     others = [each for each in found.values() if each.record is not choice.record]

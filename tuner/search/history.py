@@ -55,7 +55,7 @@ def _fitted(fields: Fields, space: Space[Any]) -> Fields | None:
 
 def _nearest_choice(value: Scalar, choices: Sequence[Scalar]) -> Scalar | None:
     if value in choices:
-        return value
+        return choices[choices.index(value)]  # which True is not, where the choice is 1
     sizes = [each for each in choices if isinstance(each, int) and not isinstance(each, bool) and each > 0]
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         return None

@@ -142,7 +142,10 @@ def _stored(default: Instance, space: Space[Any], attempt: Attempt) -> Instance 
     """What was tried, beside the default of its implementation; None where today's space does not hold it."""
     if attempt.config.keys() != set(space.names):
         return None
-    config = from_fields(default.implementation.config, attempt.config)
+    try:
+        config = from_fields(default.implementation.config, attempt.config)
+    except (TypeError, ValueError):
+        return None
     return default.having(config) if space.refusal(config) is None else None
 
 

@@ -1,16 +1,24 @@
 """A Problem's or Config's fields: which select code, which are sizes at run time, and how they become plain data."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from enum import Enum
-from typing import Any, TypeVar
+from functools import cache
+from numbers import Integral, Real
+from reprlib import repr as shortened
+from typing import Any, TypeVar, get_type_hints
 
+import numpy as np
 import numpy.typing as npt
 
 from tuner.base.canonical import encode
 from tuner.base.result import Fields, Scalar
 
 P = TypeVar("P")
+_LARGEST_INTEGER = 2**63  # what an int64 parameter of a kernel, and a column of a space, holds
+_NAME = re.compile(r"[\w.]+(?:(?:::| )[\w.]+)*", re.ASCII)  # `channel`, `float4`, `unsigned int`
 Array = npt.NDArray[Any]
 Arrays = dict[str, Any]  # argument name → array, or Python number for a scalar
 
@@ -57,13 +65,59 @@ def to_fields(value: Any) -> dict[str, Scalar]:
 
 
 def from_fields(cls: type[P], data: Fields) -> P:
-    """The Problem or Config that `to_fields` made `data` of."""
-    kinds: dict[str, Any] = {f.name: f.type for f in fields(cls)}  # type: ignore[arg-type]  # P is a dataclass
-    return cls(**{k: kinds[k](v) if _is_enum(kinds[k]) else v for k, v in data.items()})
+    """The Problem or Config that `to_fields` made `data` of.
+
+    Raises TypeError for a name that is missing or unknown, or a value of another type than its field declares, and
+    ValueError for one that is out of range, or text that is neither a declared choice nor a name.
+    """
+    types = _field_types(cls)  # type: ignore[arg-type]  # a class is hashable
+    if unknown := data.keys() - types.keys():
+        raise TypeError(f"{cls.__name__} has no field {shortened(min(unknown))}")
+    parsed = {name: _parsed(name, types[name], value) for name, value in data.items()}
+    for each in fields(cls):  # type: ignore[arg-type]  # P is a dataclass
+        choices = each.metadata.get("choices", ())
+        if choices and types[each.name] is str and parsed.get(each.name, choices[0]) not in choices:
+            raise ValueError(f"{each.name} is {shortened(parsed[each.name])}, not among {', '.join(choices)}")
+    return cls(**parsed)
 
 
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Enum)
+def check_fields(value: Any) -> None:
+    """Raises TypeError or ValueError unless each field of a Problem or Config holds a number, a boolean or a name of
+    its declared type, which is all that may reach a source.
+    """
+    for name, declared in _field_types(type(value)).items():  # type: ignore[arg-type]
+        _parsed(name, declared, getattr(value, name))
+
+
+@cache
+def _field_types(cls: type[Any]) -> Mapping[str, Any]:
+    hints = get_type_hints(cls)
+    return {each.name: hints[each.name] for each in fields(cls)}
+
+
+def _parsed(name: str, declared: Any, value: Any) -> Any:
+    """The value as the declared type: bool, int, float, str or an Enum."""
+    if isinstance(declared, type) and issubclass(declared, Enum):
+        try:
+            return declared(value)
+        except ValueError:
+            names = ", ".join(str(each.value) for each in declared)
+            raise ValueError(f"{name} is {shortened(value)}, not among {names}") from None
+    if declared is bool and isinstance(value, bool | np.bool_):
+        return bool(value)
+    if declared is int and isinstance(value, Integral) and not isinstance(value, bool):
+        if not -_LARGEST_INTEGER < (whole := int(value)) < _LARGEST_INTEGER:
+            raise ValueError(f"{name} is {shortened(whole)}, which 64 bits do not hold")
+        return whole
+    if declared is float and isinstance(value, Real) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, not a finite number")
+        return float(value)
+    if declared is str and isinstance(value, str):
+        if not _NAME.fullmatch(value):
+            raise ValueError(f"{name} is {shortened(value)}, not a name")
+        return value
+    raise TypeError(f"{name} is {shortened(value)}, not of type {getattr(declared, '__name__', declared)}")
 
 
 def canonical(value: Any) -> str:

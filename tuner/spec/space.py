@@ -121,7 +121,8 @@ class Space(Generic[C]):
 
     def refusal(self, config: C) -> str | None:
         """Why `config` is not in the space; None when it is."""
-        return next(iter(self.refusals(config)), None)
+        strangers = self._strangers(config)  # constraints are asked about declared choices only
+        return strangers[0] if strangers else next(iter(self.refusals(config)), None)
 
     def allowed(self, configs: Iterable[C]) -> Iterator[C]:
         """Those of some configs that are in the space."""
@@ -132,15 +133,20 @@ class Space(Generic[C]):
 
         A constraint that cannot be computed on a value that is no choice says nothing.
         """
-        strangers = [
-            f"{name}={getattr(config, name)} is not among {', '.join(map(str, values))}"
-            for name, values in self.choices.items()
-            if getattr(config, name) not in values
-        ]
+        strangers = self._strangers(config)
         # A column of one, not scalars: on a Python bool, ~ would give -2, which is true.
         columns = Columns(lambda name: np.array([getattr(config, known(name, self.names))]))
         kept = (_kept(each, columns, strange=bool(strangers)) for each in self.constraints)
         return (*strangers, *(c.reason for c, ok in zip(self.constraints, kept, strict=True) if not ok))
+
+    def _strangers(self, config: C) -> list[str]:
+        """A sentence for each parameter whose value is no choice; `True` is not the choice 1."""
+        chosen = {name: getattr(config, name) for name in self.names}
+        return [
+            f"{name}={chosen[name]} is not among {', '.join(map(str, values))}"
+            for name, values in self.choices.items()
+            if chosen[name] not in values or isinstance(chosen[name], bool) is not isinstance(values[0], bool)
+        ]
 
     def neighbours(self, index: int) -> Array:
         """Indices of the valid configs that differ from config `index` in exactly one parameter, ascending."""

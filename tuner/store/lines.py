@@ -26,7 +26,7 @@ def from_line(line: str) -> TuningRecord:
         if data["format"] == FORMAT:
             data["identity"]["problem"] = encode(fields_from(data["identity"]["problem"]))
             return record_from(data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"not a tuning record: {type(error).__name__}: {error}") from error
     raise StoreError(f"format {data['format']!r}, but this program reads {FORMAT}: update it")
 

@@ -11,7 +11,7 @@ from tuner.base.result import Fields, Scalar, TuningRecord, scalar
 from tuner.store import places
 from tuner.store.read import Found, read
 
-Fresh = Callable[[TuningRecord], bool]  # whether a record's source digest is today's
+Check = Callable[[TuningRecord], str | None]  # why a record must not be served; None: it may
 _REMEMBERED = 65536  # problems whose match is kept
 
 
@@ -66,7 +66,7 @@ class Nearby:
 
     snapshot: "Snapshot"
     tiers: tuple[tuple[int, Found, tuple[Scalar, ...]], ...]  # with the extents of its problem
-    fresh: Fresh
+    check: Check
 
     def __bool__(self) -> bool:
         return bool(self.tiers)
@@ -76,7 +76,7 @@ class Nearby:
         order = [(tier, _apart(sizes, stored), place) for place, (tier, _, stored) in enumerate(self.tiers)]
         for _, apart, place in sorted(order) if len(order) > 1 else order:
             found = self.tiers[place][1]
-            if self.snapshot.is_fresh(found, self.fresh):
+            if self.snapshot.refusal(found, self.check) is None:
                 return found.record, apart
         return None
 
@@ -88,14 +88,14 @@ _TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {othe
 class Snapshot:
     """Records as they were when it was loaded. Look-ups only read; what they learn is remembered, never changed.
 
-    A snapshot serves one version of the code: `fresh` is asked once a record, and its answer kept.
+    A snapshot serves one version of the code: `check` is called once a record, and its answer kept.
     """
 
     records: Mapping[str, tuple[Found, ...]]  # by operator; what stands first is preferred
     refused: tuple[str, ...]  # a sentence for each place or record that could not be read
     _matches: dict[object, Match | None] = field(default_factory=dict, repr=False)
     _families: dict[object, Mapping[object, tuple[Found, ...]]] = field(default_factory=dict, repr=False)
-    _fresh: dict[int, bool] = field(default_factory=dict, repr=False)
+    _refusals: dict[int, str | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, sources: Sequence[str | Path] | None = None) -> "Snapshot":
@@ -112,7 +112,7 @@ class Snapshot:
                 by_operator.setdefault(each.record.identity.operator, []).append(each)
         return cls({operator: tuple(found) for operator, found in by_operator.items()}, tuple(refused))
 
-    def find(self, query: Query, fresh: Fresh) -> Match | None:
+    def find(self, query: Query, check: Check) -> Match | None:
         """The record that serves a problem best, or None. Asked again, this is one dict look-up.
 
         The device's own records come first, then the arch's, then those of another device of the arch, then of its
@@ -124,16 +124,16 @@ class Snapshot:
         except KeyError:
             if len(self._matches) >= _REMEMBERED:
                 self._matches.clear()
-            match = self._matches[key] = next(self.matches(query, fresh), None)
+            match = self._matches[key] = next(self.matches(query, check), None)
             return match
 
-    def matches(self, query: Query, fresh: Fresh) -> Iterator[Match]:
+    def matches(self, query: Query, check: Check) -> Iterator[Match]:
         """Every record that could serve a problem, in the order in which `find` prefers them."""
         for each in self._usable(query):
-            if self.is_fresh(each.found, fresh):
+            if self.refusal(each.found, check) is None:
                 yield Match(each.found.record, each.distance, partial(_describe, query, each))
 
-    def nearby(self, query: Query, fresh: Fresh) -> "Nearby":
+    def nearby(self, query: Query, check: Check) -> "Nearby":
         """The records that could serve the query, or the same with other sizes."""
         extents = [name for name in query.problem if name not in query.statics]
         usable = (
@@ -141,23 +141,23 @@ class Snapshot:
             for each in self._family(query)
             if (tier := _tier(query, each)) is not None
         )
-        return Nearby(self, tuple(usable), fresh)
+        return Nearby(self, tuple(usable), check)
 
-    def explain(self, query: Query, fresh: Fresh) -> list[Candidate]:
+    def explain(self, query: Query, check: Check) -> list[Candidate]:
         """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""
         usable = self._usable(query)
-        listed = list(self._judged(query, usable, fresh))
+        listed = list(self._judged(query, usable, check))
         considered = {id(each.found) for each in usable}
         others = [each for each in self.records.get(query.operator, ()) if id(each) not in considered]
         return listed + [Candidate(each.record, each.place, False, _mismatch(query, each), False) for each in others]
 
-    def _judged(self, query: Query, usable: list[_Usable], fresh: Fresh) -> Iterator[Candidate]:
+    def _judged(self, query: Query, usable: list[_Usable], check: Check) -> Iterator[Candidate]:
         served = False
         for each in usable:
             why = _describe(query, each)
-            current = self.is_fresh(each.found, fresh)
-            reason = "stands behind the one that serves" if served else "its source has changed since it was made"
-            serves = current and not served
+            refusal = self.refusal(each.found, check)
+            reason = refusal or "stands behind the one that serves"
+            serves = refusal is None and not served
             served = served or serves
             yield Candidate(each.found.record, each.found.place, serves, why if serves else f"{why}: {reason}")
 
@@ -181,11 +181,11 @@ class Snapshot:
             self._families[key] = {kernel: tuple(found) for kernel, found in grouped.items()}
         return self._families[key].get(_kernel(query.problem, query.statics), ())
 
-    def is_fresh(self, found: Found, fresh: Fresh) -> bool:
-        """Asked once a record."""
-        if id(found) not in self._fresh:  # the snapshot keeps `found` alive, so its id stays its own
-            self._fresh[id(found)] = fresh(found.record)
-        return self._fresh[id(found)]
+    def refusal(self, found: Found, check: Check) -> str | None:
+        """Why a record must not be served; None where it may. Checked once a record."""
+        if id(found) not in self._refusals:  # the snapshot keeps `found` alive, so its id stays its own
+            self._refusals[id(found)] = check(found.record)
+        return self._refusals[id(found)]
 
 
 def _kernel(problem: Fields, statics: tuple[str, ...]) -> tuple[frozenset[str], tuple[Scalar | None, ...]]:
