@@ -15,9 +15,9 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.evaluate.check.edges import served
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.spec.instance import Instance
 from tuner.spec.parameters import scalars
 

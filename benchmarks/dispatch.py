@@ -28,11 +28,11 @@ import pytest
 
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.backends import gpu
+from tuner.backends.gpu import tensor_map
 from tuner.dispatcher import UntunedWarning
 from tuner.dispatcher.calls import Dispatcher
 from tuner.dispatcher.on_gpu import GpuKernel
-from tuner.machines import gpu
-from tuner.machines.gpu import tensor_map
 from tuner.operators import load
 from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot

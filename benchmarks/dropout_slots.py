@@ -9,11 +9,11 @@ backward pass draws them twice more, once for dK and dV and once for dQ. Nothing
 """
 
 from tuner.base.cache import Cache
-from tuner.base.result import Failed
 from tuner.compiler import nvrtc
 from tuner.compiler.sass.decode import instruction_mix
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
+from tuner.results.attempt import Failed
 
 SCORES = 16
 ARCHES = ("sm_80", "sm_90a", "sm_120a")

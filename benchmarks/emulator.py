@@ -31,7 +31,7 @@ def main() -> None:
 def _run(configs: int, repeats: int) -> None:
     from tuner import operators
     from tuner.arch import gpu
-    from tuner.machines.emulator import Mode
+    from tuner.backends.emulator import Mode
     from tuner.spec.instance import Instance
 
     operator = operators.load("flash_attention")
@@ -57,8 +57,8 @@ def _run(configs: int, repeats: int) -> None:
 
 def _builds(wanted: Sequence[Any], mode: Any) -> list[float]:
     """CPU seconds of g++ for each config, once the runtime and the precompiled headers are there."""
+    from tuner.backends import emulator
     from tuner.compiler.render import render
-    from tuner.machines import emulator
 
     other = wanted[0].operator.problem(head_dim=64, causal=False, batch=1, heads=1, seq_q=64)
     emulator.build(render(wanted[0].at(other), "host"), checked=mode.checked)
@@ -73,7 +73,7 @@ def _builds(wanted: Sequence[Any], mode: Any) -> list[float]:
 def _best(instance: Any, mode: Any, repeats: int) -> float:
     import numpy as np
 
-    from tuner.machines import emulator
+    from tuner.backends import emulator
 
     operator = instance.operator
     arrays = operator.inputs(instance.problem, np.random.default_rng(0), operator.input_kinds[0])

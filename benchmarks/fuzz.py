@@ -24,7 +24,7 @@ import fuzz_judge
 from fuzz_judge import Tried
 
 from tuner import operators
-from tuner.machines import emulator
+from tuner.backends import emulator
 
 
 def main() -> int:

@@ -9,13 +9,15 @@ import fuzz_draw
 import numpy as np
 
 from tuner import operators
-from tuner.base.result import Failed, OutputError, spelled
+from tuner.backends import emulator, ptx
+from tuner.backends.emulator import Mode
+from tuner.base.fields import spelled
 from tuner.errors import TunerError
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.compare import Expected, trespass
 from tuner.evaluate.check.on_ptx import compiled
-from tuner.machines import emulator, ptx
-from tuner.machines.emulator import Mode
+from tuner.results.attempt import Failed
+from tuner.results.verdict import OutputError
 from tuner.spec.instance import Instance
 from tuner.spec.problem import Arrays
 

@@ -22,11 +22,12 @@ import gpu_rows
 from gpu_markdown import Device, document
 
 from tuner import operators
-from tuner.base.result import Evidence, TuningRecord
 from tuner.dispatcher.choice import refusal
 from tuner.errors import TunerError, UsageError
 from tuner.evaluate.measure.policy import is_of_times
 from tuner.report.notation import counted
+from tuner.results.attempt import Evidence
+from tuner.results.record import TuningRecord
 from tuner.store import lines, places
 from tuner.store.sql import Store
 

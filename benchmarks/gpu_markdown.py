@@ -7,7 +7,7 @@ from typing import Any
 from gpu_goals import goal
 
 from tuner import operators
-from tuner.base.result import Fields, spelled
+from tuner.base.fields import Fields, spelled
 from tuner.bench import Comparison, Row
 from tuner.evaluate.measure.device import SIMULATED
 from tuner.evaluate.measure.samples import Estimate

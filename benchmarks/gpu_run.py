@@ -16,8 +16,9 @@ from gpu_plan import planned_s
 from gpu_rows import Rows
 
 from tuner.arch import GPU
+from tuner.backends import gpu
+from tuner.base.fields import Fields
 from tuner.base.pool import Limits
-from tuner.base.result import Fields
 from tuner.bench import Venue
 from tuner.bench.peers import Rehearsed
 from tuner.compiler.nvrtc import Compiler
@@ -28,7 +29,6 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
-from tuner.machines import gpu
 
 if TYPE_CHECKING:  # what measuring needs none of is imported where it is used: a bare machine may lack it
     from tuner.search import study

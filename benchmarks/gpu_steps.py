@@ -18,14 +18,15 @@ import gpu_timer as timer
 from gpu_run import Run
 
 from tuner import bench, operators
+from tuner.base.fields import spelled
 from tuner.base.pool import Limits, Lost, Pool
-from tuner.base.result import Attempt, spelled
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options
 from tuner.compiler.render import render
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measurer import Measurer
+from tuner.results.attempt import Attempt
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.spec.telling import telling

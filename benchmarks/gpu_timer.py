@@ -19,6 +19,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from tuner.backends import gpu
 from tuner.bench import peers
 from tuner.bench.peers import AbsentError
 from tuner.evaluate.measure.device import Device, DeviceFaultError
@@ -26,7 +27,6 @@ from tuner.evaluate.measure.gpu_device import GpuDevice
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import typical
 from tuner.evaluate.measure.worker import DeviceOpener
-from tuner.machines import gpu
 
 COLD, WARM = MeasurementPolicy(), MeasurementPolicy(l2="warm")
 _MB = 1 << 20

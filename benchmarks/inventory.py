@@ -29,13 +29,13 @@ from inventory_line import Line, Standing, read, write
 from inventory_table import table
 
 from tuner import arch, operators
-from tuner.base.result import Failed
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler, toolkit
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.evaluate.predict.compiled import predict_launches, resources_of
 from tuner.evaluate.predict.cost import MODEL, in_turn, uncompiled
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation
 from tuner.spec.problem import canonical, from_fields, to_fields

@@ -5,7 +5,7 @@ A problem is its operator's default problem with other fields. Its name says wha
 
 from collections.abc import Mapping
 
-from tuner.base.result import Fields
+from tuner.base.fields import Fields
 from tuner.spec.dtype import DType, Precision
 
 GPUS = ("A100", "RTX 3090", "AGX Orin", "RTX 4090", "H200", "B200", "B300", "Thor", "RTX 5090", "GB10")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from tuner.base.result import Fields
+from tuner.base.fields import Fields
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from tuner import operators
 from tuner.arch import ARCHES, Arch
-from tuner.base.result import Failed
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.on_ptx import compiled, executed
 from tuner.evaluate.check.trial import judged
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import to_fields

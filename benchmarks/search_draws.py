@@ -28,9 +28,10 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.base.result import Attempt, Evidence, Identity, Measurement, OutputError, Resources, Verdict
 from tuner.evaluate.evaluator import admitted
 from tuner.evaluate.predict.cost import uncompiled
+from tuner.results.attempt import Attempt, Evidence, Identity, Measurement, Resources
+from tuner.results.verdict import OutputError, Verdict
 from tuner.search import study
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields

@@ -23,13 +23,13 @@ from skill_spaces import SPACES, Recorded, recording_of, write
 
 from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.base.result import Failed
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.errors import TunerError
 from tuner.evaluate.predict.compiled import predict_launches, resources_of
 from tuner.evaluate.predict.cost import in_turn
+from tuner.results.attempt import Failed
 from tuner.search.replay import Replay, files, run
 from tuner.search.replay.recording import Recording
 from tuner.search.sampler import Sampler, predict

@@ -19,7 +19,7 @@ from typing import Any
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.base.result import Failed, Fields, spelled
+from tuner.base.fields import Fields, spelled
 from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
@@ -29,6 +29,7 @@ from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.compiler.usage import occupancy
 from tuner.errors import UsageError
+from tuner.results.attempt import Failed
 from tuner.spec.dtype import DType, Precision
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.base.result import Failed
 from tuner.compiler.lint import lint
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 
 HEAD_DIMS = (16, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256)

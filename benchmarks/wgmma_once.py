@@ -20,7 +20,6 @@ from wgmma_lint import HEADINGS, Asked, drawn, flaws, line
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.base.result import Failed
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
@@ -28,6 +27,7 @@ from tuner.evaluate.predict.compiled import predict_launches
 from tuner.evaluate.predict.cost import in_turn
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_once.work import key_steps, sections
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 
 OPERATOR = operators.load("flash_attention_backward")

@@ -20,9 +20,10 @@ bench foreign transformers
 report torch jax
 search dispatcher
 evaluate
-machines
+backends
 compiler operators
 spec store
+results
 arch base
 errors
 """.strip().split("\n")
@@ -30,8 +31,8 @@ RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in na
 DOORS = {
     "alembic": "store/sql",
     "cuda": "compiler",
-    "cupy": "machines/gpu",
-    "filelock": "machines/emulator",
+    "cupy": "backends/gpu",
+    "filelock": "backends/emulator",
     "fla": "torch",
     "jax": "jax",
     "jinja2": "compiler report",
@@ -183,4 +184,4 @@ def test_nobody_but_bench_loads_peers_or_torch(code: str, tmp_path: Path) -> Non
 def test_an_application_loads_no_machine_for_ptx_before_a_kernel_needs_it() -> None:
     code = "import sys; from tuner import dispatcher; dispatcher.flash_attention; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "tuner.dispatcher.kernels" in loaded and "tuner.machines.ptx" not in loaded
+    assert "tuner.dispatcher.kernels" in loaded and "tuner.backends.ptx" not in loaded

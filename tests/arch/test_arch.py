@@ -4,8 +4,8 @@ import pytest
 
 from tuner import arch
 from tuner.arch.naming import Told, identify
+from tuner.backends import gpu
 from tuner.errors import MachineError, UsageError
-from tuner.machines import gpu
 
 
 @pytest.mark.parametrize("name", ["sm_90a", "sm90a", "SM_90A"])

@@ -16,10 +16,12 @@ from tuner.arch import ARCHES
 from tuner.base import journal
 from tuner.base.assets import ROOT
 from tuner.base.canonical import encode
-from tuner.base.result import Evidence, Measurement, TuningRecord, to_data
 from tuner.bench import Comparison, Row
 from tuner.compiler.render import render
 from tuner.evaluate.measure.samples import Estimate, State
+from tuner.results.attempt import Evidence, Measurement
+from tuner.results.codec import to_data
+from tuner.results.record import TuningRecord
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store import lines

@@ -16,13 +16,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tuner import __version__, operators
-from tuner.base.result import Evidence, FinalRace, Lap, Measurement, Runner, Verdict, spelled
+from tuner.backends import gpu as devices
+from tuner.backends.emulator import compiler
+from tuner.base.fields import spelled
 from tuner.cli import display, output
 from tuner.cli.app import build
 from tuner.cli.registry import COMMANDS
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.machines import gpu as devices
-from tuner.machines.emulator import compiler
+from tuner.results.attempt import Evidence, Measurement
+from tuner.results.final_race import FinalRace, Lap, Runner
+from tuner.results.verdict import Verdict
 from tuner.search.log import code_of
 from tuner.spec.problem import from_fields, to_fields
 from tuner.store.sql import Store

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.store_factory import race, record
-from tuner.base.result import Evidence, Measurement, race_from, to_data
 from tuner.cli.app import build
+from tuner.results.attempt import Evidence, Measurement
+from tuner.results.codec import race_from, to_data
 from tuner.store import lines
 from tuner.store.sql import Store
 

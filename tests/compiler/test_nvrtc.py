@@ -18,13 +18,13 @@ from tuner.arch import ARCHES
 from tuner.base.assets import ROOT
 from tuner.base.cache import Cache
 from tuner.base.pool import Limits
-from tuner.base.result import Failed, Stage
 from tuner.compiler import nvrtc, nvrtc_library
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options, Toolkit
 from tuner.errors import UsageError
+from tuner.results.attempt import Failed, Stage
 
 HOPPER = Options("sm_90a")
 FILL = 'extern "C" __global__ void fill(float* x, float v) { x[blockIdx.x * blockDim.x + threadIdx.x] = v; }'

@@ -14,13 +14,13 @@ import pytest
 from tests.support.claims import compiled, example, first_arch
 from tuner import operators
 from tuner.arch import ARCHES, Arch
+from tuner.backends import emulator
 from tuner.base.assets import TEMPLATES
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import headers, render
 from tuner.compiler.sass.decode import decode, holds
 from tuner.compiler.source import Source
 from tuner.evaluate.check.edges import served
-from tuner.machines import emulator
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 

@@ -78,7 +78,7 @@ def test_an_array_that_numpy_cannot_read_is_an_input_error(at: Dispatcher) -> No
 
 
 def test_a_foreign_array_on_a_gpu_needs_one(at: Dispatcher) -> None:
-    from tuner.machines.gpu import available
+    from tuner.backends.gpu import available
 
     if available():
         pytest.skip("this machine has a GPU")

@@ -12,14 +12,14 @@ import pytest
 from tests.support.cupy_double import Driver, asarray, driver
 from tuner import arch, operators
 from tuner.arch import ARCHES
+from tuner.backends import emulator
+from tuner.backends.emulator.build import runtime_library
 from tuner.base.cache import Cache, cache_dir
 from tuner.compiler import nvrtc, nvrtc_library
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError, StoreError
-from tuner.machines import emulator
-from tuner.machines.emulator.build import runtime_library
 from tuner.spec.instance import Instance
 from tuner.store import places
 from tuner.store.records import Snapshot

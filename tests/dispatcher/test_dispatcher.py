@@ -15,14 +15,17 @@ import pytest
 
 from tuner import dispatcher, operators
 from tuner.arch import gpu
+from tuner.backends.emulator.build import runtime_library
 from tuner.base.cache import Cache
-from tuner.base.result import Evidence, Fields, Identity, OutputError, Resources, TuningRecord, Verdict
+from tuner.base.fields import Fields
 from tuner.compiler.render import render
 from tuner.dispatcher import UntunedWarning
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, MachineError, TemplateError, UsageError
 from tuner.evaluate.check.compare import errors
-from tuner.machines.emulator.build import runtime_library
+from tuner.results.attempt import Evidence, Identity, Resources
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import OutputError, Verdict
 from tuner.spec import telling
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
@@ -242,7 +245,7 @@ def test_a_wrong_call_is_as_wrong_the_second_time() -> None:
 
 
 def test_cuda_on_a_machine_without_a_gpu_says_so() -> None:
-    from tuner.machines.gpu import available
+    from tuner.backends.gpu import available
 
     if available():
         pytest.skip("this machine has a GPU")

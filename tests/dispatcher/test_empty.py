@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.cupy_double import Driver, asarray, driver
 from tuner import dispatcher, operators
+from tuner.backends import emulator
 from tuner.compiler import nvrtc
 from tuner.dispatcher import calls
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
-from tuner.machines import emulator
 from tuner.store.records import Snapshot
 
 __all__ = ["driver"]  # a fixture

@@ -12,13 +12,13 @@ from tests.support import served
 from tests.support.cupy_double import Driver, asarray, driver, ndarray
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.backends import emulator
+from tuner.backends.gpu import tensor_map
 from tuner.compiler.render import render
 from tuner.dispatcher import choice
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.gpu import tensor_map
 from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.base.canonical import decode, encode
-from tuner.base.result import Evidence, Identity, OutputError, Resources, TuningRecord, Verdict
 from tuner.compiler import render as rendering
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import TemplateError
+from tuner.results.attempt import Evidence, Identity, Resources
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import canonical, to_fields

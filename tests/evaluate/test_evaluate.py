@@ -7,10 +7,10 @@ import pytest
 
 from tuner import operators
 from tuner.arch import gpu
-from tuner.base.result import Identity
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.predictor import Predictor
+from tuner.results.attempt import Identity
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.plan import Plan, Workspace

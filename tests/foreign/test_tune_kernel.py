@@ -11,9 +11,9 @@ import pytest
 
 import tuner
 from tuner import operators
-from tuner.base.result import Evidence, Failed, Measurement, Stage
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.foreign.tune import _effort, _result
+from tuner.results.attempt import Evidence, Failed, Measurement, Stage
 from tuner.spec.space import Space
 from tuner.store.sql import Store
 

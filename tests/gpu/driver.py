@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tuner.machines.gpu.tensor_map import encode
+from tuner.backends.gpu.tensor_map import encode
 from tuner.spec.dtype import DType
 from tuner.spec.tensor_map import MappedTensor
 

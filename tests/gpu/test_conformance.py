@@ -5,16 +5,16 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from tests.backends.emulator.emulated import Call, Uninitialized, entries_of, launch, source
+from tests.backends.emulator.micro import Micro, approximations, micros
+from tests.backends.emulator.scenarios import gemm, mlp
+from tests.backends.emulator.test_tma import copied, multicast
 from tests.gpu import driver
-from tests.machines.emulator.emulated import Call, Uninitialized, entries_of, launch, source
-from tests.machines.emulator.micro import Micro, approximations, micros
-from tests.machines.emulator.scenarios import gemm, mlp
-from tests.machines.emulator.test_tma import copied, multicast
 from tuner.arch import ARCHES
+from tuner.backends import gpu
+from tuner.backends.emulator import Mode
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options, compile
-from tuner.machines import gpu
-from tuner.machines.emulator import Mode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu.available(), reason="needs a CUDA device")]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tuner import operators
+from tuner.backends import gpu
 from tuner.dispatcher.calls import Dispatcher
 from tuner.evaluate.check.compare import errors, trespass
-from tuner.machines import gpu
 from tuner.spec.dtype import DType
 from tuner.store.records import Snapshot
 

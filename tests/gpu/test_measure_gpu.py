@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tuner import bench, operators
+from tuner.backends import gpu
 from tuner.compiler.nvrtc import Options, compile
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
@@ -12,7 +13,6 @@ from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.messages import Heat, Task
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
-from tuner.machines import gpu
 from tuner.spec.instance import Instance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu.available(), reason="needs a CUDA device")]

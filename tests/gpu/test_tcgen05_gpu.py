@@ -13,6 +13,7 @@ import pytest
 from tests.gpu import driver
 from tests.operators.flash_attention.test_tcgen05 import ASKED, CASES, HEAD_DIMS, OPERATOR, TCGEN05, question
 from tests.operators.flash_attention.wgmma_questions import equal_weights, one_column, wrong_columns, wrong_lse
+from tuner.backends import gpu
 from tuner.base.cache import Cache
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options, compile
@@ -24,7 +25,6 @@ from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
-from tuner.machines import gpu
 from tuner.operators.flash_attention.operator import Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance

@@ -32,6 +32,7 @@ from tests.operators.flash_attention_backward.wgmma_backward_questions import QU
 from tests.operators.flash_attention_backward.wgmma_backward_questions import Question as BackwardQuestion
 from tests.operators.flash_attention_backward.wgmma_backward_questions import wrong_columns as wrong_gradients
 from tuner import operators
+from tuner.backends import gpu
 from tuner.base.cache import Cache
 from tuner.bench.peers import to_torch
 from tuner.compiler.cubin import Cubin
@@ -44,7 +45,6 @@ from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import Task
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
-from tuner.machines import gpu
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention_backward.problem import Problem as Backward
 from tuner.spec.dtype import DType

@@ -18,7 +18,6 @@ from tests.support.claims import (
 from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.base.cache import Cache
-from tuner.base.result import Failed
 from tuner.compiler.nvrtc import compile as compile_source
 from tuner.compiler.render import render, template_variables
 from tuner.compiler.source import Source
@@ -26,6 +25,7 @@ from tuner.compiler.toolkit import Options
 from tuner.compiler.usage import occupancy
 from tuner.errors import TemplateError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields

@@ -7,21 +7,11 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from tuner.base.result import (
-    Attempt,
-    Evidence,
-    Failed,
-    Fields,
-    Identity,
-    Measurement,
-    OutputError,
-    Prediction,
-    Resources,
-    Stage,
-    TuningRecord,
-    Verdict,
-)
+from tuner.base.fields import Fields
 from tuner.report import Fact, ReportData, SearchFacts, SpaceFacts
+from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Measurement, Prediction, Resources, Stage
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import OutputError, Verdict
 
 PROBLEM: Fields = {
     "head_dim": 72, "dtype": "bf16", "causal": True, "layout": "BTHD",

@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 
 from tests.report.report_factory import report_data
-from tuner.base.result import Attempt, Measurement
 from tuner.report import ReportData
 from tuner.report.brief import brief
 from tuner.report.data import UNDECLARED
 from tuner.report.section import sections
+from tuner.results.attempt import Attempt, Measurement
 
 
 def told(data: ReportData) -> dict[str, str]:

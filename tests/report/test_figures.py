@@ -17,7 +17,7 @@ import pytest
 
 from tests.report.report_factory import CHOICES, DEFAULT, attempt, report_data
 from tuner import report
-from tuner.base.result import FinalRace, Lap, Runner, spelled
+from tuner.base.fields import spelled
 from tuner.report.clocks import clocks
 from tuner.report.convergence import convergence
 from tuner.report.data import ReportData
@@ -26,6 +26,7 @@ from tuner.report.parallel import FEWEST, LINES, parallel
 from tuner.report.profile import Profile, profile
 from tuner.report.section import Section, sections
 from tuner.report.series import Value, bars, lines
+from tuner.results.final_race import FinalRace, Lap, Runner
 
 NUMBER = r"-?\d+(?:\.\d+)?"
 

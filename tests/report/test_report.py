@@ -16,9 +16,10 @@ import pytest
 
 from tests.report.report_factory import DEFAULT, PROBLEM, attempt, report_data
 from tuner import report
-from tuner.base.result import Evidence, Failed, OutputError, Stage, Verdict
 from tuner.errors import MachineError
 from tuner.report import BeliefFacts, ReportData
+from tuner.results.attempt import Evidence, Failed, Stage
+from tuner.results.verdict import OutputError, Verdict
 from tuner.search.portfolio import Family, ServedProblem, Terms
 
 HOSTILE = '</script><script>alert(1)</script> <img src=http://evil.example/x onerror=alert(1)> "quoted" & | `code`'

@@ -7,21 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.report.report_factory import DEFAULT, attempt, identity, record, report_data, resources
-from tuner.base.result import (
-    Attempt,
-    Evidence,
-    Failed,
-    Fields,
-    Lint,
-    Measurement,
-    OutputError,
-    Prediction,
-    Stage,
-    Verdict,
-)
+from tuner.base.fields import Fields
 from tuner.report import rivals_of
 from tuner.report import standing as s
 from tuner.report.section import sections
+from tuner.results.attempt import Attempt, Evidence, Failed, Lint, Measurement, Prediction, Stage
+from tuner.results.verdict import OutputError, Verdict
 
 FASTER = {**DEFAULT, "BT": 128}
 SMALLER = {**DEFAULT, "BK": 32}

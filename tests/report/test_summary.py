@@ -8,10 +8,11 @@ import pytest
 
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
-from tuner.base.result import Attempt, Measurement, OutputError, Resources, Verdict
 from tuner.operators.kda.problem import Problem as Kda
 from tuner.report.rows import winner_rows
 from tuner.report.summary import usage, work_facts
+from tuner.results.attempt import Attempt, Measurement, Resources
+from tuner.results.verdict import OutputError, Verdict
 from tuner.search import study
 from tuner.spec.instance import Instance
 from tuner.store.sql import Store

@@ -19,13 +19,14 @@ from tests.support.simulated_search import (
     request,
     timed_as,
 )
-from tuner.base.result import Evidence, Verdict
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import Heat, Raced
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
+from tuner.results.attempt import Evidence
+from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.final_race import final_race
 from tuner.search.session import Measured, beside_timing, session

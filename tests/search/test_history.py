@@ -12,7 +12,8 @@ from tests.support.recorded import OPERATOR, PROBLEM, Recorded
 from tuner import operators
 from tuner.arch import gpu
 from tuner.base.canonical import encode
-from tuner.base.result import Attempt, Failed, Stage, Verdict
+from tuner.results.attempt import Attempt, Failed, Stage
+from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.bandit import Method, prepared
 from tuner.search.belief import Belief, together

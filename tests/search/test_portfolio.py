@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.support.recorded import OPERATOR, SM_80, Recorded
-from tuner.base.result import Attempt, Evidence
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
@@ -18,6 +17,7 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
+from tuner.results.attempt import Attempt, Evidence
 from tuner.search import campaign, study
 from tuner.search.portfolio import Family, ServedProblem, Terms, choose
 from tuner.search.session import Measured, Observe

@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tuner import operators
-from tuner.base.result import Attempt, Failed, Fields, Identity, Measurement, Prediction, Stage
+from tuner.base.fields import Fields
 from tuner.cli.app import build
 from tuner.errors import UsageError
+from tuner.results.attempt import Attempt, Failed, Identity, Measurement, Prediction, Stage
 from tuner.search.replay import Replay, attempts, random_search, replay, run, t1
 from tuner.search.replay.expression import evaluate
 from tuner.search.replay.files import read, t4

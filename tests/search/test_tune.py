@@ -17,10 +17,11 @@ from tests.support.patience import GENEROUS_S
 from tests.support.recorded import OPERATOR, PROBLEM, Recorded
 from tuner import operators
 from tuner.arch import gpu
-from tuner.base.result import Attempt, Failed, Identity, Measurement, Resources, Stage, Verdict
+from tuner.backends.emulator import Finding
 from tuner.compiler.render import header
 from tuner.errors import TemplateError, UsageError
-from tuner.machines.emulator import Finding
+from tuner.results.attempt import Attempt, Failed, Identity, Measurement, Resources, Stage
+from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.contest import contest
 from tuner.search.explore import Patience

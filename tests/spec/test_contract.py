@@ -10,7 +10,6 @@ import pytest
 from tests.support.own_operators import Edit, own_operator
 from tuner import operators
 from tuner.arch import gpu
-from tuner.base.result import Failed
 from tuner.compiler.nvrtc import compile as compile_source
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
@@ -19,6 +18,7 @@ from tuner.evaluate.check.checker import PLAIN, Job, check
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.operators.kda.operator import OPERATOR as OPERATOR_OF_KDA
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.cupy_double import Driver, asarray, driver
 from tuner import operators
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.render import render
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
@@ -15,8 +17,6 @@ from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.simulated import Simulation
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import signature

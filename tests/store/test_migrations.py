@@ -16,8 +16,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Table, create_engine
 
 from tests.support.store_factory import attempt, race, read_only, record
-from tuner.base.result import Evidence
 from tuner.errors import StoreError
+from tuner.results.attempt import Evidence
 from tuner.store.sql import Store
 from tuner.store.sql.migrate import MIGRATIONS, VERSION_TABLE, newest
 from tuner.store.sql.rows import attempt_row

@@ -14,8 +14,10 @@ import pytest
 
 from tests.support.store_factory import PROBLEM, read_only, record
 from tuner.base.assets import ROOT
-from tuner.base.result import Evidence, Fields, TuningRecord
+from tuner.base.fields import Fields
 from tuner.errors import StoreError
+from tuner.results.attempt import Evidence
+from tuner.results.record import TuningRecord
 from tuner.store import lines as tuned
 from tuner.store.places import SHIPPED
 from tuner.store.records import Candidate, Match, Query, Snapshot

@@ -9,19 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.base.canonical import decode, encode
-from tuner.base.result import (
-    Attempt,
-    Evidence,
-    Failed,
-    Identity,
-    Measurement,
-    OutputError,
-    Prediction,
-    Resources,
-    Stage,
-    TuningRecord,
-    Verdict,
-)
+from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Measurement, Prediction, Resources, Stage
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import OutputError, Verdict
 from tuner.store.lines import from_line, to_line
 from tuner.store.sql import Store
 

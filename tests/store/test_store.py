@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.store_factory import OK, WRONG, attempt, identity, race, record, study
-from tuner.base.result import Evidence, Measurement
 from tuner.errors import StoreError
+from tuner.results.attempt import Evidence, Measurement
 from tuner.store.sql import Store
 
 SERVER = os.environ.get("TUNER_TEST_POSTGRES", "")  # postgresql://…, an empty database that may be filled and emptied

@@ -8,8 +8,9 @@ import numpy as np
 
 from tests.support.counted import counted, declared
 from tuner.arch import ARCHES, GPU, Arch
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode, Run
 from tuner.base.cache import Cache
-from tuner.base.result import Failed
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import compile, ptx
 from tuner.compiler.render import render
@@ -19,8 +20,7 @@ from tuner.compiler.toolkit import Options
 from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
 from tuner.evaluate.check.checker import drawn as drawn_once
 from tuner.evaluate.check.compare import errors, trespass
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode, Run
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.parameters import scalars

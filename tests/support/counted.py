@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU
+from tuner.backends import emulator
+from tuner.backends.emulator import Counters, Run
 from tuner.evaluate.check.checker import CHECKED
-from tuner.machines import emulator
-from tuner.machines.emulator import Counters, Run
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
 from tuner.spec.plan import Plan

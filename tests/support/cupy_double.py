@@ -1,6 +1,6 @@
 """CuPy's part in a test without a GPU: device memory is the emulator's, and a launch runs the `host` kernel.
 
-What is checked is what `tuner.machines.gpu` hands to the driver: the order, size and value of every kernel argument,
+What is checked is what `tuner.backends.gpu` hands to the driver: the order, size and value of every kernel argument,
 grids, shared memory that was asked for before it is used. Rules are those of CuPy 14: a Python int travels as 8 bytes,
 a NumPy scalar in its own size.
 """
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tuner.backends import gpu
+from tuner.backends.emulator import Buffer, Kernel, Mode, TensorMap
+from tuner.backends.emulator.memory import SWIZZLES
+from tuner.backends.gpu import tensor_map
 from tuner.compiler import nvrtc
 from tuner.dispatcher import on_gpu
-from tuner.machines import gpu
-from tuner.machines.emulator import Buffer, Kernel, Mode, TensorMap
-from tuner.machines.emulator.memory import SWIZZLES
-from tuner.machines.gpu import tensor_map
 
 MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
 # By cudaDeviceAttr: clocks in kHz, bus in bits, L2 in bytes, and who may open it.
@@ -287,7 +287,7 @@ def _bind() -> None:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """A machine with a GPU, as far as `tuner.machines.gpu` can see."""
+    """A machine with a GPU, as far as `tuner.backends.gpu` can see."""
     with machine(monkeypatch) as found:
         yield found
 

@@ -6,7 +6,8 @@ from zlib import crc32
 
 from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.base.result import Attempt, Evidence, Failed, Identity, OutputError, Prediction, Resources, Stage, Verdict
+from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Prediction, Resources, Stage
+from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 

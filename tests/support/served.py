@@ -1,7 +1,9 @@
 """Records with today's source, so that the dispatcher runs what a test or a benchmark names."""
 
-from tuner.base.result import Evidence, Identity, OutputError, Resources, TuningRecord, Verdict
 from tuner.compiler.render import render
+from tuner.results.attempt import Evidence, Identity, Resources
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.read import Found

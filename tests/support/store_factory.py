@@ -8,20 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.canonical import encode
-from tuner.base.result import (
-    Attempt,
-    Evidence,
-    FinalRace,
-    Identity,
-    Lap,
-    Measurement,
-    OutputError,
-    Prediction,
-    Resources,
-    Runner,
-    TuningRecord,
-    Verdict,
-)
+from tuner.results.attempt import Attempt, Evidence, Identity, Measurement, Prediction, Resources
+from tuner.results.final_race import FinalRace, Lap, Runner
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import OutputError, Verdict
 
 PROBLEM = {"B": 2, "T": 1000, "causal": True, "dtype": "bf16"}
 OK = Verdict((OutputError("o", 0.001, 0.01, 0.004, 0.1),), checks=("T=63 seed=1",))

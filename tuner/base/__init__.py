@@ -1,1 +1,1 @@
-"""What everything stands on and what knows no GPU: results as values, files that processes share, worker processes."""
+"""What knows no GPU and what every layer uses: plain fields, files that processes share, worker processes."""

@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from tuner import operators
-from tuner.base import result
-from tuner.base.result import Evidence, Fields
+from tuner.base import fields as plain_fields
+from tuner.base.fields import Fields
 from tuner.evaluate.measure.device import SIMULATED
 from tuner.evaluate.measure.samples import Estimate
+from tuner.results.attempt import Evidence
 from tuner.spec.problem import from_fields
 from tuner.spec.telling import independent
 
@@ -84,7 +85,7 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
 def spelled(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
     """A problem, or only its fields of these names, without what is off or empty or follows from the rest."""
     told = independent(from_fields(operators.load(operator).problem, problem))
-    return result.spelled({n: value for n, value in told.items() if value and (names is None or n in names)})
+    return plain_fields.spelled({n: value for n, value in told.items() if value and (names is None or n in names)})
 
 
 def _times(row: Row) -> tuple[str, ...]:

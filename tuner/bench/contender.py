@@ -5,7 +5,6 @@ from typing import Any
 from tuner import operators
 from tuner.arch import GPU
 from tuner.base.cache import Cache
-from tuner.base.result import Failed
 from tuner.bench import peers
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
@@ -13,6 +12,7 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher.choice import choose
 from tuner.errors import TemplateError
 from tuner.evaluate.measure.device import Code
+from tuner.results.attempt import Failed
 from tuner.spec.operator import Operator
 from tuner.store.records import Snapshot
 

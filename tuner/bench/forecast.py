@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 
 from tuner import operators
 from tuner.arch import GPU, MMA_FLOPS
-from tuner.base.result import Evidence, Fields
+from tuner.base.fields import Fields
 from tuner.bench import peers
 from tuner.bench.comparison import spelled
 from tuner.bench.contender import context
 from tuner.dispatcher.choice import choose
 from tuner.evaluate.predict.cost import uncompiled
+from tuner.results.attempt import Evidence
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields

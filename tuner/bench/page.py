@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from tuner.base import result
+from tuner.base import fields as plain_fields
 from tuner.bench.comparison import Comparison, Row
 from tuner.bench.forecast import Forecast, Outlook
 from tuner.bench.leaders import leaders
@@ -65,5 +65,5 @@ def _about(found: Found) -> str:
     if isinstance(first, Forecast):
         return f"{problem}. On the GPU, these peers would be timed: {', '.join(first.peers) or 'none'}."
     facts: dict[str, Any] = {name: first.device[name] for name in ("model", "driver") if name in first.device}
-    ours = "" if len(found) > 1 else f" Ours is {first.implementation} {result.spelled(first.config)}."
-    return f"{problem}. {first.policy}.{ours} {result.spelled(facts)}"
+    ours = "" if len(found) > 1 else f" Ours is {first.implementation} {plain_fields.spelled(first.config)}."
+    return f"{problem}. {first.policy}.{ours} {plain_fields.spelled(facts)}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.base.result import Fields
+from tuner.base.fields import Fields
 from tuner.bench.comparison import Comparison, spelled
 from tuner.bench.forecast import Forecast
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tuner.backends.gpu import named
 from tuner.base.cache import Cache
-from tuner.base.result import Failed, spelled
+from tuner.base.fields import spelled
 from tuner.cli.options import parse_config
 from tuner.cli.output import say
 from tuner.compiler import nvrtc
@@ -16,7 +17,7 @@ from tuner.dispatcher import choice
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
 from tuner.evaluate.evaluator import admitted
-from tuner.machines.gpu import named
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.store.records import Snapshot

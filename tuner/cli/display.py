@@ -6,8 +6,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tuner.base.result import Evidence
 from tuner.cli.output import say, stderr
+from tuner.results.attempt import Evidence
 from tuner.search.study import Progress as Step
 from tuner.search.study import Tried
 

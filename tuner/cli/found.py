@@ -6,11 +6,14 @@ from typing import Any
 
 import typer
 
-from tuner.base.result import Evidence, Fields, TuningRecord, spelled, to_data
+from tuner.base.fields import Fields, spelled
 from tuner.cli.output import emit_json, listing, table
 from tuner.report import summary
 from tuner.report.notation import counted
 from tuner.report.rows import winner_rows
+from tuner.results.attempt import Evidence
+from tuner.results.codec import to_data
+from tuner.results.record import TuningRecord
 from tuner.search import study
 from tuner.search.campaign import Campaign
 from tuner.search.portfolio import Family

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from tuner import operators
-from tuner.base.result import scalar
+from tuner.base.fields import scalar
 from tuner.cli import problems
 from tuner.cli.output import guarded, literal
 from tuner.cli.problems import Line

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tuner.base.result import Lint
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.sass.decode import Instruction, decode, holds, successors
 from tuner.compiler.sass.fields import BYTES, destination, ends_group, function, groups_left, opcode
 from tuner.compiler.sass.flight import overwritten, waits
 from tuner.compiler.toolkit import Toolkit
+from tuner.results.attempt import Lint
 
 Edges = Mapping[int, Sequence[int]]  # by index of an instruction: what may follow it
 

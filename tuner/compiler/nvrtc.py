@@ -14,7 +14,6 @@ from tuner.arch import ARCHES
 from tuner.base.cache import Cache, Entry, key_of
 from tuner.base.closing import Closing
 from tuner.base.pool import Limits, Lost, Pool
-from tuner.base.result import Failed, Stage
 from tuner.compiler import headers as nvrtc_headers
 from tuner.compiler import nvrtc_library
 from tuner.compiler.cubin import Cubin, read
@@ -22,6 +21,7 @@ from tuner.compiler.nvrtc_library import INSTALL, NvrtcError, Program
 from tuner.compiler.source import Source, symbol_lines
 from tuner.compiler.toolkit import Options, Toolkit
 from tuner.errors import MachineError, UsageError
+from tuner.results.attempt import Failed, Stage
 
 __all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "ptx", "toolkit"]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner import arch, operators
 from tuner.arch import GPU
+from tuner.backends import gpu
 from tuner.dispatcher import arrays, choice
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
@@ -16,7 +17,6 @@ from tuner.dispatcher.kernels import Kernels, idle
 from tuner.dispatcher.lengths import Kinds, Lengths, Ready
 from tuner.dispatcher.untuned import Miss, Untuned
 from tuner.errors import InputError, TemplateError, UsageError
-from tuner.machines import gpu
 from tuner.spec.operator import Operator, Request
 from tuner.spec.problem import from_fields
 from tuner.store.records import Snapshot

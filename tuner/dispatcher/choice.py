@@ -8,10 +8,11 @@ from typing import Any
 from tuner import operators
 from tuner.arch import ARCHES, GPU, gpu
 from tuner.base.canonical import decode
-from tuner.base.result import Fields, TuningRecord, spelled
+from tuner.base.fields import Fields, spelled
 from tuner.compiler.render import render
 from tuner.errors import TunerError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
+from tuner.results.record import TuningRecord
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
 from tuner.spec.problem import extents, statics, to_fields

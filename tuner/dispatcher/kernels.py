@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tuner.backends import emulator
 from tuner.base.cache import Cache, cache_dir
-from tuner.base.result import Failed
 from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
@@ -15,14 +15,14 @@ from tuner.dispatcher.arrays import CPU, FRAMEWORKS
 from tuner.dispatcher.binding import Binding
 from tuner.dispatcher.choice import Choice
 from tuner.errors import MachineError, TemplateError
-from tuner.machines import emulator
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical, statics
 from tuner.spec.telling import telling
 
 if TYPE_CHECKING:
-    from tuner.machines import ptx
+    from tuner.backends import ptx
 
 PreparedCall = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...]]
 """(arrays by argument, scalars that the caller gives) → the outputs in the operator's order."""
@@ -97,7 +97,7 @@ class Kernels:
         return self._made[key]
 
     def _entries(self, choice: Choice) -> "dict[str, ptx.Entry]":
-        from tuner.machines import ptx
+        from tuner.backends import ptx
 
         key = _key(choice.instance), choice.gpu.arch.name
         if key not in self._parsed:

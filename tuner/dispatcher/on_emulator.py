@@ -5,11 +5,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.dispatcher.arrays import CPU, Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import MachineError, TemplateError
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.spec.argument import Argument
 from tuner.spec.layout import Layout, Region, workspaces
 from tuner.spec.operator import Operator

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from tuner.backends.gpu import check_driver, constant_places, driver_error, grant_shared, opened, tensor_map
 from tuner.compiler.cubin import Cubin
 from tuner.dispatcher.arrays import Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import MachineError
-from tuner.machines.gpu import check_driver, constant_places, driver_error, grant_shared, opened, tensor_map
 from tuner.spec.argument import Parameter, Role
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator

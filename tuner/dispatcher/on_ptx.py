@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.backends import ptx
 from tuner.dispatcher.arrays import CPU, Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import TemplateError
-from tuner.machines import ptx
 from tuner.spec.instance import Instance
 from tuner.spec.problem import Array
 

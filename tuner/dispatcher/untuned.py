@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
 
-from tuner.base.result import Fields
+from tuner.base.fields import Fields
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
 from tuner.spec.problem import extents, statics, to_fields

@@ -5,8 +5,9 @@ from typing import Any, Protocol
 
 from tuner import operators
 from tuner.arch import GPU
-from tuner.base.result import Attempt, Evidence, Identity, Verdict
 from tuner.errors import UsageError
+from tuner.results.attempt import Attempt, Evidence, Identity
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 

@@ -13,7 +13,6 @@ import numpy as np
 from tuner import operators
 from tuner.arch import GPU
 from tuner.base.canonical import encode
-from tuner.base.result import Attempt, Evidence, Failed, Identity, Measurement, Stage, Verdict
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
@@ -28,6 +27,8 @@ from tuner.evaluate.measure.samples import Estimate, Sample, State, estimate, to
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.predictor import Predictor
 from tuner.evaluate.prefetch import led, prefetched
+from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Measurement, Stage
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from math import nan
 
 from tuner.arch import GPU
-from tuner.base.result import Attempt, Evidence, Failed, Identity, Resources, Stage, Verdict
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler, made_by
 from tuner.compiler.render import render
@@ -14,6 +13,8 @@ from tuner.compiler.toolkit import Options
 from tuner.evaluate.check.checker import Checker, Job
 from tuner.evaluate.predict.compiled import predict_launches, resources_of
 from tuner.evaluate.predict.cost import MODEL, in_turn, uncompiled
+from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Resources, Stage
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 

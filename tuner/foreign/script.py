@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import tuner
+from tuner.backends import gpu
 from tuner.errors import UsageError
 from tuner.foreign.call import PARAMETERS
-from tuner.machines import gpu
 
 _TUNER, _CALL = "kernel_tuner", "tune_kernel"
 _OF_DEVICES = ("pycuda", "cupy", "cupyx")  # with no GPU their arrays are NumPy's

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tuner import operators
+from tuner.backends import gpu as device
 from tuner.base.cache import cache_dir, digest_of, key_of
-from tuner.base.result import Evidence, spelled
+from tuner.base.fields import spelled
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
@@ -22,7 +23,7 @@ from tuner.foreign.call import Call, of_keywords
 from tuner.foreign.folder import IMPLEMENTATION, headers, write
 from tuner.foreign.script import named
 from tuner.foreign.untuned import learn
-from tuner.machines import gpu as device
+from tuner.results.attempt import Evidence
 from tuner.search.replay.expression import evaluate
 from tuner.search.sampler import METHODS
 from tuner.search.session import session

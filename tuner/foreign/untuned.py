@@ -13,13 +13,13 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.base.result import Failed
+from tuner.backends import ptx
 from tuner.errors import UsageError
 from tuner.evaluate.check.job import Job
 from tuner.evaluate.check.on_ptx import compiled
 from tuner.foreign.call import Call
 from tuner.foreign.folder import IMPLEMENTATION, Known, Learnt, write
-from tuner.machines import ptx
+from tuner.results.attempt import Failed
 from tuner.spec.argument import Role
 from tuner.spec.instance import Instance
 from tuner.spec.plan import Launch, Plan

@@ -16,7 +16,7 @@ import jax.ffi
 import numpy as np
 
 from tuner import dispatcher
-from tuner.machines.gpu import lent
+from tuner.backends.gpu import lent
 from tuner.spec.dtype import DType
 
 TARGET = "kerntune_call"

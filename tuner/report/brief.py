@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.base.result import Measurement, TuningRecord, spelled
+from tuner.base.fields import spelled
 from tuner.report.data import UNDECLARED
 from tuner.report.notation import change, counted, microseconds, percent
 from tuner.report.section import Finalist, Section
+from tuner.results.attempt import Measurement
+from tuner.results.record import TuningRecord
 
 _TOLD = 5  # parameters of a winner that a sentence names
 _NEAR = 0.01  # a difference in predicted cost that decides nothing

@@ -5,12 +5,13 @@ from statistics import fmean, median
 
 from markupsafe import Markup
 
-from tuner.base.result import Fields, FinalRace, Lap
+from tuner.base.fields import Fields
 from tuner.report import vega
 from tuner.report.notation import IDLE
 from tuner.report.section import Section
 from tuner.report.standing import shared_fields
 from tuner.report.vega import layer, mark, quantity
+from tuner.results.final_race import FinalRace, Lap
 
 _WIDTH, _HEIGHT = 840, 180
 

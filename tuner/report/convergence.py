@@ -5,12 +5,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tuner.base.result import Stage
 from tuner.report import vega
 from tuner.report.section import Section
 from tuner.report.standing import Entry, best_so_far
 from tuner.report.values import Axis, axis, named, row
 from tuner.report.vega import category, layer, linked, mark, quantity
+from tuner.results.attempt import Stage
 
 _WIDTH, _HEIGHT, _LANE = 840, 230, 18
 _CROSS = "M-1,-.75L-.75,-1L0,-.25L.75,-1L1,-.75L.25,0L1,.75L.75,1L0,.25L-.75,1L-1,.75L-.25,0Z"

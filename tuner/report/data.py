@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.base.result import Attempt, Evidence, Fields, FinalRace, TuningRecord, Verdict
+from tuner.base.fields import Fields
+from tuner.results.attempt import Attempt, Evidence
+from tuner.results.final_race import FinalRace
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.base.result import Attempt, Measurement, to_data
 from tuner.report.data import ReportData
 from tuner.report.standing import judged, parameters
+from tuner.results.attempt import Attempt, Measurement
+from tuner.results.codec import to_data
 from tuner.search.portfolio import Family
 
 SCHEMA = "tuner-report/1"

@@ -2,7 +2,8 @@
 
 import math
 
-from tuner.base.result import Fields, OutputError, scalar, spelled
+from tuner.base.fields import Fields, scalar, spelled
+from tuner.results.verdict import OutputError
 
 IDLE = 0x01  # of NVML's reasons: nothing ran just then
 _REASONS = {  # by NVML's bit

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tuner.base.result import Scalar, scalar
+from tuner.base.fields import Scalar, scalar
 from tuner.report import vega
 from tuner.report.section import Section
 from tuner.report.standing import parameters

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.base.result import Attempt, Evidence, TuningRecord, Verdict
 from tuner.report.standing import Delta, Entry, judged, losses, standing
+from tuner.results.attempt import Attempt, Evidence
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

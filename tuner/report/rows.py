@@ -1,10 +1,12 @@
 """What a search found, for a terminal: its winner as labels and values."""
 
 from tuner.base.canonical import decode
-from tuner.base.result import Resources, TuningRecord, fields_from, spelled
+from tuner.base.fields import fields_from, spelled
 from tuner.report import BeliefFacts
 from tuner.report.notation import counted, reasons, worst_case
 from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_arm, work_facts
+from tuner.results.attempt import Resources
+from tuner.results.record import TuningRecord
 from tuner.search.contest import passed
 from tuner.search.study import Outcome, ranked
 

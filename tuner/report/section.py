@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.base.result import Attempt, Evidence, Fields, Measurement, Verdict, spelled
+from tuner.base.fields import Fields, spelled
 from tuner.report.data import ReportData
 from tuner.report.profile import Profile, profile
 from tuner.report.rivals import Rival, rivals
@@ -24,6 +24,8 @@ from tuner.report.standing import (
     standing,
     value_of,
 )
+from tuner.results.attempt import Attempt, Evidence, Measurement
+from tuner.results.verdict import Verdict
 
 FINALISTS = 8
 

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.base import canonical
-from tuner.base.result import Attempt, Evidence, Failed, Fields, Stage, TuningRecord, Verdict, order
+from tuner.base.fields import Fields
+from tuner.results.attempt import Attempt, Evidence, Failed, Stage
+from tuner.results.ranking import order
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import Verdict
 
 Key = tuple[str, str]
 NOTABLE = 0.005  # a term that moved by less of the winner's cost explains nothing

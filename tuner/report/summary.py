@@ -13,10 +13,11 @@ import numpy as np
 from tuner import __version__, operators, report
 from tuner.arch import GPU
 from tuner.base.assets import TEMPLATES
-from tuner.base.result import TuningRecord, to_data
 from tuner.compiler.render import render
 from tuner.evaluate.predict import floor
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
+from tuner.results.codec import to_data
+from tuner.results.record import TuningRecord
 from tuner.search.bandit import Arm
 from tuner.search.portfolio import Family
 from tuner.search.study import Outcome, Tried

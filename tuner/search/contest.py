@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tuner import __version__
-from tuner.base.result import Evidence, TuningRecord
+from tuner.results.attempt import Evidence
+from tuner.results.record import TuningRecord
 from tuner.search.log import Tried, ranked
 
 _TIE = 0.001  # relative difference that nothing hangs on

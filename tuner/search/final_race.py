@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.base.canonical import encode
-from tuner.base.result import Attempt, Evidence, FinalRace, Lap, Runner, TuningRecord, order
 from tuner.evaluate.measure.final import Rules, Standing, decide
 from tuner.evaluate.measure.messages import Raced
 from tuner.evaluate.measure.samples import Sample
 from tuner.evaluate.measurer import Measurer, measurement
+from tuner.results.attempt import Attempt, Evidence
+from tuner.results.final_race import FinalRace, Lap, Runner
+from tuner.results.ranking import order
+from tuner.results.record import TuningRecord
 from tuner.search.contest import passed, record_of
 from tuner.search.study import FINALISTS, Outcome, Tried, ranked
 from tuner.spec.problem import to_fields

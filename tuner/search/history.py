@@ -9,7 +9,7 @@ from tuner.arch import GPU
 from tuner.base.assets import TEMPLATES, python_of
 from tuner.base.cache import digest_of, key_of
 from tuner.base.canonical import decode, encode
-from tuner.base.result import Fields, Scalar
+from tuner.base.fields import Fields, Scalar
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields
 from tuner.spec.space import Space

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tuner.base.result import Attempt, Identity, Stage, Verdict, order
 from tuner.evaluate.evaluator import AnyImplementation, Evaluator
+from tuner.results.attempt import Attempt, Identity, Stage
+from tuner.results.ranking import order
+from tuner.results.verdict import Verdict
 from tuner.search.bandit import Bandit
 from tuner.search.history import code_of
 from tuner.search.request import SearchRequest

@@ -7,8 +7,9 @@ from math import comb
 
 import numpy as np
 
-from tuner.base.result import Evidence, Fields
+from tuner.base.fields import Fields
 from tuner.errors import UsageError
+from tuner.results.attempt import Evidence
 from tuner.spec.space import Array
 
 _EXACT = 20_000  # sets that are all looked at; beyond, the set grows greedily

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tuner.arch import GPU, is_listed
+from tuner.backends import gpu
 from tuner.base.cache import cache_dir
-from tuner.base.result import Evidence
 from tuner.compiler.nvrtc import Compiler, toolkit
 from tuner.errors import MachineError
 from tuner.evaluate.check.checker import Checker
@@ -18,7 +18,7 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Measurer, Setup
 from tuner.evaluate.predictor import Predictor
-from tuner.machines import gpu
+from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.search.final_race import final_race
 from tuner.search.study import Outcome, Progress, SearchRequest

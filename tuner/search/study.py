@@ -4,8 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner import __version__
-from tuner.base.result import Evidence, FinalRace, TuningRecord, order
 from tuner.evaluate.evaluator import Evaluator, admitted
+from tuner.results.attempt import Evidence
+from tuner.results.final_race import FinalRace
+from tuner.results.ranking import order
+from tuner.results.record import TuningRecord
 from tuner.search.bandit import Bandit, Method, prepared
 from tuner.search.contest import contest, passed, record_of
 from tuner.search.explore import SMALL_GAIN, Stop, explore

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from tuner.base.result import Fields, Scalar
+from tuner.base.fields import Fields, Scalar
 from tuner.search.contest import contest, ties
 from tuner.search.explore import gained
 from tuner.search.log import Tried, ranked

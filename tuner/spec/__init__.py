@@ -1,6 +1,6 @@
 """What an operator's folder says: problem, arguments, space, plan. Authors of operators import all of it from here."""
 
-from tuner.base.result import Fields, Scalar
+from tuner.base.fields import Fields, Scalar
 from tuner.spec.argument import Argument, Role, within
 from tuner.spec.constraint import Constraint
 from tuner.spec.draw import drawn, normal

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from tuner.arch import GPU, Arch
-from tuner.base.result import Fields
+from tuner.base.fields import Fields
 from tuner.spec.operator import Implementation, Operator, Work
 from tuner.spec.plan import Plan
 from tuner.spec.problem import to_fields

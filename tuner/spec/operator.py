@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.base.result import Fields
+from tuner.base.fields import Fields
 from tuner.errors import TemplateError
 from tuner.spec.argument import Argument, Role
 from tuner.spec.plan import Plan

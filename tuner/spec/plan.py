@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
 
-from tuner.base.result import Scalar
+from tuner.base.fields import Scalar
 from tuner.spec.dtype import DType
 from tuner.spec.tensor_map import TensorMap
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.base.canonical import encode
-from tuner.base.result import Fields, Scalar
+from tuner.base.fields import Fields, Scalar
 
 P = TypeVar("P")
 _LARGEST_INTEGER = 2**63  # what an int64 parameter of a kernel, and a column of a space, holds
@@ -65,20 +65,28 @@ def to_fields(value: Any) -> dict[str, Scalar]:
 
 
 def from_fields(cls: type[P], data: Fields) -> P:
-    """The Problem or Config that `to_fields` made `data` of.
+    """The Problem or Config that `to_fields` made `data` of. Raises what `parse_fields` raises.
 
-    Raises TypeError for a name that is missing or unknown, or a value of another type than its field declares, and
-    ValueError for one that is out of range, or text that is neither a declared choice nor a name.
+    Raises TypeError also where a field that has no default is missing.
+    """
+    return cls(**parse_fields(cls, data))
+
+
+def parse_fields(cls: type[Any], data: Fields) -> dict[str, Any]:
+    """Values for fields of a Problem or Config, each of the type that its field declares.
+
+    Raises TypeError for a name that is unknown or a value of another type than its field declares, and ValueError for
+    one that is out of range, or text that is neither a declared choice nor a name.
     """
     types = _field_types(cls)  # type: ignore[arg-type]  # a class is hashable
     if unknown := data.keys() - types.keys():
         raise TypeError(f"{cls.__name__} has no field {shortened(min(unknown))}")
     parsed = {name: _parsed(name, types[name], value) for name, value in data.items()}
-    for each in fields(cls):  # type: ignore[arg-type]  # P is a dataclass
+    for each in fields(cls):
         choices = each.metadata.get("choices", ())
         if choices and types[each.name] is str and parsed.get(each.name, choices[0]) not in choices:
             raise ValueError(f"{each.name} is {shortened(parsed[each.name])}, not among {', '.join(choices)}")
-    return cls(**parsed)
+    return parsed
 
 
 def check_fields(value: Any) -> None:

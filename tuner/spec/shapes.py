@@ -6,7 +6,7 @@ from typing import Any
 
 from tuner.spec.argument import Argument
 from tuner.spec.operator import Operator
-from tuner.spec.problem import extents, from_fields
+from tuner.spec.problem import extents, parse_fields
 
 _NOTHING = {"boundaries": 1}  # N + 1 stand around N sequences; of any other dim 0 is nothing
 
@@ -34,8 +34,11 @@ def outline(operator: Operator[Any], sizes: Mapping[str, int], told: Mapping[str
     given = {each.name: sizes[each.name] for each in fields(operator.problem) if each.name in sizes}
     hollow = {name: given[name] for name in extents(operator.problem) if name in given and _nothing(name, given[name])}
 
+    others = parse_fields(operator.problem, told)
+
     def with_more(more: int) -> Any:
-        return from_fields(operator.problem, {**given, **{name: hollow[name] + more for name in hollow}, **told})
+        # Sizes come from shapes and may be symbolic integers of a framework; the other fields are parsed.
+        return operator.problem(**{**given, **{name: hollow[name] + more for name in hollow}, **others})
 
     problem = with_more(1)
     return Outline(problem, with_more(2) if hollow else problem, hollow)

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from tuner.arch import GPU
-from tuner.base.result import Scalar
+from tuner.base.fields import Scalar
 from tuner.errors import TunerError
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tuner.base.canonical import decode, encode
-from tuner.base.result import TuningRecord, fields_from, record_from, to_data
+from tuner.base.fields import fields_from
 from tuner.errors import StoreError
+from tuner.results.codec import record_from, to_data
+from tuner.results.record import TuningRecord
 
 FORMAT = 1  # of a line; raised when a program that knows only the old one would misread it
 

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from tuner.arch import gpu
 from tuner.base.canonical import decode
-from tuner.base.result import Evidence, Fields, FinalRace, TuningRecord, race_from
+from tuner.base.fields import Fields
 from tuner.errors import StoreError, UsageError
+from tuner.results.attempt import Evidence
+from tuner.results.codec import race_from
+from tuner.results.final_race import FinalRace
+from tuner.results.record import TuningRecord
 from tuner.store import lines
 
 

@@ -7,7 +7,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from tuner.arch import ARCHES
-from tuner.base.result import Fields, Scalar, TuningRecord, scalar
+from tuner.base.fields import Fields, Scalar, scalar
+from tuner.results.record import TuningRecord
 from tuner.store import places
 from tuner.store.read import Found, read
 

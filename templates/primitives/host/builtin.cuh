@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "runtime/api.h"
+#include "runtime_api.h"
 
 #define __global__ __attribute__((flatten))  // an argument by value is an access that -fsanitize=thread does not see
 #define __device__

@@ -13,13 +13,13 @@ from tuner import operators
 from tuner.arch import ARCHES
 from tuner.base.assets import ROOT
 from tuner.base.cache import Cache
-from tuner.base.result import Verdict
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
 from tuner.evaluate.check import known as check_known
 from tuner.evaluate.check.checker import PLAIN, Checker, Job, check, key_of
 from tuner.evaluate.check.known import Known, effective
 from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
 
@@ -148,8 +148,8 @@ def test_what_judges_is_part_of_the_key() -> None:
         "tuner.evaluate.check.compare",
         "tuner.evaluate.check.edges",
         "tuner.compiler.render",
-        "tuner.machines.emulator",
-        "tuner.machines.ptx.run",
+        "tuner.backends.emulator",
+        "tuner.backends.ptx.run",
     )
     for name in (
         *modules,
@@ -157,7 +157,7 @@ def test_what_judges_is_part_of_the_key() -> None:
         "tuner.operators",
         "tuner.compiler.nvrtc",
         "tuner.spec.draw",
-        "tuner.base.result",
+        "tuner.results.verdict",
     ):
         assert (spec := find_spec(name)) and spec.origin in judging, name
 

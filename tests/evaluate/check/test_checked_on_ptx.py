@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from tests.support.own_operators import Edit, own_operator
 from tuner import operators
 from tuner.arch import gpu
+from tuner.backends import emulator
 from tuner.base.assets import PLAIN_EXAMPLE
 from tuner.base.cache import Cache
-from tuner.base.result import Failed, Verdict
 from tuner.cli.app import build
 from tuner.compiler import headers, nvrtc
 from tuner.compiler.render import render
@@ -21,7 +21,8 @@ from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, TemplateError
 from tuner.evaluate.check import checker
 from tuner.evaluate.check.known import Known
-from tuner.machines import emulator
+from tuner.results.attempt import Failed
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot
 

@@ -7,11 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner.base.result import Failed
+from tuner.backends.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 from tuner.compiler import headers, nvrtc
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
-from tuner.machines.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
+from tuner.results.attempt import Failed
 
 Arrays = dict[str, np.ndarray]
 FOLDER = Path(__file__).parent / "plain"

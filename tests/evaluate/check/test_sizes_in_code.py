@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.support.claims import compiled_to_ptx
 from tuner import operators
 from tuner.arch import gpu
-from tuner.base.result import Failed
+from tuner.backends import ptx
 from tuner.cli.app import build
 from tuner.compiler.render import render
 from tuner.evaluate.check.checker import Job, check
@@ -20,7 +20,7 @@ from tuner.evaluate.check.compare import compare
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import edges, on_one_code, too_large
 from tuner.evaluate.check.on_ptx import compiled
-from tuner.machines import ptx
+from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Tolerance
 

@@ -14,6 +14,9 @@ from tests.support.claims import compiled
 from tests.support.cupy_double import Driver, Graph, Stream, driver
 from tuner import operators
 from tuner.arch import gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Buffer
+from tuner.backends.gpu import tensor_map
 from tuner.compiler.render import render
 from tuner.errors import MachineError
 from tuner.evaluate.measure import gpu_device, gpu_lock
@@ -25,9 +28,6 @@ from tuner.evaluate.measure.messages import Heat, Task
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State
 from tuner.evaluate.measure.worker import Stand
-from tuner.machines import emulator
-from tuner.machines.emulator import Buffer
-from tuner.machines.gpu import tensor_map
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 

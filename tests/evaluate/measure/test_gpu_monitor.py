@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.machines.emulator.compiler import compiler
+from tuner.backends.emulator.compiler import compiler
 
 LIBRARY = "libnvidia-ml.so.1"
 NOTHING = {"present": False, "sm_mhz": 0, "throttle": 0, "temperature_c": 0, "processes": 0}

@@ -11,13 +11,13 @@ import pytest
 
 from tests.support.claims import example, first_arch
 from tuner import operators
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.errors import MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code
 from tuner.evaluate.measure.judge import Judge, cases
 from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import to_fields

@@ -30,7 +30,6 @@ from tests.support.simulated_search import (
     timed_as,
 )
 from tuner.base.canonical import encode
-from tuner.base.result import Attempt, Evidence, Stage
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate import measurer as measurer_module
@@ -45,6 +44,7 @@ from tuner.evaluate.measure.samples import Sample, State, estimate, screen
 from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Stand, Worker
 from tuner.evaluate.measurer import Measurer, Setup
+from tuner.results.attempt import Attempt, Evidence, Stage
 from tuner.search import study
 from tuner.search.final_race import final_race
 from tuner.spec.instance import Instance, InstanceFields

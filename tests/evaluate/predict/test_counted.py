@@ -10,6 +10,9 @@ import pytest
 from tests.support.own_operators import own_operator
 from tuner import operators
 from tuner.arch import gpu
+from tuner.backends.ptx.counting import Counts
+from tuner.backends.ptx.counting.tally import SECTOR
+from tuner.backends.ptx.text.parse import Instruction
 from tuner.base.cache import Cache
 from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
@@ -20,9 +23,6 @@ from tuner.evaluate.predict.blocks import Uncounted, counts_of
 from tuner.evaluate.predict.compiled import predict_launches, undeclared
 from tuner.evaluate.predict.counted import Counted
 from tuner.evaluate.predictor import Predictor
-from tuner.machines.ptx.counting import Counts
-from tuner.machines.ptx.counting.tally import SECTOR
-from tuner.machines.ptx.text.parse import Instruction
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
 from tuner.spec.problem import from_fields

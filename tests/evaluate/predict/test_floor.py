@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from tests.support.counted import by_launch, global_bytes
 from tuner import operators
 from tuner.arch import gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.cli.app import build
 from tuner.evaluate.predict import floor
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.kda.fused import implementation as fused
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Cost

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tuner.arch import GPU, gpu
-from tuner.base.result import Prediction
 from tuner.evaluate.predict.cost import TERMS, combine, formula, from_cubin, guess_residency, in_turn, uncompiled
+from tuner.results.attempt import Prediction
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch, Plan
 

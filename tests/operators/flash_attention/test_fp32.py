@@ -11,11 +11,11 @@ from tests.operators.small_tiles import SMALL_TILES
 from tests.support.claims import assert_no_spills
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.errors import UsageError
 from tuner.evaluate.check.compare import distance, errors
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.cases import round_tf32
 from tuner.operators.flash_attention.mma_tf32.config import Config
 from tuner.operators.flash_attention.operator import flash_attention

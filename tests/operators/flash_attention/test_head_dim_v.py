@@ -8,9 +8,9 @@ import pytest
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.spec.dtype import DType, Precision
 from tuner.spec.instance import Instance

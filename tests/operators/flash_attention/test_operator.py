@@ -11,12 +11,12 @@ from tests.operators.small_tiles import SMALL_TILES
 from tests.support.claims import assert_no_spills, compiled
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.render import render
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.mma_sync.config import Config
 from tuner.operators.flash_attention.mma_sync.work import chunk_offset
 from tuner.operators.flash_attention.operator import Problem, flash_attention, visible_keys

@@ -10,14 +10,14 @@ import pytest
 from tests.support.claims import assert_right_at_edges, compiled
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.bench import peers
 from tuner.bench.peers import AbsentError
 from tuner.compiler.render import render
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.mma_sync.config import Config
 from tuner.operators.flash_attention.operator import Problem, flash_attention
 from tuner.spec.dtype import DType

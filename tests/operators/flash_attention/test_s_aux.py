@@ -10,11 +10,11 @@ from tests.support.claims import assert_right_at_edges, compiled
 from tests.support.counted import counted
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.render import render
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED, PLAIN
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention_backward.problem import Problem as Backward
 from tuner.operators.paged_attention.problem import Problem as Paged

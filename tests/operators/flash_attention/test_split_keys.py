@@ -10,13 +10,13 @@ from tests.support.claims import assert_no_spills, assert_right_at_edges, compil
 from tests.support.counted import counted, declared
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.render import render
 from tuner.dispatcher.calls import Dispatcher
 from tuner.dispatcher.choice import choose
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.split_keys.config import Config
 from tuner.spec.dtype import DType

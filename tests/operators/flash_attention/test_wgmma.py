@@ -20,12 +20,12 @@ from tests.support.claims import assert_right_at_edges, compiled
 from tests.support.injected import Bug, injected
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import render
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma.config import Config, consumer_registers, register_estimate
 from tuner.operators.flash_attention.wgmma.work import order, shares, tiles

@@ -23,10 +23,10 @@ from tests.operators.flash_attention.test_wgmma import (
 from tests.support.claims import assert_right_at_edges
 from tests.support.injected import injected
 from tuner.arch import gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.operator import Problem
 from tuner.operators.flash_attention.wgmma.config import Config
 from tuner.spec.dtype import DType

@@ -11,11 +11,11 @@ from tests.support.claims import assert_right_at_edges, compiled
 from tests.support.counted import counted, declared
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.render import render
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.mma_sync.config import Config
 from tuner.operators.flash_attention.operator import Problem, cost, flash_attention
 from tuner.operators.flash_attention.problem import attended_keys

@@ -10,10 +10,10 @@ from tests.operators.flash_attention_backward.slope import gradients_and_slopes
 from tests.support.claims import assert_no_spills, assert_right, compiled, drawn
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import render
 from tuner.evaluate.check.checker import CHECKED
-from tuner.machines import emulator
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.operator import OPERATOR
 from tuner.operators.flash_attention_backward.problem import Problem

@@ -11,12 +11,12 @@ from tests.operators.flash_attention_backward.slope import gradients_and_slopes
 from tests.support.claims import assert_no_spills, assert_right_at_edges, compiled, dealt_arches, drawn
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.bench import peers
 from tuner.compiler.render import render
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention.cases import sequences
 from tuner.operators.flash_attention_backward.mma_sync import implementation as mma_sync

@@ -11,12 +11,12 @@ from tests.support.claims import assert_right_at_edges, compiled
 from tests.support.injected import Bug
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import render
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.tcgen05.config import Config, kv_columns, q_columns
 from tuner.operators.flash_attention_backward.tcgen05.work import values_read

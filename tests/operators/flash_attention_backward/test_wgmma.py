@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.machines.ptx.test_wgmma_descriptors import k_major, mn_major, written
+from tests.backends.ptx.test_wgmma_descriptors import k_major, mn_major, written
 from tests.operators.flash_attention_backward.wgmma_backward_questions import (
     ASKED,
     QUESTIONS,
@@ -22,13 +22,13 @@ from tests.support.claims import assert_right_at_edges, compiled
 from tests.support.injected import Bug
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Buffer, Mode, build
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import headers, render
 from tuner.compiler.source import Source
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Buffer, Mode, build
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma.config import (
     Config,

@@ -13,12 +13,12 @@ from tests.support.claims import compiled, compiled_to_ptx
 from tests.support.injected import Bug
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator, ptx
+from tuner.backends.emulator import Mode
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import render
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator, ptx
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.operators.flash_attention_backward.wgmma_once.config import Config
 from tuner.spec.dtype import DType

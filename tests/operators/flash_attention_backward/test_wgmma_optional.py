@@ -22,12 +22,12 @@ from tests.operators.flash_attention_backward.test_wgmma import (
 from tests.support.claims import compiled
 from tests.support.injected import injected
 from tuner.arch import gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.lint import lint
 from tuner.compiler.render import render
 from tuner.evaluate.check.checker import CHECKED, Job, check
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.problem import Problem
 from tuner.spec.dtype import DType

@@ -12,10 +12,10 @@ from tests.support.claims import assert_right_at_edges, compiled, drawn
 from tests.support.counted import counted
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.render import render
 from tuner.evaluate.check.checker import CHECKED, PLAIN
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention import operator as forward
 from tuner.operators.flash_attention_backward.mma_sync.config import Config
 from tuner.operators.flash_attention_backward.operator import OPERATOR

@@ -10,11 +10,11 @@ import pytest
 from tests.support.claims import assert_no_spills, assert_right_at, assert_right_on_tails
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
 from tuner.dispatcher import choice
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.checker import CHECKED
-from tuner.machines import emulator
 from tuner.operators.kda.naive.implementation import Config as NaiveConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.problem import Problem

@@ -10,10 +10,10 @@ from tests.support.claims import assert_no_spills, assert_right, assert_right_at
 from tests.support.counted import by_launch, global_bytes
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import distance
-from tuner.machines import emulator
 from tuner.operators.kda.fused.config import Config as FusedConfig
 from tuner.operators.kda.operator import kda
 from tuner.operators.kda.prep_scan.config import Config

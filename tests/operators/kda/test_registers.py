@@ -9,10 +9,10 @@ import pytest
 from tests.support.claims import BOTH_WAYS, CHECKED, assert_no_spills, assert_right, assert_right_on_tails, drawn
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.machines import emulator
 from tuner.operators.kda.prep_scan.config import by_registers
 from tuner.operators.kda.problem import Problem
 from tuner.spec.dtype import DType

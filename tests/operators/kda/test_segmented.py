@@ -15,10 +15,10 @@ from tests.operators.kda.test_segmented_once import KERNEL as SEGMENTED_ONCE
 from tests.support.claims import assert_declared, assert_no_spills, assert_right, assert_right_at, drawn
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.machines import emulator
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.operators.kda.segmented.config import Config
 from tuner.spec.dtype import DType

@@ -10,11 +10,11 @@ from tests.operators.flash_attention_backward.slope import gradient_and_slope
 from tests.support.claims import assert_no_spills, assert_right, assert_right_at
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import distance
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.kda_backward.chunked.config import Config
 from tuner.operators.kda_backward.operator import kda_backward
 from tuner.operators.kda_backward.problem import Problem

@@ -9,10 +9,10 @@ from tests.support.claims import assert_no_spills, assert_right, assert_right_at
 from tests.support.counted import declared_and_counted, global_bytes
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED, PLAIN
 from tuner.evaluate.check.compare import distance
-from tuner.machines import emulator
 from tuner.operators.kda.problem import Precision
 from tuner.operators.kda_backward.chunked.config import Config
 from tuner.operators.kda_backward.operator import kda_backward

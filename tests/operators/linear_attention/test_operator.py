@@ -11,11 +11,11 @@ from tests.support.claims import assert_apart, assert_no_spills, assert_right, c
 from tests.support.counted import by_launch, global_bytes
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Buffer, Mode
 from tuner.compiler.render import render
 from tuner.compiler.usage import occupancy
 from tuner.errors import InputError, UsageError
-from tuner.machines import emulator
-from tuner.machines.emulator import Buffer, Mode
 from tuner.operators.linear_attention.chunked import implementation as chunked
 from tuner.operators.linear_attention.halo import implementation as halo
 from tuner.operators.linear_attention.lookback import implementation as lookback

@@ -12,10 +12,10 @@ from tests.support.claims import assert_apart, assert_no_spills, assert_right, d
 from tests.support.counted import counted, declared
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.compare import distance
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.linear_attention_backward.operator import OPERATOR, linear_attention_backward
 from tuner.operators.linear_attention_backward.problem import Problem
 from tuner.operators.linear_attention_backward.tiles import Config

@@ -13,8 +13,9 @@ from tests.support.counted import counted, declared
 from tests.support.injected import injected
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.base.cache import Cache
-from tuner.base.result import Failed
 from tuner.compiler.lint import lint_all
 from tuner.compiler.nvrtc import compile as compile_source
 from tuner.compiler.render import render
@@ -23,12 +24,11 @@ from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.checker import CHECKED, PLAIN
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.mla_decode.problem import Problem
 from tuner.operators.mla_decode.split_keys.config import Config
 from tuner.operators.mla_decode.wgmma.implementation import Config as WgmmaConfig
 from tuner.operators.paged_attention.cases import paged
+from tuner.results.attempt import Failed
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.store.records import Snapshot

@@ -9,13 +9,13 @@ import pytest
 from tests.support.claims import DISTINCT_ARCHES, assert_declared, assert_no_spills, assert_right_at_edges
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.checker import CHECKED, Job
 from tuner.evaluate.check.compare import errors
 from tuner.evaluate.check.on_ptx import check_ptx
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.split_keys.config import Config
 from tuner.operators.paged_attention.problem import Problem
 from tuner.spec.dtype import DType

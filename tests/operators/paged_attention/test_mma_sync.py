@@ -12,11 +12,11 @@ from tests.support.claims import DISTINCT_ARCHES, assert_no_spills, assert_right
 from tests.support.counted import counted, declared
 from tuner import operators
 from tuner.arch import gpu
+from tuner.backends.emulator import Mode
 from tuner.dispatcher.choice import choose
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.mma_sync.config import Config
 from tuner.operators.paged_attention.problem import Problem, unpacked

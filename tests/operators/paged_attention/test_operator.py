@@ -11,12 +11,12 @@ from tests.support.claims import DISTINCT_ARCHES, assert_no_spills, assert_right
 from tests.support.counted import counted, declared
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.checker import CHECKED, PLAIN
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention.split_keys.config import Config
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem

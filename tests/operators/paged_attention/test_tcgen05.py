@@ -14,6 +14,8 @@ from tests.support.counted import by_launch, global_bytes
 from tests.support.injected import Bug, injected
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import render
 from tuner.dispatcher.choice import choose
@@ -21,8 +23,6 @@ from tuner.evaluate.check.checker import CHECKED, Job
 from tuner.evaluate.check.compare import errors
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
 from tuner.operators.paged_attention.tcgen05.config import Config, blocks

@@ -13,6 +13,8 @@ from tests.support.counted import by_launch, global_bytes
 from tests.support.injected import injected
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import render
 from tuner.dispatcher.choice import choose
@@ -20,8 +22,6 @@ from tuner.evaluate.check.checker import CHECKED, Job
 from tuner.evaluate.check.compare import errors
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.paged_attention.cases import paged
 from tuner.operators.paged_attention.problem import Problem
 from tuner.operators.paged_attention.wgmma.config import Config, blocks, box_rows

@@ -11,10 +11,10 @@ from tests.support.claims import assert_right_at_edges
 from tests.support.injected import injected
 from tuner import operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.streaming_attention.problem import Problem
 from tuner.operators.streaming_attention.tcgen05.config import Config
 from tuner.spec.dtype import DType

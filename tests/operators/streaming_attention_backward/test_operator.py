@@ -13,11 +13,11 @@ from tests.support.claims import assert_no_spills, assert_right_on_tails, drawn
 from tests.support.counted import declared_and_counted, global_bytes
 from tuner import dispatcher, operators
 from tuner.arch import ARCHES, gpu
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
 from tuner.bench import peers
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
 from tuner.operators.flash_attention_backward import operator as dense
 from tuner.operators.flash_attention_backward.problem import Problem as DenseProblem
 from tuner.operators.streaming_attention import operator as forward

@@ -8,6 +8,7 @@ import typer
 
 from tuner import arch, bench
 from tuner.arch import GPU
+from tuner.backends import gpu
 from tuner.bench import Comparison, Forecast
 from tuner.bench.page import page
 from tuner.cli.chosen import snapshot
@@ -15,7 +16,6 @@ from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, tabl
 from tuner.errors import MachineError
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.machines import gpu
 from tuner.report import default_path, write
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields

@@ -14,14 +14,14 @@ import typer
 
 from tuner import __version__
 from tuner.arch import ARCHES
+from tuner.backends import gpu
+from tuner.backends.emulator import compiler
 from tuner.base.cache import Cache, cache_dir, limit_of
 from tuner.cli.output import DbOption, JsonOption, emit_json, table
 from tuner.compiler import headers, nvrtc
 from tuner.compiler.nvrtc_library import VARIABLE
 from tuner.compiler.sass import decode as sass
 from tuner.errors import MachineError, TunerError
-from tuner.machines import gpu
-from tuner.machines.emulator import compiler
 from tuner.store.sql import Store
 
 _TOOLKIT = re.compile(r"cuda-toolkit\[[^\]]*\bnvrtc\b")

@@ -6,11 +6,12 @@ from typing import Any
 
 import typer
 
-from tuner.base.result import spelled, to_data
+from tuner.base.fields import spelled
 from tuner.cli.chosen import over, serving, snapshot
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.dispatcher import choice
 from tuner.dispatcher.choice import Choice
+from tuner.results.codec import to_data
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
 

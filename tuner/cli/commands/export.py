@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from tuner import operators
+from tuner.backends.gpu import named
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
 from tuner.errors import NoValidConfigError, UsageError
-from tuner.machines.gpu import named
 from tuner.report.notation import counted
 from tuner.search.replay import attempts
 from tuner.spec.operator import Operator

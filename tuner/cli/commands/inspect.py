@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from tuner.arch import MMA_FLOPS
-from tuner.base.result import Failed, Lint
 from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.commands.inspect_counted import as_json as counted_as_json
 from tuner.cli.commands.inspect_counted import print_counted
@@ -23,6 +22,7 @@ from tuner.errors import NoValidConfigError
 from tuner.evaluate.predict import floor
 from tuner.evaluate.predict.compiled import steady_mix, undeclared
 from tuner.evaluate.predict.floor import Declared
+from tuner.results.attempt import Failed, Lint
 from tuner.spec.operator import Operator
 
 

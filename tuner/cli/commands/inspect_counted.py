@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
+from tuner.backends.ptx.counting import Access, Counts
 from tuner.cli.output import table
 from tuner.evaluate.predict.compiled import Undeclared
-from tuner.machines.ptx.counting import Access, Counts
 
 _SHOWN = 12  # accesses of a kernel, those with the most turns first
 

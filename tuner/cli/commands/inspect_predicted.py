@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from tuner.arch import GPU
-from tuner.base.result import Prediction
 from tuner.cli.output import table
 from tuner.compiler.cubin import Cubin
 from tuner.evaluate.predict.compiled import predict_launches
 from tuner.evaluate.predict.cost import MODEL, TERMS, in_turn
+from tuner.results.attempt import Prediction
 from tuner.spec.instance import Instance
 
 _LEAST = 0.005  # of the whole cost: smaller terms are not printed

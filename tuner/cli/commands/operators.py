@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner import operators
-from tuner.base.result import scalar
+from tuner.base.fields import scalar
 from tuner.cli.options import plain
 from tuner.cli.output import JsonOption, emit_json, table, wrapped
 from tuner.errors import TunerError

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner import __version__
-from tuner.base.result import spelled
+from tuner.base.fields import spelled
 from tuner.cli.chosen import about, choose, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json
 from tuner.compiler.render import render

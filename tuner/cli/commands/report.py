@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner.arch import GPU
-from tuner.base.result import Evidence
+from tuner.backends.gpu import named
 from tuner.cli.found import title
 from tuner.cli.output import DbOption, GpuOption, literal
 from tuner.compiler.nvrtc import Compiler
@@ -16,8 +16,8 @@ from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.policy import is_of_times
 from tuner.evaluate.predictor import Predictor
-from tuner.machines.gpu import named
 from tuner.report import default_path, summary, write
+from tuner.results.attempt import Evidence
 from tuner.search import campaign, study
 from tuner.search.portfolio import Terms
 from tuner.spec import telling

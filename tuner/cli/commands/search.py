@@ -13,8 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from tuner.arch import GPU
+from tuner.backends.emulator import compiler as emulator_compiler
+from tuner.backends.emulator.pool import PATIENCE_S
+from tuner.backends.gpu import named
 from tuner.base.assets import TEMPLATES
-from tuner.base.result import Evidence
 from tuner.cli.display import Display
 from tuner.cli.found import show, title
 from tuner.cli.output import CheckSecondsOption, DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
@@ -26,10 +28,8 @@ from tuner.evaluate.check.edges import too_large
 from tuner.evaluate.check.known import Known
 from tuner.evaluate.evaluator import admitted
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.machines.emulator import compiler as emulator_compiler
-from tuner.machines.emulator.pool import PATIENCE_S
-from tuner.machines.gpu import named
 from tuner.report import default_path, prepare, summary
+from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.search.campaign import Campaign, campaign
 from tuner.search.portfolio import Terms

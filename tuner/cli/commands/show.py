@@ -9,9 +9,13 @@ import typer
 
 from tuner import arch
 from tuner.base.canonical import decode
-from tuner.base.result import Evidence, FinalRace, Identity, TuningRecord, spelled, to_data
+from tuner.base.fields import spelled
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
 from tuner.errors import TunerError, UsageError
+from tuner.results.attempt import Evidence, Identity
+from tuner.results.codec import to_data
+from tuner.results.final_race import FinalRace
+from tuner.results.record import TuningRecord
 from tuner.store import lines, places, read
 
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.base.result import Failed, Fields, Verdict
+from tuner.backends.emulator.pool import PATIENCE_S
+from tuner.base.fields import Fields
 from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.output import (
     CheckSecondsOption,
@@ -25,8 +26,9 @@ from tuner.evaluate.check import checker as check
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import check_ptx
 from tuner.evaluate.predict.compiled import resources_of
-from tuner.machines.emulator.pool import PATIENCE_S
 from tuner.report.notation import worst_case
+from tuner.results.attempt import Failed
+from tuner.results.verdict import Verdict
 from tuner.spec.operator import Operator
 
 

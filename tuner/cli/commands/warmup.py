@@ -7,7 +7,7 @@ from typing import Any
 from tuner import arch
 from tuner.arch import GPU
 from tuner.base.cache import cache_dir
-from tuner.base.result import spelled
+from tuner.base.fields import spelled
 from tuner.cli.output import GpuOption, JsonOption, emit_json, table
 from tuner.dispatcher import choice
 from tuner.dispatcher.calls import Dispatcher

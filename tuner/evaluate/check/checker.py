@@ -7,8 +7,10 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import ARCHES
+from tuner.backends import emulator
+from tuner.backends.emulator import Mode
+from tuner.backends.emulator.pool import PATIENCE_S
 from tuner.base.closing import Closing
-from tuner.base.result import Verdict
 from tuner.evaluate.check import known as check_known
 from tuner.evaluate.check.edges import Edge, served, too_large
 from tuner.evaluate.check.job import CHECKED as CHECKED
@@ -19,9 +21,7 @@ from tuner.evaluate.check.job import most_seconds
 from tuner.evaluate.check.known import Known
 from tuner.evaluate.check.on_ptx import check_ptx, key_on_ptx, place
 from tuner.evaluate.check.trial import Ran, judged
-from tuner.machines import emulator
-from tuner.machines.emulator import Mode
-from tuner.machines.emulator.pool import PATIENCE_S
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.plan import Plan
 from tuner.spec.problem import Arrays, canonical

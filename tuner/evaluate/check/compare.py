@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
-from tuner.base.result import OutputError
+from tuner.results.verdict import OutputError
 from tuner.spec.operator import Operator, Tolerance
 from tuner.spec.problem import Array, Arrays
 

@@ -6,10 +6,10 @@ from functools import lru_cache
 import numpy as np
 
 from tuner import operators
+from tuner.backends.emulator import Mode
 from tuner.base.canonical import decode
 from tuner.evaluate.check.compare import Expected, expect
 from tuner.evaluate.check.edges import Edge
-from tuner.machines.emulator import Mode
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import Arrays, from_fields

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from tuner.backends.emulator.compiler import compiler
 from tuner.base.assets import PRIMITIVES, TEMPLATES, python_of
 from tuner.base.cache import Cache, Entry, digest_of, key_of
 from tuner.base.canonical import decode, encode
-from tuner.base.result import Verdict, verdict_from
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
-from tuner.machines.emulator.compiler import compiler
+from tuner.results.codec import verdict_from
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 
@@ -27,11 +28,13 @@ _PROGRAM = Path(__file__).parents[2]
 _JUDGING = (
     "arch",
     "base",
+    "results",
     "compiler",
     "evaluate/check",
-    "machines",
+    "backends",
     "spec",
 )  # what decides no verdict is not among them
+_SOURCES = (".py", ".cpp", ".h")
 _ASSERTION = re.compile(r"\bstatic_assert\s*\([^;]*;[^\S\n]*\n?")
 _CONSTANT = re.compile(r"^constexpr \w+ (\w+) = [^;]*;[^\n]*\n", re.MULTILINE)
 _WORD = re.compile(r"\w+")
@@ -106,4 +109,5 @@ def program(operators: Path) -> str:
 
 def judging() -> tuple[Path, ...]:
     """The modules of this program on which a verdict depends."""
-    return (_PROGRAM / "operators.py", *(file for each in _JUDGING for file in (_PROGRAM / each).rglob("*.py")))
+    sources = (file for name in _JUDGING for file in (_PROGRAM / name).rglob("*") if file.suffix in _SOURCES)
+    return (_PROGRAM / "operators.py", *sources)

@@ -6,8 +6,9 @@ from math import prod
 
 from tuner import operators
 from tuner.arch import ARCHES, Arch
+from tuner.backends import ptx
+from tuner.backends.ptx import ORDERS, Entry, Order
 from tuner.base.cache import Cache
-from tuner.base.result import Failed, Stage, Verdict
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
@@ -17,8 +18,8 @@ from tuner.evaluate.check import known
 from tuner.evaluate.check.edges import Edge, one_code, served
 from tuner.evaluate.check.job import Job, drawn, most_seconds
 from tuner.evaluate.check.trial import Ran, judged
-from tuner.machines import ptx
-from tuner.machines.ptx import ORDERS, Entry, Order
+from tuner.results.attempt import Failed, Stage
+from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.plan import Plan
 from tuner.spec.problem import canonical

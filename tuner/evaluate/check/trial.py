@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from tuner.base.result import OutputError, Verdict
 from tuner.evaluate.check.compare import Expected, keep_worst, trespass
+from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.operator import Operator
 from tuner.spec.problem import Arrays
 

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tuner.base.result import Fields, Stage
+from tuner.base.fields import Fields
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State
+from tuner.results.attempt import Stage
 from tuner.spec.instance import InstanceFields
 from tuner.spec.layout import Layout
 from tuner.spec.plan import Launch, Plan

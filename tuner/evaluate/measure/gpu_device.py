@@ -11,16 +11,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tuner import operators
-from tuner.base.result import Fields
+from tuner.backends import gpu
+from tuner.backends.gpu import tensor_map as gpu_tensor_map
+from tuner.backends.gpu.instruments import Instruments
+from tuner.base.fields import Fields
 from tuner.errors import MachineError
 from tuner.evaluate.measure.device import POISON, Bytes, Call, Code, DeviceFaultError, Fault, Step
 from tuner.evaluate.measure.gpu_lock import Presence
 from tuner.evaluate.measure.monitor import Monitor
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, typical
-from tuner.machines import gpu
-from tuner.machines.gpu import tensor_map as gpu_tensor_map
-from tuner.machines.gpu.instruments import Instruments
 from tuner.spec.plan import Plan
 from tuner.spec.tensor_map import MappedTensor
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from tuner import operators
 from tuner.base.canonical import decode, encode
-from tuner.base.result import Fields, Verdict
+from tuner.base.fields import Fields
 from tuner.evaluate.check.compare import Expected, compare, expect, keep_worst
 from tuner.evaluate.check.edges import Edge, edges, on_one_code
 from tuner.evaluate.check.trial import Ran, Trial
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, Device, Fault
+from tuner.results.verdict import Verdict
 from tuner.spec.operator import Operator, Tolerance
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import Array, canonical, from_fields

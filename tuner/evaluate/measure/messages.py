@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from math import inf
 
-from tuner.base.result import Fields, Verdict
+from tuner.base.fields import Fields
 from tuner.evaluate.measure.device import Code, Fault
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample
+from tuner.results.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

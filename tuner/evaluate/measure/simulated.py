@@ -16,15 +16,15 @@ from zlib import crc32
 import numpy as np
 
 from tuner import arch, operators
+from tuner.backends import emulator
+from tuner.backends.emulator import Buffer, Mode
 from tuner.base.canonical import encode
-from tuner.base.result import Fields, Scalar
+from tuner.base.fields import Fields, Scalar
 from tuner.compiler.render import render
 from tuner.evaluate.measure.device import POISON, SIMULATED, Bytes, Call, Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State
 from tuner.evaluate.predict.cost import uncompiled
-from tuner.machines import emulator
-from tuner.machines.emulator import Buffer, Mode
 from tuner.spec.instance import Instance
 from tuner.spec.layout import Layout
 from tuner.spec.plan import Plan

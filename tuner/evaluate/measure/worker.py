@@ -14,8 +14,8 @@ import numpy as np
 from tuner import operators
 from tuner.base.canonical import encode
 from tuner.base.closing import Closing
+from tuner.base.fields import Fields
 from tuner.base.pool import Limits, Lost, Pool
-from tuner.base.result import Fields
 from tuner.errors import InputError, MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, Fault

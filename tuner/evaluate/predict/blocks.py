@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU
+from tuner.backends import ptx
+from tuner.backends.ptx import FaultError
+from tuner.backends.ptx.counting import Counts, LoopCount, Sketch, count
 from tuner.base.cache import Cache, Entry, key_of
 from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.usage import occupancy
 from tuner.errors import UsageError
-from tuner.machines import ptx
-from tuner.machines.ptx import FaultError
-from tuner.machines.ptx.counting import Counts, LoopCount, Sketch, count
 from tuner.spec.argument import Located, Role, dense_strides
 from tuner.spec.instance import Instance
 from tuner.spec.layout import workspaces

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import inf
 
 from tuner.arch import GPU
-from tuner.base.result import Prediction, Resources
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
 from tuner.compiler.sass.decode import Loop, holds, work_mix
@@ -15,6 +14,7 @@ from tuner.evaluate.predict.blocks import Uncounted, counts_of
 from tuner.evaluate.predict.cost import MODEL, combine, formula, from_cubin
 from tuner.evaluate.predict.counted import Counted, of_launch
 from tuner.evaluate.predict.undeclared import work_of_code
+from tuner.results.attempt import Prediction, Resources
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch, Plan

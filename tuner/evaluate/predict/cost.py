@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from math import ceil, hypot, prod
 
 from tuner.arch import GPU, MMA_FLOPS, PARTITIONS, Device
-from tuner.base.result import Fields, Prediction
+from tuner.base.fields import Fields
+from tuner.results.attempt import Prediction
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch, Plan
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from math import ceil
 
 from tuner.arch import GPU, PARTITIONS
-from tuner.base.result import Prediction
+from tuner.backends.ptx.counting import Access, Counts
+from tuner.backends.ptx.counting.tally import SECTOR
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.sass.decode import Instruction, decode
 from tuner.compiler.sass.timeline import Timeline, timeline
 from tuner.evaluate.predict.cost import DRAM_LATENCY, L2_LATENCY, SM_BYTES, Waiting, assembled
 from tuner.evaluate.predict.regions import Region, regions
-from tuner.machines.ptx.counting import Access, Counts
-from tuner.machines.ptx.counting.tally import SECTOR
+from tuner.results.attempt import Prediction
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch
 

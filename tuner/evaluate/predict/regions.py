@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.backends.ptx.counting import Access, Counts
+from tuner.backends.ptx.counting.tally import Metric
+from tuner.backends.ptx.instructions.access import space_of
+from tuner.backends.ptx.text.parse import Instruction as Ptx
 from tuner.compiler.sass.decode import Instruction
 from tuner.compiler.sass.paths import Path, is_detour, paths
-from tuner.machines.ptx.counting import Access, Counts
-from tuner.machines.ptx.counting.tally import Metric
-from tuner.machines.ptx.instructions.access import space_of
-from tuner.machines.ptx.text.parse import Instruction as Ptx
 
 _ALONE = 1.5  # what it costs in a matching to leave a loop without one, in kinds of work that differ
 _DEPTH = 0.25

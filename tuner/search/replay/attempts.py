@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.base.result import Attempt, Stage
 from tuner.errors import UsageError
+from tuner.results.attempt import Attempt, Stage
 from tuner.search.replay.files import t4
 from tuner.search.replay.recording import Row
 

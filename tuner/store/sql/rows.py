@@ -8,20 +8,13 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from tuner.base.canonical import decode, encode
-from tuner.base.result import (
-    Attempt,
-    Evidence,
-    Fields,
-    FinalRace,
-    TuningRecord,
-    Verdict,
-    attempt_from,
-    fields_from,
-    race_from,
-    to_data,
-    verdict_from,
-)
+from tuner.base.fields import Fields, fields_from
 from tuner.errors import StoreError
+from tuner.results.attempt import Attempt, Evidence
+from tuner.results.codec import attempt_from, race_from, to_data, verdict_from
+from tuner.results.final_race import FinalRace
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import Verdict
 from tuner.store import lines
 from tuner.store.sql.schema import IDENTITY
 

@@ -10,8 +10,12 @@ from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, Ta
 
 from tuner.base.canonical import encode
 from tuner.base.closing import Closing
-from tuner.base.result import Attempt, Fields, FinalRace, TuningRecord, Verdict
+from tuner.base.fields import Fields
 from tuner.errors import StoreError
+from tuner.results.attempt import Attempt
+from tuner.results.final_race import FinalRace
+from tuner.results.record import TuningRecord
+from tuner.results.verdict import Verdict
 from tuner.store import lines
 from tuner.store.sql import rows
 from tuner.store.sql.database import DAMAGED, Place, connect, explained, locate, use_log

@@ -1,0 +1,21 @@
+"""CuPy's own classes, which need no GPU to be made of another library's memory."""
+
+import numpy as np
+import pytest
+
+cupy = pytest.importorskip("cupy")
+
+from tuner.backends import gpu  # noqa: E402
+from tuner.backends.gpu import lent  # noqa: E402
+from tuner.spec.dtype import DType  # noqa: E402
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16, DType.FP32, DType.INT32])
+def test_an_array_lies_where_its_owner_has_it(monkeypatch: pytest.MonkeyPatch, dtype: DType) -> None:
+    monkeypatch.setattr(gpu, "opened", lambda: cupy)  # with or without a device
+    memory = np.zeros(64, np.uint8)
+    address = memory.__array_interface__["data"][0]
+    found = lent.array(address, (2, 3), dtype.numpy, device=0)
+    assert (found.data.ptr, found.data.device_id) == (address, 0)
+    assert (found.shape, found.dtype, found.nbytes) == ((2, 3), dtype.numpy, 6 * dtype.numpy.itemsize)
+    assert found.flags.c_contiguous

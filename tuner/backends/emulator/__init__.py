@@ -1,0 +1,95 @@
+"""Run CUDA kernels on the CPU and find their bugs: races, wild accesses, uninitialised reads, deadlocks, lateness."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tuner.backends.emulator.kernel import Finding, Kernel, Mode, Run, build
+from tuner.backends.emulator.memory import Array, Buffer, TensorMap, encode, tensor_map
+from tuner.backends.emulator.pool import Pool
+from tuner.backends.emulator.runtime import Counters
+from tuner.compiler.render import render
+from tuner.spec.instance import Instance
+from tuner.spec.layout import Layout, Region, workspaces
+
+__all__ = [
+    "Buffer",
+    "Counters",
+    "Finding",
+    "Kernel",
+    "Mode",
+    "Placed",
+    "Pool",
+    "Run",
+    "TensorMap",
+    "build",
+    "encode",
+    "placed",
+    "run",
+    "tensor_map",
+]
+
+
+class Placed(NamedTuple):
+    """A region in the emulator's memory."""
+
+    address: int
+    array: Array  # a view of it
+
+
+def run(
+    instance: Instance,
+    arrays: Mapping[str, Any],
+    mode: Mode,
+    *,
+    instrumented: bool = False,
+    most_seconds: float = 0.0,
+) -> tuple[dict[str, Array], Run]:
+    """Run a config on a problem: (every output by name, what happened).
+
+    `arrays` holds every input by name, and scalars that are not to take their default. What is updated in place is a
+    copy, and one of the outputs here. Launches after one with findings are skipped; outputs that nobody wrote are NaN.
+    A plain run may use the build for checked ones, `instrumented`: one build then serves both, and runs longer. One
+    that is still running after `most_seconds` of CPU time is a finding (0: it may take any).
+    """
+    plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
+    kernel = build(render(instance, "host"), checked=mode.checked or instrumented)
+    with placed((*layout.tensors, *workspaces(plan))) as memory:
+        runs: list[Run] = []
+        for argument in instance.operator.constants:
+            kernel.fill(argument.name, memory[argument.name].array)
+        for launch, values in layout.passed(plan, {name: each.address for name, each in memory.items()}):
+            runs.append(kernel.run(launch, values, mode, most_seconds=most_seconds))
+            if runs[-1].findings:
+                break
+        outputs = {argument.name: memory[argument.name].array.copy() for argument in instance.operator.written}
+    return outputs, _sum(runs)
+
+
+def _sum(runs: list[Run]) -> Run:
+    counted = zip(*(astuple(run.counters) for run in runs), strict=True)
+    return Run(
+        findings=tuple(finding for run in runs for finding in run.findings),
+        counters=Counters(*map(sum, counted)),
+        block_counters=np.concatenate([run.block_counters for run in runs]),
+        cpu_seconds=sum(run.cpu_seconds for run in runs),
+    )
+
+
+@contextmanager
+def placed(regions: Iterable[Region]) -> Iterator[dict[str, Placed]]:
+    """Memory for each, between guard pages, with what is given of it; the rest is poison."""
+    memory: dict[str, Placed] = {}
+    with ExitStack() as stack:
+        for each in regions:
+            initialized = each.given is not None
+            buffer = Buffer(each.name, each.nbytes, writable=each.writable, initialized=initialized)
+            stack.enter_context(buffer)
+            view = each.view(buffer.view(np.uint8, (each.nbytes,)))
+            if each.given is not None:
+                view[...] = each.given
+            memory[each.name] = Placed(buffer.address, view)
+        yield memory

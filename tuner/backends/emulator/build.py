@@ -1,0 +1,245 @@
+"""What g++ builds for the emulator: runtime library, precompiled primitives, shared objects of kernels; each once."""
+
+import atexit
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tuner.backends.emulator.compiler import compiler, run
+from tuner.base.assets import PRIMITIVES
+from tuner.base.cache import Cache, Entry, digest_of, key_of, remove
+from tuner.compiler.render import header
+from tuner.compiler.source import COMMENT, Source
+from tuner.errors import MachineError, TemplateError
+
+NATIVE = Path(__file__).with_name("native")  # the C++ sources of the runtime library
+_MACHINE = platform.machine()
+_COMMON = (
+    "-std=c++17",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-gnu-unique",  # a shared object with unique symbols is never unloaded
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-strict-aliasing",  # CUDA code reinterprets memory
+    "-fno-stack-protector",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    *{
+        "x86_64": ("-fcf-protection=none", "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
+        "aarch64": ("-mbranch-protection=none",),
+    }.get(_MACHINE, ()),
+)
+# Aligned: else a change anywhere moves the hot loops, which is worth 4 % of a run in either direction.
+_RUNTIME = (*_COMMON, "-O2", "-falign-functions=64", "-falign-loops=32", "-shared")
+# -Og runs as fast as -O1, since the emulator's own code decides, and compiles in two thirds of the time. So does code
+# whose registers are allocated without regard to loops, in four fifths of that: a kernel is one function, all inlined.
+# Without guesses which way branches go it takes 3 to 9 % less still, and runs within 1 % as long.
+_KERNEL = (
+    *_COMMON,
+    "-Og",
+    "-fira-region=one",
+    "-fno-guess-branch-probability",
+    "-g1",  # lines, for faults
+    "-fno-plt",  # and no instruction outside of them: a loop over a barrier may be caught on its way there
+    "-fstack-clash-protection",
+    "-w",
+    *{
+        # The guard of a stack is a page, which may have 4 KB; and what x86-64 does by itself: it traps.
+        "aarch64": (
+            "--param=stack-clash-protection-guard-size=12",
+            "-fsanitize=integer-divide-by-zero",
+            "-fsanitize-undefined-trap-on-error",
+        ),
+    }.get(_MACHINE, ()),
+)
+_CHECKED = (
+    "-fsanitize=thread",  # calls a hook of ours for every access
+    "--param=tsan-instrument-func-entry-exit=0",
+    "-fno-tree-pta",  # else accesses that seem local are not instrumented
+    "-fsanitize=bounds,shift",
+    "-fsanitize-undefined-trap-on-error",
+    "-ftrivial-auto-var-init=pattern",
+)
+_UMBRELLA = "primitives.h"
+_NOT_EMULATED = {
+    re.compile(r"\b(?:asm|__asm__)\b[^;]*"): "inline PTX, which templates/primitives wraps",
+    re.compile(r"\b__shared__\b[^;]*"): "a static shared variable: carve it from DYNAMIC_SHARED, which is checked",
+    re.compile(r"\bcooperative_groups\b"): "cooperative groups: clusters are in cluster.cuh",
+}
+
+
+@cache
+def runtime_library() -> Path:
+    """The emulator's runtime as a shared library."""
+    key = key_of("runtime", compiler().version, *_RUNTIME, _primitives_digest())
+    includes = (f"-I{PRIMITIVES / 'host'}", f"-I{PRIMITIVES}")
+
+    def build(folder: Path) -> Path:
+        output = folder / "runtime.so"
+        libraries = ("-ldl", "-lrt")  # parts of the C library since glibc 2.34
+        run(
+            [
+                compiler().path,
+                *_RUNTIME,
+                *includes,
+                str(NATIVE / "runtime.cpp"),
+                *libraries,
+                "-o",
+                str(output),
+            ]
+        )
+        return output
+
+    return _cached(key, build)
+
+
+def shared_object(source: Source, *, checked: bool) -> Path:
+    """The kernels of a `host` source, compiled. Raises TemplateError, with g++'s words, when they do not compile."""
+    if source.target != "host":
+        raise TemplateError(f"the emulator runs sources rendered for 'host', not for {source.target!r}")
+    flags = (*_KERNEL, *_CHECKED) if checked else _KERNEL
+    key = key_of("kernel", source.digest, compiler().version, *flags, _primitives_digest())
+    return _cached(key, lambda folder: _compile(source, flags, folder))
+
+
+def symbol(entry: str) -> str:
+    """What the shared object calls a kernel, which C++ may call by a name expression."""
+    return re.sub(r"\W+", "_", entry)
+
+
+def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
+    _refuse(source)
+    primitives = _primitives(flags)
+    kernel, output = folder / f"{symbol(source.entries[0])}.cu", folder / "kernel.so"
+    entries = "".join(f"EMULATOR_ENTRY({symbol(entry)}, {entry})\n" for entry in source.entries)
+    entries += "".join(f"EMULATOR_SYMBOL({each})\n" for each in source.constants)
+    kernel.write_text(f'#line 1 "{kernel.name}"\n{source.text}\n#include "entry.cuh"\n{entries}', encoding="utf-8")
+    own = {name: text for name, text in source.headers if primitives.texts.get(name) != text}
+    _write_headers(folder, own)
+    precompiled = () if own.keys() & primitives.texts.keys() else ("-include", str(primitives.folder / _UMBRELLA))
+    command = [compiler().path, *flags, *precompiled, f"-ffile-prefix-map={folder}/=", f"-I{folder}"]
+    command += [f"-I{primitives.folder}", "-x", "c++", str(kernel), "-o", str(output)]
+    command += ["-shared", "-nostdlib", "-lm", "-lc", "-lgcc"]  # without libtsan, which -fsanitize=thread would link
+    try:
+        run(command)
+    except MachineError as error:
+        raise TemplateError(f"g++ does not compile {', '.join(source.entries)}: {error}") from error
+    return output
+
+
+def _refuse(source: Source) -> None:
+    own = [(name, text) for name, text in source.headers if not (PRIMITIVES / "host" / name).exists()]
+    for name, text in ((f"{symbol(source.entries[0])}.cu", source.text), *own):
+        code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
+        for pattern, what in _NOT_EMULATED.items():
+            if found := pattern.search(code):
+                line = code.count("\n", 0, found.start()) + 1
+                way = "or say Implementation(…, checked_on='ptx'): then its PTX is checked, where fewer races are found"
+                raise TemplateError(f"{name}:{line}: not emulated: {found[0][:80]!r}, {what}; {way}")
+
+
+@dataclass(frozen=True)
+class _Primitives:
+    """The host primitives in one folder, with a precompiled umbrella header beside them."""
+
+    folder: Path
+    texts: Mapping[str, str]
+
+
+def _primitives(flags: tuple[str, ...]) -> _Primitives:
+    texts = _primitive_texts()
+    key = key_of("primitives", compiler().version, *flags, _primitives_digest())
+
+    def build(folder: Path) -> None:
+        _precompile(folder, texts, flags)
+
+    with _alone(key):
+        folder = _in_cache(key, build) or _private().folder(key, build)
+    assert folder is not None, "a folder that was just made takes another"
+    return _Primitives(folder, texts)
+
+
+def _in_cache(key: str, build: Callable[[Path], object]) -> Path | None:
+    """None where the cache cannot be written, or its disk is full: another error of g++ comes again in private."""
+    with suppress(MachineError, OSError):
+        return Cache.of("emulator").folder(key, build)
+    return None
+
+
+def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:
+    _write_headers(folder, texts)
+    (folder / _UMBRELLA).write_text("".join(f'#include "{name}"\n' for name in texts if "/" not in name))
+    output = folder / f"{_UMBRELLA}.gch"
+    run([compiler().path, *flags, f"-I{folder}", "-x", "c++-header", str(folder / _UMBRELLA), "-o", str(output)])
+
+
+@cache
+def _primitive_texts() -> Mapping[str, str]:
+    """Include name → text of every header that a host source can reach."""
+    found = [
+        *PRIMITIVES.glob("*.cuh"),
+        *(PRIMITIVES / "host").glob("*.cuh"),
+        *(PRIMITIVES / "host").glob("*.cuh.jinja"),
+    ]
+    names = sorted({path.name.removesuffix(".jinja") for path in found})
+    return {name: header(name, PRIMITIVES, "host") for name in (*names, "runtime_api.h")}
+
+
+@cache
+def _primitives_digest() -> str:
+    host = (path for path in (PRIMITIVES / "host").rglob("*") if path.is_file())
+    primitives = digest_of(PRIMITIVES, (*PRIMITIVES.glob("*.cuh"), *host))
+    return key_of(primitives, digest_of(NATIVE, NATIVE.iterdir()))
+
+
+def _write_headers(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _cached(key: str, build: Callable[[Path], Path]) -> Path:
+    """The file that `build` makes, as an entry of the cache; a private copy where the cache cannot be written."""
+    store = Cache.of("emulator")
+    if store.get(key) is None:
+        with _alone(key):
+            return store.path(key) if store.get(key) else _built(store, key, build)
+    return store.path(key)
+
+
+def _built(store: Cache, key: str, build: Callable[[Path], Path]) -> Path:
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        data = build(Path(folder)).read_bytes()
+    store.put(key, Entry(data))
+    if store.get(key) is None:
+        store = _private()
+        store.put(key, Entry(data))
+    return store.path(key)
+
+
+@contextmanager
+def _alone(key: str) -> Iterator[None]:
+    """Another process that wants the same waits, and then finds it. Locks end with their process."""
+    from filelock import FileLock  # in 14 ms, which an application whose kernels are built need not wait
+
+    path = Cache.of("emulator").path(key).with_suffix(".lock.partial")  # the cache clears away what the killed left
+    with ExitStack() as held:
+        with suppress(OSError):  # a cache that cannot be written, in which nothing would be found, or without locks
+            held.enter_context(FileLock(path, fallback_to_soft=False))
+            held.callback(remove, path)  # before it is let go: who has waited makes one anew
+        yield
+
+
+@cache
+def _private() -> Cache:
+    """For what the user's cache does not take. It goes with the process."""
+    folder = tempfile.mkdtemp(prefix="tuner-emulator-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Cache(Path(folder))

@@ -1,0 +1,229 @@
+"""Kernels compiled for the CPU, and one launch of them: what it found and what it counted."""
+
+import ctypes
+import math
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Literal, get_args
+
+import numpy as np
+
+from tuner.backends.emulator.build import shared_object
+from tuner.backends.emulator.build import symbol as symbol_of
+from tuner.backends.emulator.memory import Array, Buffer, encode
+from tuner.backends.emulator.runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, place, runtime
+from tuner.compiler.source import Source
+from tuner.errors import InputError, TemplateError
+from tuner.spec.plan import Launch
+from tuner.spec.tensor_map import MappedTensor
+
+Schedule = Literal["order", "reverse", "random"]
+Timing = Literal["early", "late", "random"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How to run: `checked` watches every access; `schedule` picks who runs next; `asynchronous` says when copies and
+    products happen, at issue or as late as their wait allows; `seed` decides what is random."""
+
+    checked: bool = False
+    schedule: Schedule = "order"
+    asynchronous: Timing = "early"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        seed = f" seed={self.seed}" if "random" in (self.schedule, self.asynchronous) else ""
+        return f"{'checked' if self.checked else 'plain'} {self.schedule}/{self.asynchronous}{seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a kernel. `kind` is a word of templates/primitives/README.md; `place` is `file:line`."""
+
+    kind: str
+    message: str
+    block: tuple[int, int, int] = (0, 0, 0)
+    thread: int | None = None
+    place: str = ""
+    buffer: str = ""
+    offset: int = 0  # bytes into the buffer
+    other_thread: int | None = None
+    other_place: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        who = f" by thread {self.thread} of block {self.block}" if self.thread is not None else ""
+        where = f" at {self.place}" if self.place else ""
+        what = f", {self.buffer} offset {self.offset}" if self.buffer else ""
+        other = f", against thread {self.other_thread}" if self.other_thread is not None else ""
+        line = f", other at {self.other_place}" if self.other_place else ""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.kind}{where}: {self.message}{what}{who}{other}{line}{times}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a launch, or the launches of a plan, did."""
+
+    findings: tuple[Finding, ...]
+    counters: Counters
+    block_counters: Array  # [blocks, counters] uint64: the same for each block of each launch, x fastest
+    cpu_seconds: float
+
+
+# A pointer; a scalar of exactly the parameter's type; a tensor that TMA copies boxes of; a struct by value.
+Value = Buffer | np.generic | MappedTensor | ctypes.Structure
+
+
+class Kernel:
+    """Compiled kernels of one source, loaded into this process until nobody refers to them."""
+
+    def __init__(self, source: Source, *, checked: bool) -> None:
+        self.source, self.checked = source, checked
+        error = ctypes.create_string_buffer(1024)
+        library = runtime().emulator_open(str(shared_object(source, checked=checked)).encode(), error, len(error))
+        if not library:
+            raise TemplateError(f"the kernel cannot be loaded: {error.value.decode(errors='replace')}")
+        self._library = library
+        weakref.finalize(self, runtime().emulator_close, library)
+
+    def run(self, launch: Launch, arguments: Sequence[Value], mode: Mode, *, most_seconds: float = 0.0) -> Run:
+        """One launch of a plan; see `launch`."""
+        sizes = launch.grid, launch.block, launch.smem_bytes
+        return self.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster, most_seconds=most_seconds)
+
+    def launch(
+        self,
+        entry: str,
+        grid: tuple[int, int, int],
+        threads: int | tuple[int, int, int],
+        smem_bytes: int,
+        arguments: Sequence[Value],
+        mode: Mode,
+        *,
+        cluster: int = 1,
+        most_seconds: float = 0.0,
+    ) -> Run:
+        """Run a kernel over its grid; `threads` and `smem_bytes` are a block's, and `cluster` blocks along x are one.
+
+        Buffers keep what it wrote. A launch that no GPU accepts is a finding, and so is one that is still running after
+        `most_seconds` of CPU time (0: it may take any). Raises InputError for a wrong number of
+        arguments, and for a tensor map that no driver encodes.
+        """
+        if mode.checked and not self.checked:
+            raise InputError("this kernel was built without checks: build(source, checked=True)")
+        symbol = self.symbol(f"emulated_{symbol_of(entry)}")
+        self._check_count(entry, len(arguments))
+        held = [_argument(value) for value in arguments]
+        pointers = (ctypes.c_void_p * max(len(held), 1))(*(ctypes.addressof(value) for value in held))
+        block = (threads, 1, 1) if isinstance(threads, int) else threads
+        if reason := _refusal(grid, block, smem_bytes) or self._cluster_refusal(entry, grid, cluster):
+            return Run((Finding("launch", reason),), _NOTHING, np.zeros((0, len(astuple(_NOTHING))), np.uint64), 0.0)
+        with EXCLUSIVE:
+            started = time.thread_time()
+            sizes = CIndex(*grid), CIndex(*block), cluster, smem_bytes
+            runtime().emulator_launch(symbol, pointers, *sizes, _options(mode, most_seconds))
+            seconds = time.thread_time() - started
+            return Run(_findings(), _counters(), _block_counters(math.prod(grid)), seconds)
+
+    def fill(self, symbol: str, values: Array) -> None:
+        """Put values into a `__constant__` symbol. Raises InputError where it is not there or smaller."""
+        data = np.ascontiguousarray(values)
+        room = ctypes.c_size_t.from_address(self.symbol(f"bytes_of_{symbol}")).value
+        if data.nbytes > room:
+            raise InputError(f"__constant__ {symbol} has {room} bytes, the argument {data.nbytes}")
+        ctypes.memmove(self.symbol(symbol), data.ctypes.data, data.nbytes)
+
+    def _cluster_refusal(self, entry: str, grid: tuple[int, int, int], cluster: int) -> str:
+        if not 1 <= cluster <= _MAX_CLUSTER:
+            return f"a cluster of {cluster} blocks: 1 to {_MAX_CLUSTER} are possible"
+        if grid[0] % cluster:
+            return f"a grid of {grid} blocks in clusters of {cluster} along x: {grid[0]} is no multiple of {cluster}"
+        if cluster > 1 and "__cluster_dims__" not in self.source.text:
+            return f"a cluster of {cluster} blocks: {entry} has no __cluster_dims__({cluster}, 1, 1)"
+        return ""
+
+    def symbol(self, name: str) -> int:
+        """The address of a name in the shared object."""
+        found = runtime().emulator_symbol(self._library, name.encode())
+        if not found:
+            raise InputError(f"no kernel {name.partition('_')[2]!r}: the source has {', '.join(self.source.entries)}")
+        return int(found)
+
+    def _check_count(self, entry: str, given: int) -> None:
+        expected = ctypes.c_int.from_address(self.symbol(f"parameters_of_{symbol_of(entry)}")).value
+        if given != expected:
+            raise InputError(f"{entry} takes {expected} arguments, not {given}")
+
+
+_NOTHING = Counters(*[0] * len(fields(Counters)))
+_MAX_SMEM_BYTES = 227 << 10  # a block, sm_90 and later
+_MAX_BLOCKS = (1 << 31) - 1  # along x
+_MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
+
+
+def build(source: Source, *, checked: bool) -> Kernel:
+    """Compile and load a source rendered for `host`; compiled code is cached.
+
+    Raises TemplateError when g++ refuses it, MachineError when this machine cannot build it.
+    """
+    return Kernel(source, checked=checked)
+
+
+def _refusal(grid: tuple[int, int, int], block: tuple[int, int, int], smem_bytes: int) -> str:
+    if not 1 <= math.prod(block) <= 1024 or min(block) < 1 or block[2] > 64:
+        return f"a block of {block} threads: 1 to 1024 are possible, at most 64 along z"
+    if min(grid) < 1 or grid[0] > _MAX_BLOCKS or max(grid[1:]) > 65535:
+        return f"a grid of {grid} blocks: from 1 to 2147483647, 65535 and 65535 are possible"
+    if smem_bytes > _MAX_SMEM_BYTES:
+        return f"{smem_bytes} bytes of dynamic shared memory: at most {_MAX_SMEM_BYTES} are possible"
+    return ""
+
+
+def _options(mode: Mode, most_seconds: float) -> COptions:
+    schedule, timing = get_args(Schedule).index(mode.schedule), get_args(Timing).index(mode.asynchronous)
+    return COptions(schedule, timing, mode.checked, mode.seed, most_seconds)
+
+
+def _argument(value: Value) -> "ctypes._SimpleCData[int] | ctypes.Array[ctypes.c_char] | ctypes.Structure":
+    """An object that holds the value's bytes."""
+    if isinstance(value, Buffer):
+        return ctypes.c_uint64(value.address)
+    if isinstance(value, MappedTensor):
+        value = encode(value)
+    if isinstance(value, np.generic):
+        return ctypes.create_string_buffer(value.tobytes(), value.itemsize)
+    return value
+
+
+def _findings() -> tuple[Finding, ...]:
+    count = ctypes.c_int()
+    found = runtime().emulator_findings(ctypes.byref(count))
+    return tuple(_finding(found[i]) for i in range(count.value))
+
+
+def _finding(found: CFinding) -> Finding:
+    return Finding(
+        kind=found.kind.decode(),
+        message=found.message.decode(errors="replace"),
+        block=(found.block[0], found.block[1], found.block[2]),
+        thread=found.thread if found.thread >= 0 else None,
+        place=place(found.site),
+        buffer=found.buffer.decode(errors="replace"),
+        offset=found.offset,
+        other_thread=found.other_thread if found.other_thread >= 0 else None,
+        other_place=place(found.other_site),
+        count=found.count,
+    )
+
+
+def _counters() -> Counters:
+    counted: Counters = runtime().emulator_counters().contents.value()
+    return counted
+
+
+def _block_counters(blocks: int) -> Array:
+    counted = ctypes.cast(runtime().emulator_block_counters(), ctypes.POINTER(ctypes.c_uint64))
+    return np.ctypeslib.as_array(counted, (blocks, len(astuple(_NOTHING)))).copy()

@@ -1,0 +1,39 @@
+"""Emulator jobs in killable processes: a kernel that crashes or never ends costs its own verdict and no other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from tuner.backends.emulator.kernel import Finding
+from tuner.base import pool
+from tuner.base.closing import Closing
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+PATIENCE_S = 600.0  # a busy machine may be slow; a kernel that never ends is a finding earlier, in time of the CPU
+_MEMORY_BYTES = 16 << 30  # of address space: a launch reserves far more than it touches
+
+
+class Pool(Closing):
+    """Up to `workers` processes that run one job at a time, each for at most `timeout_s` seconds."""
+
+    def __init__(self, workers: int | None = None, timeout_s: float = PATIENCE_S) -> None:
+        limits = pool.Limits(timeout_s, _MEMORY_BYTES)
+        self._pool: pool.Pool[Any, Any] = pool.Pool(_apply, workers=workers, limits=limits)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def map(self, function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[int, R | Finding]]:
+        """(position, function(job)) as they finish; a Finding of kind `lost` where the process ended without an answer.
+
+        `function` is importable by name; what it raises is raised here.
+        """
+        calls = [(position, function, job) for position, job in enumerate(jobs)]
+        for (position, _, _), answer in self._pool.run(calls):
+            yield position, Finding("lost", answer.reason) if isinstance(answer, pool.Lost) else answer
+
+
+def _apply(call: tuple[int, Callable[[Any], Any], Any]) -> Any:
+    _, function, job = call
+    return function(job)

@@ -1,0 +1,8 @@
+"""One block executed for what it does, and not for what it computes: passes of loops, sectors, bank conflicts."""
+
+from tuner.backends.ptx.counting.count import Budget, Counts, count
+from tuner.backends.ptx.counting.loops import LoopCount
+from tuner.backends.ptx.counting.sketch import Sketch
+from tuner.backends.ptx.counting.tally import Access
+
+__all__ = ["Access", "Budget", "Counts", "LoopCount", "Sketch", "count"]

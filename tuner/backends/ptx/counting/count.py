@@ -1,0 +1,232 @@
+"""Blocks executed as far as that decides where lanes go and what they address; the rest is counted."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tuner.backends.ptx.counting.loops import Loop, LoopCount, loops
+from tuner.backends.ptx.counting.needed import ACCESSES, Needed, needed
+from tuner.backends.ptx.counting.sketch import Sketch
+from tuner.backends.ptx.counting.tally import Access, Cache, Metric, counted, kind_of, width_of
+from tuner.backends.ptx.decode import decoder
+from tuner.backends.ptx.instructions.access import space_of
+from tuner.backends.ptx.launch import Shape, Side, Value, begin, place
+from tuner.backends.ptx.state.machine import Branch, Program, Step
+from tuner.backends.ptx.state.memory import FaultError
+from tuner.backends.ptx.state.values import Array, Mask
+from tuner.backends.ptx.state.wave import LEFT, WARP, Wave
+from tuner.backends.ptx.text.module import Entry
+from tuner.backends.ptx.text.parse import Instruction
+
+_SHARED = frozenset({"ldmatrix", "stmatrix"})
+_MATTERS = 1 / 16  # of a grid: fewer blocks at its end are not executed
+_LOOK = 200  # segments between two looks at the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What counting may take: beyond, what was counted until then is all that is known."""
+
+    seconds: float = 1.0  # of CPU
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a block does, in the mean of those that were executed.
+
+    `tally` has a row a Metric and a column an instruction of the PTX.
+    """
+
+    entry: Entry
+    warps: int
+    tally: Array
+    loops: tuple[LoopCount, ...]
+    longest: float  # what the block with the most work executes, over the mean
+    unsure: str  # why it may not be what other blocks do; empty where nothing says so
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """Those that were made, in the order of the code."""
+        found = []
+        for at, each in enumerate(self.entry.code):
+            column = self.tally[:, at]
+            if column[Metric.REQUESTS]:
+                matrix = each.opcode[0] in _SHARED
+                space = "shared" if matrix else "global" if each.opcode[0] == "cp" else space_of(each)
+                values = (float(column[row]) for row in list(Metric)[3:])
+                requests, distinct, sectors, misses, wavefronts = values
+                lanes = float(column[Metric.LANES])
+                about = each.line, each.text, space, kind_of(each), width_of(each)
+                found.append(Access(*about, requests, lanes, distinct, sectors, misses, wavefronts))
+        return tuple(found)
+
+    def executed(self, wanted: Callable[[Instruction], bool]) -> float:
+        """Instructions of warps that are wanted."""
+        warps = self.tally[Metric.WARPS]
+        return float(sum(warps[at] for at, each in enumerate(self.entry.code) if wanted(each)))
+
+    @property
+    def active(self) -> float:
+        """The share of a warp's lanes that executed instructions, on average: 1 without divergence."""
+        total = self.tally[Metric.WARPS].sum()
+        return float(self.tally[Metric.LANES].sum() / total / WARP) if total else 1.0
+
+
+def count(
+    entry: Entry, shape: Shape, memory: Sketch, values: Sequence[Value], l1_bytes: int, budget: Budget | None = None
+) -> Counts:
+    """What the blocks of a grid do, by the one in its middle and, where they weigh, those at its ends.
+
+    Raises FaultError for what the machine does not know, and for kernels that wait for ever.
+    """
+    side = Side.one(entry, shape)
+    blocks = _blocks(shape)
+    wave = begin(entry, shape, side, memory, values)
+    decides = needed(entry)
+    if decides.data:
+        memory.fill()
+    tallies = []
+    with np.errstate(all="ignore"):
+        program = _Counting(entry, wave, decides, l1_bytes, budget or Budget())
+        for each in blocks:
+            place(wave.registers.special, shape, side, each.first + np.arange(side.blocks))
+            wave.start(np.arange(wave.lanes) % side.lanes < side.threads)
+            tallies.append(program.count() / shape.cluster)
+    mean = np.tensordot([each.share for each in blocks], np.array(tallies), axes=1)
+    work = [float(tally[Metric.WARPS].sum()) for tally in tallies]
+    most = max(work) / max(float(mean[Metric.WARPS].sum()), 1.0)
+    found = tuple(program.counted(each, mean) for each in program.loops)
+    return Counts(entry, -(-side.threads // WARP), mean, found, max(1.0, most), program.unsure)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One of a grid that stands for a share of it."""
+
+    first: int  # its number, or that of the first of its cluster
+    share: float
+
+
+def _blocks(shape: Shape) -> tuple[_Block, ...]:
+    """The block in the middle, and along axes with few blocks the last one, whose tile may be cut off."""
+    x, y, z = (_along(n, shape.cluster if axis == 0 else 1) for axis, n in enumerate(shape.grid))
+    width, height, _ = shape.grid
+    return tuple(
+        _Block(at + width * (row + height * layer), share * of_row * of_layer)
+        for at, share in x
+        for row, of_row in y
+        for layer, of_layer in z
+    )
+
+
+def _along(blocks: int, step: int) -> tuple[tuple[int, float], ...]:
+    """(place, share) of the blocks of an axis."""
+    last = (blocks - 1) // step * step
+    inner = (blocks - 1) // 2 // step * step
+    share = step / blocks
+    return ((inner, 1 - share), (last, share)) if last > inner and share >= _MATTERS else ((inner, 1.0),)
+
+
+class _SpentError(Exception):
+    """The budget."""
+
+
+class _Counting(Program):
+    """A program whose steps count, and compute only what decides."""
+
+    def __init__(self, entry: Entry, wave: Wave, decides: Needed, l1_bytes: int, budget: Budget) -> None:
+        self.tally = np.zeros((len(Metric), len(entry.code)))
+        self._decides, self._cache, self._first = decides, Cache(l1_bytes), 0
+        self._plain = decoder(entry)
+        self.loops = loops(entry, decides.registers)
+        self._loop_of = {each.stop: each for each in self.loops}
+        self._skipped: set[int] = set()
+        self._until, self._segments = time.thread_time() + budget.seconds, 0
+        self.unsure = ""
+        super().__init__(entry, wave, self._decode, math.inf)
+
+    def count(self) -> Array:
+        """Run; what was counted until the end, or until the budget was spent."""
+        self.tally[...] = 0
+        self._cache.clear()
+        for each in self.loops:
+            each.left()
+        try:
+            self.run()
+        except _SpentError:
+            self.unsure = "counting was stopped before the end: a loop whose end nothing tells, or a very long kernel"
+        return self.tally.copy()
+
+    def counted(self, loop: Loop, tally: Array) -> LoopCount:
+        passes, taken = float(tally[Metric.WARPS, loop.start]), float(tally[Metric.TAKEN, loop.stop])
+        entries = max(passes - taken, 0.0)
+        trips = passes / entries if entries else passes
+        return LoopCount(loop.start, loop.stop, entries * WARP / self.wave.lanes, trips, loop.start in self._skipped)
+
+    def _decode(self, wave: Wave, instruction: Instruction, at: int) -> Step:
+        name = instruction.opcode[0]
+        real = self._plain(wave, instruction, at) if at in self._decides.executed else None
+        copies = instruction.opcode[:3] in (("cp", "async", "ca"), ("cp", "async", "cg"))
+        if copies or name in _SHARED or (name in ACCESSES and space_of(instruction) not in ("param", "const")):
+            return counted(wave, instruction, at, self.tally, self._cache, real)
+        return real or _nothing
+
+    def _run_from(self, at: int, mask: Mask) -> None:
+        while at >= 0:
+            self._segments += 1
+            if self._segments % _LOOK == 0 and time.thread_time() > self._until:
+                raise _SpentError
+            self._leave_loops(at)
+            self._first = at
+            at = self._straight(at, mask)
+            if at >= 0 and (branch := self._branches[at]):
+                at = self._branch_at(branch, at, mask)
+            else:
+                at = -1
+
+    def _branch_at(self, branch: Branch, at: int, mask: Mask) -> int:
+        if (loop := self._loop_of.get(at)) and self._whole(loop, mask):
+            index = self.wave.index(mask)
+            if passes := loop.passed(self.wave, index, self.tally):
+                added = loop.skip(self.wave, index, self.tally, passes)
+                self._cache.age(float(added[Metric.MISSES]))
+                self._skipped.add(loop.start)
+        if branch.target <= at:
+            taken = mask if branch.guard is None else branch.taken(mask)
+            self.tally[Metric.TAKEN, at] += self._warps(taken)
+        self._first = at
+        return self._jump(branch, at, mask)
+
+    def _whole(self, loop: Loop, mask: Mask) -> bool:
+        """Whether the lanes of `mask` are all that are inside the loop."""
+        if mask is None:
+            return True
+        wave = self.wave
+        others = ~mask & (wave.state != LEFT)
+        return not (others & (wave.pc >= loop.start) & (wave.pc <= loop.stop + 1)).any()
+
+    def _leave_loops(self, at: int) -> None:
+        for each in self.loops:
+            if not each.start <= at <= each.stop:
+                each.left()
+
+    def _count(self, instructions: int, mask: Mask) -> None:
+        if instructions:
+            lanes = self.wave.lanes if mask is None else int(np.count_nonzero(mask))
+            span = slice(self._first, self._first + instructions)
+            self.tally[Metric.WARPS, span] += self._warps(mask)
+            self.tally[Metric.LANES, span] += lanes
+
+    def _warps(self, mask: Mask) -> int:
+        return self.wave.lanes // WARP if mask is None else int(mask.reshape(-1, WARP).any(1).sum())
+
+
+def _nothing(_: Mask) -> Mask:
+    return None
+
+
+__all__ = ["Budget", "Counts", "FaultError", "count"]

@@ -1,0 +1,166 @@
+"""Loops of PTX: how often each is passed, and how many passes are left where its counters tell."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+
+from tuner.backends.ptx.counting.needed import written
+from tuner.backends.ptx.state.values import Array
+from tuner.backends.ptx.state.wave import Wave
+from tuner.backends.ptx.text.module import Entry
+from tuner.backends.ptx.text.parse import Instruction
+
+_WINDOW = 4  # passes whose counters have to advance alike
+_RUN_OUT = 2  # passes at a loop's end that are executed
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCount:
+    """A loop of a kernel, by what a warp does: how often it comes there, and passes each time."""
+
+    start: int  # instructions of the PTX
+    stop: int  # the branch back
+    entries: float
+    trips: float
+    extrapolated: bool
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A branch that leaves a loop, or goes back: of its guard `holds` keeps the loop running."""
+
+    compared: Instruction | None  # the setp of its guard; None where that is not all that decides
+    holds: bool
+
+
+@dataclass
+class Loop:
+    """One loop, and what is known of its passes since it was entered."""
+
+    start: int
+    stop: int
+    exits: tuple[Exit, ...]
+    carried: tuple[str, ...]  # registers that its body writes, of those that have a part
+    passes: int = 0
+    done: bool = False  # with skipping, until it is left
+    states: list[Mapping[str, Array]] = field(default_factory=list)
+    apart: list[list[Array | None]] = field(default_factory=list)
+    tallies: list[Array] = field(default_factory=list)
+
+    def left(self) -> None:
+        if self.passes:
+            self.passes, self.done = 0, False
+            self.states, self.apart, self.tallies = [], [], []
+
+    def passed(self, wave: Wave, lanes: Array, tally: Array) -> int:
+        """To be told at the end of each pass, of `lanes` (an index): how many passes may be left out now."""
+        self.passes += 1
+        if self.done:
+            return 0
+        self.states.append({name: wave.registers.array(name).copy() for name in self.carried})
+        self.apart.append([_apart(wave, each.compared, lanes) for each in self.exits])
+        self.tallies.append(tally[:, self.start : self.stop + 1].copy())
+        if self.passes < _WINDOW:
+            return 0
+        del self.states[:-_WINDOW], self.apart[:-_WINDOW], self.tallies[:-_WINDOW]
+        return max(0, self._left() - _RUN_OUT)
+
+    def skip(self, wave: Wave, lanes: Array, tally: Array, passes: int) -> Array:
+        """Leave out so many passes: counters advance as they did, and the passes count as the last ones did.
+
+        What is added to the tally, by metric.
+        """
+        for name in self.carried:
+            array = wave.registers.array(name)
+            steps = [_less(new[name], old[name])[lanes] for old, new in pairwise(self.states)]
+            if all((step == steps[0]).all() for step in steps[1:]):
+                array[lanes] += (steps[0].astype(array.dtype)) * array.dtype.type(passes)
+        inside = tally[:, self.start : self.stop + 1]
+        added: Array = (inside - self.tallies[0]) * (passes / (_WINDOW - 1))
+        inside += added
+        self.done = True
+        total: Array = added.sum(axis=1)
+        return total
+
+    def _left(self) -> int:
+        """Passes until an exit is taken by some lane; 0 where nothing tells."""
+        found = [_until(each, [at[i] for at in self.apart]) for i, each in enumerate(self.exits) if each.compared]
+        least = min(found, default=inf)
+        return 0 if least == inf else int(least)
+
+
+def loops(entry: Entry, registers: frozenset[str]) -> tuple[Loop, ...]:
+    """The loops of an entry, of which `registers` have a part in where lanes go."""
+    ends: dict[int, int] = {}
+    for at, each in enumerate(entry.code):
+        if each.opcode[0] == "bra" and (to := entry.labels[each.word(-1)]) <= at:
+            ends[to] = at
+    return tuple(_loop(entry, start, stop, registers) for start, stop in sorted(ends.items()))
+
+
+def _loop(entry: Entry, start: int, stop: int, registers: frozenset[str]) -> Loop:
+    body = range(start, stop + 1)
+    compared: dict[str, list[Instruction]] = {}
+    carried: set[str] = set()
+    for at in body:
+        for name in written(entry.code[at]):
+            compared.setdefault(name, []).append(entry.code[at])
+            if name in registers and entry.register_type(name) not in (None, "pred", "f16", "bf16", "f32", "f64"):
+                carried.add(name)
+    exits = []
+    for at in body:
+        each = entry.code[at]
+        if each.opcode[0] != "bra" or not each.guard:
+            continue
+        inside = entry.labels[each.word(-1)] in body
+        if inside and at != stop:
+            continue
+        setp = compared.get(each.guard.lstrip("!"), [])
+        plain = len(setp) == 1 and setp[0].opcode[0] == "setp" and len(setp[0].opcode) == 3 and not setp[0].guard
+        exits.append(Exit(setp[0] if plain else None, holds=inside != each.guard.startswith("!")))
+    return Loop(start, stop, tuple(exits), tuple(sorted(carried)))
+
+
+def _apart(wave: Wave, setp: Instruction | None, lanes: Array) -> Array | None:
+    """How far the two sides of a comparison are apart."""
+    if setp is None or setp.type[0] not in "sub":
+        return None
+    a, b = (np.broadcast_to(wave.registers.read(setp.word(i), setp.type), wave.lanes)[lanes] for i in (1, 2))
+    return _less(a, b)
+
+
+def _less(a: Array, b: Array) -> Array:
+    return a.astype(np.int64) - b.astype(np.int64)
+
+
+def _until(exit: Exit, apart: list[Array | None]) -> float:
+    """Passes until the exit's comparison no longer keeps the loop running, for some lane; inf: nothing tells."""
+    if any(each is None for each in apart):
+        return inf
+    known = [each for each in apart if each is not None]
+    steps = [new - old for old, new in pairwise(known)]
+    if any((step != steps[0]).any() for step in steps[1:]):
+        return inf
+    assert exit.compared is not None
+    name = exit.compared.opcode[1]
+    name = name if exit.holds else _OPPOSITE.get(name, "")
+    now, step = known[-1], steps[0]
+    if name in ("gt", "ge", "hi", "hs"):
+        now, step, name = -now, -step, {"gt": "lt", "ge": "le", "hi": "lt", "hs": "le"}[name]
+    with np.errstate(all="ignore"):
+        if name in ("lt", "lo", "le", "ls"):
+            gone = np.ceil(-now / step) if name in ("lt", "lo") else np.floor(-now / step) + 1
+            passes = np.where(step > 0, gone, inf)
+        elif name == "ne":
+            passes = np.where((step != 0) & (now % np.where(step, step, 1) == 0), -now / np.where(step, step, 1), inf)
+            passes = np.where(passes >= 0, passes, inf)
+        else:
+            return inf
+    return float(passes.min())
+
+
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+_OPPOSITE |= {"lo": "hs", "ls": "hi", "hi": "ls", "hs": "lo"}

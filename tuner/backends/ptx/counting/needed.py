@@ -1,0 +1,95 @@
+"""Which instructions decide where lanes go and what they address: only these are executed, to count the others."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tuner.backends.ptx.instructions.access import space_of
+from tuner.backends.ptx.text.module import Entry
+from tuner.backends.ptx.text.parse import Address, Instruction
+
+ACCESSES = frozenset({"ld", "ldu", "st", "atom", "red"})
+_STORES = frozenset({"st", "red"})
+_WITHOUT_RESULT = _STORES | {"bra", "brx", "bar", "barrier", "ret", "exit", "trap", "call", "membar", "fence", "cp"}
+_ALWAYS = frozenset({"bra", "brx", "bar", "barrier", "ret", "exit", "call", "trap", "nanosleep", "mbarrier"})
+
+
+@dataclass(frozen=True)
+class Needed:
+    """By index: instructions that are executed, and whether what memory holds has a part in that."""
+
+    executed: frozenset[int]
+    registers: frozenset[str]  # that they read
+    data: bool  # of global or constant memory
+
+
+def needed(entry: Entry) -> Needed:
+    """Backwards from guards of branches and from addresses, through memory where a load stands in the way."""
+    writers: defaultdict[str, list[int]] = defaultdict(list)
+    for at, each in enumerate(entry.code):
+        for name in written(each):
+            writers[name].append(at)
+    stores: defaultdict[str, list[int]] = defaultdict(list)
+    for at, each in enumerate(entry.code):
+        if each.opcode[0] in _STORES or each.opcode[0] == "atom":
+            stores[space_of(each)].append(at)
+    executed: set[int] = set()
+    registers: set[str] = set()
+    spaces: set[str] = set()
+    work = [name for at, each in enumerate(entry.code) for name in _roots(each)]
+    executed.update(at for at, each in enumerate(entry.code) if each.opcode[0] in _ALWAYS)
+
+    def execute(at: int) -> None:
+        if at in executed:
+            return
+        executed.add(at)
+        each = entry.code[at]
+        work.extend(read(each))
+        if each.opcode[0] in ACCESSES and (space := space_of(each)) not in spaces and space != "param":
+            spaces.add(space)
+            for store in stores[space]:
+                execute(store)
+
+    while work:
+        name = work.pop()
+        if name not in registers:
+            registers.add(name)
+            for at in writers[name]:
+                execute(at)
+    return Needed(frozenset(executed), frozenset(registers), bool(spaces & {"global", "const", "generic"}))
+
+
+def written(each: Instruction) -> tuple[str, ...]:
+    """The registers that an instruction leaves a result in."""
+    if each.opcode[0] in _WITHOUT_RESULT and each.opcode[:2] != ("bar", "red"):
+        return ()
+    if not each.operands or isinstance(each.operands[0], Address):
+        return ()
+    return tuple(part for word in each.words(0) for part in word.split("|"))
+
+
+def read(each: Instruction) -> Iterator[str]:
+    """The registers that an instruction reads, with its guard."""
+    results = bool(written(each))
+    for operand in each.operands[results:]:
+        yield from _names(operand)
+    if results and each.guard:
+        yield from written(each)  # what stays where the guard does not hold
+    if each.guard:
+        yield each.guard.lstrip("!")
+
+
+def _roots(each: Instruction) -> Iterator[str]:
+    if each.opcode[0] in _ALWAYS:
+        yield from read(each)
+    for operand in each.operands:
+        if isinstance(operand, Address) and space_of(each) != "param":
+            yield from _names(operand)
+    if each.guard:
+        yield each.guard.lstrip("!")
+
+
+def _names(operand: str | tuple[str, ...] | Address) -> Sequence[str]:
+    if isinstance(operand, Address):
+        return (operand.base,)
+    return tuple(each.lstrip("!") for each in ((operand,) if isinstance(operand, str) else operand))

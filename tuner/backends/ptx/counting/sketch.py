@@ -1,0 +1,52 @@
+"""Global memory with the addresses of whole tensors and a little of what they hold: for counting, not for results."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tuner.backends.ptx.state.memory import GLOBAL, Global
+from tuner.backends.ptx.state.values import Array
+
+_KEPT = 1 << 20  # bytes of a buffer that are kept; what lies beyond is read as these again
+_APART = 1 << 20
+
+
+class Sketch(Global):
+    """Buffers at the addresses that they would have, each kept up to a megabyte, which repeats.
+
+    `drawn` gives what they hold, as bytes by name, once it matters; until then, and beside it, they hold zeros.
+    Nothing is refused: an address beyond a buffer is one of the nearest below.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], drawn: Callable[[], Mapping[str, Array]] = dict) -> None:
+        kept = {name: max(256, -(-min(nbytes, _KEPT) // 256) * 256) for name, nbytes in sizes.items()}
+        super().__init__(kept, frozenset(kept))
+        self.data[...] = 0
+        self._drawn = drawn
+        spans = [-(-nbytes // _APART) * _APART + _APART for nbytes in sizes.values()]
+        self._starts = np.cumsum([0, *spans[:-1]]) + _APART if spans else np.zeros(1, np.int64)
+        self._names = {name: index for index, name in enumerate(sizes)}
+        self._offsets = np.array([self._allocations[name].offset for name in sizes] or [0])
+        self._kept = np.array([*kept.values()] or [256])
+
+    def fill(self) -> None:
+        """Have the buffers hold what is drawn for them."""
+        for name, content in self._drawn().items():
+            place = self._allocations[name]
+            some = content[: place.nbytes]
+            self.data[place.offset : place.offset + len(some)] = some
+
+    def address(self, name: str) -> int:
+        return GLOBAL + int(self._starts[self._names[name]])
+
+    def begin_launch(self) -> None:
+        """Nothing is marked here."""
+
+    def read_constant(self, offsets: Array, nbytes: int) -> None:
+        """Whoever writes it."""
+
+    def locate(self, addresses: Array, nbytes: int, write: bool = False) -> Array:  # noqa: ARG002  (as Global's)
+        at = addresses.astype(np.int64) - GLOBAL
+        which = np.clip(np.searchsorted(self._starts, at, "right") - 1, 0, None)
+        found: Array = self._offsets[which] + (at - self._starts[which]) % self._kept[which]
+        return found & -nbytes

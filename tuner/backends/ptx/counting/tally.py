@@ -1,0 +1,151 @@
+"""What instructions did, by their place in the code: executions, lanes, sectors, misses of L1, wavefronts."""
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from tuner.backends.ptx.instructions.access import addresses, space_of
+from tuner.backends.ptx.state.machine import Step
+from tuner.backends.ptx.state.values import Array, Mask
+from tuner.backends.ptx.state.wave import WARP, Wave
+from tuner.backends.ptx.text.parse import BYTES, Instruction
+
+SECTOR, LINE, BANK = 32, 128, 4  # bytes that L1 asks L2 for, that it has a tag for, that a bank gives in a clock
+_HASH = 0x9E3779B97F4A7C15
+_MEMORIZED = 64  # patterns of an instruction
+
+
+class Metric(IntEnum):
+    """A row of a tally."""
+
+    WARPS = 0  # that executed it
+    LANES = 1  # of these that were active
+    TAKEN = 2  # of a branch, by warps
+    REQUESTS = 3  # of an access, by warps with an active lane
+    DISTINCT = 4  # addresses of these requests
+    SECTORS = 5
+    MISSES = 6  # sectors that L1 did not hold
+    WAVEFRONTS = 7  # lines that L1 looks up, or turns that banks take
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One instruction that accesses memory; counts are of a block."""
+
+    line: int  # of the PTX
+    text: str
+    space: str  # global, shared, local or const
+    kind: str  # load, store or atomic
+    nbytes: int  # a lane
+    requests: float
+    lanes: float
+    distinct: float
+    sectors: float
+    misses: float
+    wavefronts: float
+
+
+class Cache:
+    """L1 as a block sees it: so many sectors, each with one place that a hash tells. What is newer takes the place."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._tags, self._aged = np.full(max(1, nbytes // SECTOR), -1, np.int64), 0
+
+    def clear(self) -> None:
+        self._tags[...] = -1
+        self._aged = 0
+
+    def age(self, misses: float) -> None:
+        """Lose what so many sectors would push out that nobody named: each takes the place of one, wherever that is."""
+        self._aged += 1
+        lost = 1 - math.exp(-misses / len(self._tags))
+        self._tags[np.random.default_rng(self._aged).random(len(self._tags)) < lost] = -1
+
+    def misses(self, sectors: Array) -> int:
+        """How many of some different sectors it does not hold; then it holds them."""
+        hashed = sectors.astype(np.uint64) * np.uint64(_HASH) >> np.uint64(20)
+        places = (hashed % np.uint64(len(self._tags))).astype(np.int64)
+        found = int(np.count_nonzero(self._tags[places] != sectors))
+        self._tags[places] = sectors
+        return found
+
+
+def kind_of(each: Instruction) -> str:
+    return {"ld": "load", "ldu": "load", "st": "store", "cp": "load"}.get(each.opcode[0], "atomic")
+
+
+def width_of(each: Instruction) -> int:
+    """Bytes of a lane."""
+    if each.opcode[0] == "cp":
+        return int(each.word(2), 0)
+    if each.opcode[0] in ("ldmatrix", "stmatrix"):
+        return 16
+    values = 1 if each.opcode[0] in ("st", "red") else 0
+    return BYTES[each.type] * len(each.words(values))
+
+
+def counted(wave: Wave, each: Instruction, at: int, tally: Array, cache: Cache, real: Step | None) -> Step:
+    """A step that counts an access to global, shared or local memory, and makes it where `real` is given."""
+    space, width, kind = space_of(each), width_of(each), kind_of(each)
+    where = next(i for i, operand in enumerate(each.operands) if not isinstance(operand, str | tuple))
+    if each.opcode[0] == "cp":
+        space, where = "global", 1
+    if each.opcode[0] in ("ldmatrix", "stmatrix"):
+        space = "shared"
+    locate = addresses(wave, each.address(where), space)
+    banked = space == "shared" or each.opcode[0] in ("ldmatrix", "stmatrix")
+    fed = WARP if not banked or "matrix" not in each.opcode[0] else 8 * _matrices(each)
+    held = kind == "load" and not each.has("cg", "volatile", "cv", "relaxed", "acquire", "cs")
+    known: dict[bytes, tuple[tuple[int, ...], Array]] = {}
+
+    def step(mask: Mask) -> Mask:
+        found = locate(wave.index(mask)).astype(np.int64)
+        lanes = wave.numbers(mask)
+        if fed < WARP:
+            found, lanes = found[lanes % WARP < fed], lanes[lanes % WARP < fed]
+        base = int(found[0]) & -LINE
+        near = found - base
+        key = near.tobytes() + lanes.tobytes()
+        if key not in known:
+            if len(known) >= _MEMORIZED:
+                known.clear()
+            known[key] = _banks(near, lanes, width) if banked else _lines(near, lanes)
+        (requests, distinct, sectors, wavefronts), touched = known[key]
+        misses = 0
+        if space in ("global", "generic"):
+            misses = cache.misses(touched + (base >> 5)) if held else sectors
+        tally[Metric.REQUESTS : Metric.WAVEFRONTS + 1, at] += (requests, distinct, sectors, misses, wavefronts)
+        return real(mask) if real else None
+
+    return step
+
+
+def _matrices(each: Instruction) -> int:
+    return next((int(part[1:]) for part in each.opcode if part in ("x1", "x2", "x4")), 1)
+
+
+def _lines(at: Array, lanes: Array) -> tuple[tuple[int, ...], Array]:
+    """((requests, distinct addresses, sectors, lines), sectors of all)"""
+    warps = lanes // WARP
+    counts = [_unique_pairs(warps, each) for each in (at, at // SECTOR, at // LINE)]
+    return (len(np.unique(warps)), *counts), np.unique(at // SECTOR)
+
+
+def _unique_pairs(warps: Array, values: Array) -> int:
+    return len(np.unique(warps * (1 << 42) + values))
+
+
+def _banks(at: Array, lanes: Array, width: int) -> tuple[tuple[int, ...], Array]:
+    """((requests, addresses, 0, turns), nothing): of 8 and 16 bytes halves and quarters of a warp take turns."""
+    warps = lanes // WARP
+    together = WARP * BANK // max(width, BANK)  # lanes that a turn serves
+    groups = warps * WARP + lanes % WARP // together
+    words = at[:, None] // BANK + np.arange(max(1, width // BANK))
+    pairs = np.unique(np.repeat(groups, words.shape[1]) * (1 << 32) + words.ravel() % (1 << 32))
+    group, bank = pairs >> 32, pairs & 31
+    _, where, count = np.unique(group * 32 + bank, return_index=True, return_counts=True)
+    owners, first = np.unique(group[where], return_index=True)
+    turns = int(np.maximum.reduceat(count, first).sum())
+    return (len(np.unique(warps)), _unique_pairs(warps, at), 0, turns), owners[:0]

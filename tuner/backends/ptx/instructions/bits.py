@@ -1,0 +1,164 @@
+"""Logic, shifts, bit fields and permutations."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tuner.backends.ptx.instructions.arithmetic import applied, elementwise
+from tuner.backends.ptx.state.machine import Decoder, Step
+from tuner.backends.ptx.state.values import DTYPES, Array, UnsupportedError
+from tuner.backends.ptx.state.wave import Wave
+from tuner.backends.ptx.text.parse import Instruction
+
+
+def _logic(bitwise: np.ufunc, logical: np.ufunc) -> Decoder:
+    def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
+        return elementwise(logical if instruction.type == "pred" else bitwise, bitwise.nin)(wave, instruction, at)
+
+    return decode
+
+
+def _shift(function: np.ufunc) -> Decoder:
+    """Shifts by 32 bits of a register; what is as wide as the value or wider shifts all of it out, as NumPy does."""
+
+    def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
+        kind = instruction.type
+        dtype, widest = DTYPES[kind], np.uint32(8 * DTYPES[kind].itemsize)
+
+        def shifted(a: Array, by: Array) -> Array:
+            found: Array = function(a, np.minimum(by, widest).astype(dtype))
+            return found
+
+        return applied(wave, instruction, shifted, kind, kind, "u32")
+
+    return decode
+
+
+def _funnel(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """shf: 32 bits of the 64 of {b, a}, shifted left (the upper ones) or right (the lower ones)."""
+
+    def shifted(low: Array, high: Array, by: Array) -> Array:
+        count = by & np.uint32(31) if instruction.has("wrap") else np.minimum(by, np.uint32(32))
+        both, by64 = high.astype(np.uint64) << np.uint64(32) | low, count.astype(np.uint64)
+        moved: Array = both << by64 >> np.uint64(32) if instruction.has("l") else both >> by64
+        return moved.astype(np.uint32)
+
+    return applied(wave, instruction, shifted, "b32", "u32", "u32", "u32")
+
+
+def _insert(a: Array, b: Array, at: Array, length: Array) -> Array:
+    """bfi: the low `length` bits of a, put into b from bit `at` on."""
+    one, width = b.dtype.type(1), 8 * b.itemsize
+    at, length = at & 255, length & 255
+    full = np.where(length >= width, ~b.dtype.type(0), (one << np.minimum(length, width - 1).astype(b.dtype)) - one)
+    moved = full << np.minimum(at, width).astype(b.dtype)
+    inserted: Array = (b & ~moved) | (a << np.minimum(at, width).astype(b.dtype) & moved)
+    return inserted
+
+
+def _field_insert(wave: Wave, instruction: Instruction, _: int) -> Step:
+    kind = "u" + instruction.type[1:]
+    return applied(wave, instruction, _insert, kind, kind, kind, "u32", "u32")
+
+
+def _field(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """bfe: `length` bits of a from bit `at` on; of signed types the field's upper bit, or the value's, is extended."""
+    kind = instruction.type
+    width, dtype = 8 * DTYPES[kind].itemsize, DTYPES[kind]
+
+    def extracted(a: Array, at: Array, length: Array) -> Array:
+        begin, count = (at & 255).astype(np.int64), (length & 255).astype(np.int64)
+        top = np.minimum(begin + count, width)
+        up = (width - top).astype(dtype)  # the field's last bit becomes the value's
+        down = np.minimum(width - np.maximum(top - begin, 0), width).astype(dtype)
+        return np.where(count == 0, 0, np.right_shift(np.left_shift(a, up), down))
+
+    return applied(wave, instruction, extracted, kind, kind, "u32", "u32")
+
+
+def _bits(a: Array) -> Array:
+    """[bits, lanes], lowest first."""
+    width = 8 * a.itemsize
+    found: Array = (a[None, :] >> np.arange(width, dtype=a.dtype)[:, None]) & a.dtype.type(1)
+    return found
+
+
+def _highest(a: Array) -> Array:
+    """The number of the highest bit that is set, -1 for none."""
+    bits = _bits(np.atleast_1d(a))
+    return np.where(bits.any(0), len(bits) - 1 - np.argmax(bits[::-1], 0), -1).astype(np.int64)
+
+
+def _find(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """bfind, clz, popc: the highest bit that differs from the sign; zeros above it; ones."""
+    kind, name = instruction.type, instruction.opcode[0]
+    unsigned, width = "u" + kind[1:], 8 * DTYPES[kind].itemsize
+
+    def found(a: Array) -> Array:
+        if name == "popc":
+            result = _bits(np.atleast_1d(a)).sum(0)
+        elif name == "clz":
+            result = width - 1 - _highest(a)
+        else:
+            top = _highest(np.where(a >> a.dtype.type(width - 1) == 1, ~a, a) if kind[0] == "s" else a)
+            result = np.where(top < 0, -1, width - 1 - top) if instruction.has("shiftamt") else top
+        counted: Array = result.astype(np.uint32)
+        return counted
+
+    return applied(wave, instruction, found, "u32", unsigned)
+
+
+def _reverse(a: Array) -> Array:
+    bits = _bits(np.atleast_1d(a))[::-1]
+    found: Array = (bits << np.arange(len(bits), dtype=a.dtype)[:, None]).sum(0, dtype=a.dtype)
+    return found
+
+
+def _permute(a: Array, b: Array, selector: Array) -> Array:
+    """prmt: each nibble of the selector names a byte of {b, a}, or with its upper bit that byte's sign."""
+    both = b.astype(np.uint64) << np.uint64(32) | a
+    result = np.zeros(np.shape(both), np.uint64)
+    for i in range(4):
+        nibble = (selector >> np.uint32(4 * i) & 15).astype(np.uint64)
+        byte = both >> (nibble & np.uint64(7)) * np.uint64(8) & np.uint64(255)
+        signed = np.where(byte >> np.uint64(7) == 1, np.uint64(255), np.uint64(0))
+        result |= np.where(nibble & np.uint64(8) != 0, signed, byte) << np.uint64(8 * i)
+    return result.astype(np.uint32)
+
+
+def _prmt(wave: Wave, instruction: Instruction, at: int) -> Step:
+    if instruction.type != "b32" or len(instruction.opcode) != 2:
+        raise UnsupportedError(instruction.name)
+    return elementwise(_permute, 3)(wave, instruction, at)
+
+
+def _lop3(wave: Wave, instruction: Instruction, _: int) -> Step:
+    table = int(instruction.word(4), 0)
+
+    def looked_up(a: Array, b: Array, c: Array) -> Array:
+        result = np.zeros(np.shape(a | b | c), np.uint32)
+        for row in range(8):
+            if table >> row & 1:
+                result |= (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
+        return result
+
+    return applied(wave, instruction, looked_up, *["b32"] * 4)
+
+
+DECODERS: Mapping[str, Decoder] = {
+    "and": _logic(np.bitwise_and, np.logical_and),
+    "or": _logic(np.bitwise_or, np.logical_or),
+    "xor": _logic(np.bitwise_xor, np.logical_xor),
+    "not": _logic(np.invert, np.logical_not),
+    "shl": _shift(np.left_shift),
+    "shr": _shift(np.right_shift),
+    "shf": _funnel,
+    "bfi": _field_insert,
+    "bfe": _field,
+    "bfind": _find,
+    "clz": _find,
+    "popc": _find,
+    "brev": elementwise(_reverse, 1),
+    "prmt": _prmt,
+    "lop3": _lop3,
+}

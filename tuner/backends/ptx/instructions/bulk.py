@@ -1,0 +1,138 @@
+"""cp.async.bulk: copies of the copy engine, plain or between blocks, as late as somebody waits."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from tuner.backends.ptx.instructions import bulk_group, bulk_tensor
+from tuner.backends.ptx.instructions.access import addresses
+from tuner.backends.ptx.instructions.bulk_group import Store, take
+from tuner.backends.ptx.instructions.bulk_target import fences, kind_of, of_lane, targets_of
+from tuner.backends.ptx.instructions.mbarrier import Barriers
+from tuner.backends.ptx.state.machine import Step
+from tuner.backends.ptx.state.memory import FaultError
+from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
+from tuner.backends.ptx.state.wave import Wave
+from tuner.backends.ptx.text.parse import Instruction
+
+
+def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """cp.async.bulk. Raises UnsupportedError for what the machine does not know."""
+    kind = instruction.opcode[3]
+    if kind in ("commit_group", "wait_group"):
+        return bulk_group.decode(wave, instruction)
+    if kind == "prefetch":
+        return lambda _: None
+    return bulk_tensor.decode(wave, instruction) if kind == "tensor" else _plain(wave, instruction)
+
+
+def decode_reduce(wave: Wave, instruction: Instruction, _: int) -> Step:
+    """cp.reduce.async.bulk: sums of fp32 in global memory. Raises UnsupportedError for other types and operations."""
+    if instruction.has("tensor"):
+        return bulk_tensor.decode(wave, instruction)
+    if not instruction.has("add") or instruction.type != "f32" or kind_of(instruction) != "store":
+        raise UnsupportedError(instruction.name)
+    return _plain_store(wave, instruction, wave.registers.read(instruction.word(2), "u32"))
+
+
+def _plain(wave: Wave, instruction: Instruction) -> Step:
+    """[to], [from], bytes and, but for a store, [barrier]; of a load also the blocks of a multicast."""
+    kind = kind_of(instruction)
+    size = wave.registers.read(instruction.word(2), "u32")
+    if kind != "load":
+        return (_plain_store if kind == "store" else _between)(wave, instruction, size)
+    source = addresses(wave, instruction.address(1), "global")
+    targets = targets_of(wave, instruction, 3)
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, wave.numbers(mask)):
+            nbytes = of_lane(size, lane)
+            start = _span(wave, source(np.array([lane])), nbytes, False)
+            data = partial(_loaded, wave, start, nbytes)
+            for place, barrier in targets.of(lane, nbytes):
+                wave.land(partial(_land, wave, data, place, barrier))
+
+    return issued
+
+
+def _span(wave: Wave, address: Array, nbytes: int, write: bool) -> int:
+    """The offset of a span of global memory, of which both ends lie in one buffer."""
+    _check(address, nbytes)
+    wave.memory.locate(address + np.uint64(max(nbytes - 1, 0)), 1, write)
+    return int(wave.memory.locate(address, 1, write)[0])
+
+
+def _check(address: Array, nbytes: int) -> None:
+    if nbytes % 16 or int(address[0]) % 16:
+        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both are to be multiples of 16")
+
+
+def _loaded(wave: Wave, start: int, nbytes: int) -> Array:
+    return wave.memory.data[start : start + nbytes]
+
+
+def _land(wave: Wave, data: Callable[[], Array], place: int, barrier: int) -> None:
+    """What is there by now goes to shared memory, and a barrier counts its bytes."""
+    found = data()
+    wave.shared.data[place : place + len(found)] = found
+    fences(wave).landed(place, len(found))
+    wave.part(Barriers).complete(barrier, len(found))
+
+
+def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
+    to, source = addresses(wave, instruction.address(0), "global"), addresses(wave, instruction.address(1), "shared")
+    store = _sum if instruction.has("reduce") else _store
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, wave.numbers(mask)):
+            one, nbytes = np.array([lane]), of_lane(size, lane)
+            start = _span(wave, to(one), nbytes, True)
+            place = int(wave.shared.locate(source(one), one, 16)[0])
+            take(wave, lane, store(wave, start, place, nbytes))
+
+    return issued
+
+
+def _store(wave: Wave, start: int, place: int, nbytes: int) -> Store:
+    def write(data: Array) -> None:
+        wave.memory.data[start : start + nbytes] = data
+
+    return Store(partial(_read, wave, place, nbytes), write)
+
+
+def _sum(wave: Wave, start: int, place: int, nbytes: int) -> Store:
+    def write(data: Array) -> None:
+        sums = wave.memory.data[start : start + nbytes].view(np.float32)
+        sums += data.view(np.float32)
+
+    return Store(partial(_read, wave, place, nbytes), write)
+
+
+def _read(wave: Wave, place: int, nbytes: int) -> Array:
+    """What lies in shared memory, of which threads' stores are to be fenced."""
+    fences(wave).check(np.arange(place, place + nbytes, 16))
+    return wave.shared.data[place : place + nbytes].copy()
+
+
+def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
+    """From the shared memory of the lane's block to a block of the cluster, whose barrier counts the bytes."""
+    source, targets = addresses(wave, instruction.address(1), "shared"), targets_of(wave, instruction, 3)
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, wave.numbers(mask)):
+            one, nbytes = np.array([lane]), of_lane(size, lane)
+            data = partial(_read, wave, _own_span(wave, source(one), one, nbytes), nbytes)
+            for place, barrier in targets.of(lane, nbytes):
+                if wave.shared.block(place) != wave.shared.block(barrier):
+                    raise FaultError("a bulk copy to one block, and its barrier in another")
+                wave.land(partial(_land, wave, data, place, barrier))
+
+    return issued
+
+
+def _own_span(wave: Wave, address: Array, lane: Array, nbytes: int) -> int:
+    """The offset of a span of shared memory, of which both ends are to lie there."""
+    _check(address, nbytes)
+    wave.shared.locate(address + np.uint32(max(nbytes - 1, 0)), lane, 1)
+    return int(wave.shared.locate(address, lane, 1)[0])

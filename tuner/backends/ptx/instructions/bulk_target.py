@@ -1,0 +1,73 @@
+"""Where a copy of the copy engine goes, and which barrier counts its bytes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tuner.backends.ptx.instructions.access import addresses
+from tuner.backends.ptx.state.memory import FaultError
+from tuner.backends.ptx.state.proxy import Unfenced
+from tuner.backends.ptx.state.values import Array, UnsupportedError
+from tuner.backends.ptx.state.wave import Wave
+from tuner.backends.ptx.text.parse import Instruction
+
+
+def fences(wave: Wave) -> Unfenced:
+    assert wave.unfenced, "a launch makes it for an entry that uses the copy engine"
+    return wave.unfenced
+
+
+def of_lane(value: Array, lane: int) -> int:
+    return int(value if value.ndim == 0 else value[lane])
+
+
+Kind = Literal["load", "store", "between"]
+
+
+def kind_of(instruction: Instruction) -> Kind:
+    """By the memories that it names: first where to."""
+    to, source = [each for each in instruction.opcode if each.startswith("shared::") or each == "global"][:2]
+    phase = instruction.has("mbarrier::complete_tx::bytes")
+    if phase and source == "global":
+        return "load"
+    if phase and (to, source) == ("shared::cluster", "shared::cta"):
+        return "between"
+    if (to, source) == ("global", "shared::cta") and instruction.has("bulk_group"):
+        return "store"
+    raise UnsupportedError(instruction.name)
+
+
+def targets_of(wave: Wave, instruction: Instruction, barrier: int) -> "Targets":
+    """Of a copy to operand 0, whose barrier is operand `barrier`; after it come the blocks of a multicast."""
+    multicast = instruction.has("multicast::cluster")
+    return Targets(
+        wave,
+        addresses(wave, instruction.address(0), "shared"),
+        addresses(wave, instruction.address(barrier), "shared"),
+        wave.registers.read(instruction.word(barrier + 1), "u16") if multicast else None,
+    )
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where a load goes: a place and a barrier in a block, or at the same addresses in all blocks of `blocks`."""
+
+    wave: Wave
+    place: Callable[[object], Array]
+    barrier: Callable[[object], Array]
+    blocks: Array | None
+
+    def of(self, lane: int, nbytes: int) -> tuple[tuple[int, int], ...]:
+        """(offset of the place, offset of the barrier) in shared memory."""
+        shared, lanes = self.wave.shared, np.array([lane])
+        address = self.place(lanes)
+        if (address & 15).any():
+            raise FaultError("a bulk copy to a shared address that is no multiple of 16")
+        shared.locate(address + np.uint32(nbytes - 1), lanes, 1)
+        place, barrier = int(shared.locate(address, lanes, 1)[0]), int(shared.locate(self.barrier(lanes), lanes, 8)[0])
+        if self.blocks is None:
+            return ((place, barrier),)
+        bits = of_lane(self.blocks, lane)
+        return tuple(zip(shared.in_blocks(place, bits), shared.in_blocks(barrier, bits), strict=True))

@@ -1,0 +1,83 @@
+"""cp.async.bulk.tensor: boxes of a tensor to shared memory, back, or added to what the tensor holds."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tuner.backends.ptx.instructions.access import addresses
+from tuner.backends.ptx.instructions.bulk_group import Store, take
+from tuner.backends.ptx.instructions.bulk_target import fences, kind_of, of_lane, targets_of
+from tuner.backends.ptx.instructions.mbarrier import Barriers
+from tuner.backends.ptx.instructions.tensor import Box, box_of
+from tuner.backends.ptx.instructions.tensormap import mapped
+from tuner.backends.ptx.state.machine import Step
+from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
+from tuner.backends.ptx.state.wave import Wave
+from tuner.backends.ptx.text.parse import Instruction
+
+
+def decode(wave: Wave, instruction: Instruction) -> Step:
+    """Loads: [to], [map, {coordinates}], [barrier] and the blocks of a multicast. Stores, and sums: [map, {…}], [from].
+
+    Raises UnsupportedError for what the machine does not know.
+    """
+    kind = kind_of(instruction)
+    known = kind != "between" and (instruction.has("add") or not instruction.has("reduce"))
+    if not known or any(each.startswith(("im2col", "tile::")) for each in instruction.opcode):
+        raise UnsupportedError(instruction.name)
+    loads = kind == "load"
+    tensor = instruction.address(1 if loads else 0)
+    dims = instruction.opcode[instruction.opcode.index("tensor") + 1]
+    if int(dims[0]) != len(tensor.coordinates):
+        raise UnsupportedError(f"{dims} with {len(tensor.coordinates)} coordinates")
+    pointer = wave.registers.read(tensor.base, "u64")
+    coordinates = [wave.registers.read(each, "s32") for each in tensor.coordinates]
+
+    def box(lane: int) -> Box:
+        at = tuple(of_lane(each, lane) for each in coordinates)
+        return box_of(mapped(wave, of_lane(pointer, lane)), at)
+
+    return _tensor_load(wave, instruction, box) if loads else _tensor_store(wave, instruction, box)
+
+
+def _tensor_load(wave: Wave, instruction: Instruction, box: Callable[[int], Box]) -> Step:
+    targets = targets_of(wave, instruction, 2)
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, wave.numbers(mask)):
+            copied = box(lane)
+            for place, barrier in targets.of(lane, copied.nbytes):
+                wave.land(_box_load(wave, copied, place, barrier))
+
+    return issued
+
+
+def _box_load(wave: Wave, box: Box, place: int, barrier: int) -> Callable[[], None]:
+    def land() -> None:
+        box.load(wave.memory, wave.shared, place)
+        fences(wave).landed(place, box.nbytes)
+        wave.part(Barriers).complete(barrier, box.nbytes)
+
+    return land
+
+
+def _tensor_store(wave: Wave, instruction: Instruction, box: Callable[[int], Box]) -> Step:
+    source, adds = addresses(wave, instruction.address(1), "shared"), instruction.has("add")
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, wave.numbers(mask)):
+            copied, one = box(lane), np.array([lane])
+            wave.shared.locate(source(one) + np.uint32(copied.nbytes - 1), one, 1)
+            place = int(wave.shared.locate(source(one), one, 1)[0])
+            take(wave, lane, _box_store(wave, copied, place, adds))
+
+    return issued
+
+
+def _box_store(wave: Wave, box: Box, place: int, adds: bool) -> Store:
+    def read() -> Array:
+        fences(wave).check(np.arange(place, place + box.nbytes, 16))
+        return box.taken(wave.shared, place)
+
+    put = box.add if adds else box.put
+    return Store(read, lambda found: put(wave.memory, found))

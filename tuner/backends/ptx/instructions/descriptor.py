@@ -1,0 +1,55 @@
+"""Matrices in shared memory as the tensor cores' descriptors describe them: where their elements lie."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.backends.ptx.instructions.matrix import Element
+from tuner.backends.ptx.instructions.tensor import swizzled
+from tuner.backends.ptx.state.values import Array
+from tuner.backends.ptx.state.wave import Wave
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A matrix in shared memory: PTX ISA, "Matrix descriptor"; all in bytes. Its swizzle moves chunks within a span."""
+
+    start: int
+    leading: int
+    stride: int
+    span: int
+    chunk: int = 16
+
+    def addresses(self, count: int, depth: int, size: int, transposed: bool) -> Array:
+        """[count, depth]: shared addresses of elements of `size` bytes; a product sums over `depth`."""
+        place = mn_major(count, depth, size, self) if transposed else k_major(count, depth, size, self)
+        return swizzled(self.start + place, self.span, self.chunk)
+
+    def tile(self, wave: Wave, lane: int, count: int, element: Element, transposed: bool) -> Array:
+        """[count, depth]: what lies there in the block of `lane`, which has to be fenced."""
+        places = self.addresses(count, element.depth, element.size, transposed)
+        offsets = wave.shared.locate(places.reshape(-1), np.full(places.size, lane), element.size)
+        if wave.unfenced:
+            wave.unfenced.check(offsets)
+        return element.floats(wave.shared.views[element.size][offsets // element.size]).reshape(count, -1)
+
+
+def k_major(count: int, depth: int, size: int, matrix: Descriptor) -> Array:
+    """Offsets [count, depth]: groups of 8 rows, `stride` apart; unswizzled, chunks of 16 bytes are `leading` apart."""
+    row, column = np.arange(count)[:, None], np.arange(depth)[None, :]
+    pitch, chunk = (matrix.span, 16) if matrix.span else (16, matrix.leading)
+    byte = size * column
+    return row % 8 * pitch + row // 8 * matrix.stride + byte // 16 * chunk + byte % 16
+
+
+def mn_major(count: int, depth: int, size: int, matrix: Descriptor) -> Array:
+    """Offsets [count, depth] of elements where `count` is contiguous, over 16 bytes or the span of a swizzle.
+
+    Swizzled, `leading` lies between spans and `stride` between groups of rows of the depth; else the other way. A group
+    has 8 rows, and 4 where chunks of 32 bytes are swizzled.
+    """
+    span, group = matrix.span or 16, 128 // matrix.chunk
+    inner, outer = np.arange(count)[:, None], np.arange(depth)[None, :]
+    across, along = (matrix.leading, matrix.stride) if matrix.span else (matrix.stride, matrix.leading)
+    byte = size * inner
+    return byte % span + byte // span * across + outer % group * span + outer // group * along

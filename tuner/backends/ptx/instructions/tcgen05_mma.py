@@ -1,0 +1,259 @@
+"""tcgen05.mma and .commit: products of single threads into tensor memory, in order, as late as barriers count them."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from tuner.backends.ptx.instructions.access import addresses
+from tuner.backends.ptx.instructions.descriptor import Descriptor
+from tuner.backends.ptx.instructions.floats import f16_bits, f16_floats
+from tuner.backends.ptx.instructions.matrix import ELEMENTS, Element
+from tuner.backends.ptx.instructions.mbarrier import Barriers, located
+from tuner.backends.ptx.instructions.tmem import LANES, POISON, Cells, TensorMemory
+from tuner.backends.ptx.state.machine import Step
+from tuner.backends.ptx.state.memory import FaultError
+from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
+from tuner.backends.ptx.state.wave import Wave
+from tuner.backends.ptx.text.parse import Address, Instruction
+
+_SWIZZLES = {0: (0, 16), 1: (128, 32), 2: (128, 16), 4: (64, 16), 6: (32, 16)}  # span and chunk, in bytes
+Lanes = list[int]
+_TYPES = {  # of A and B, by their number in an instruction's descriptor
+    "kind::f16": {0: "f16", 1: "bf16"},
+    "kind::tf32": {2: "tf32"},
+    "kind::f8f6f4": {0: "e4m3", 1: "e5m2"},
+}
+
+
+def descriptor_of(bits: int) -> Descriptor:
+    """PTX ISA, "Shared memory descriptor". Raises FaultError for what it forbids or no kernel here asks for."""
+    if bits >> 46 & 7 != 1 or bits >> 53 & 0xFF:
+        raise FaultError(f"a matrix descriptor {bits:#x}, whose bits 46 to 48 are not 1, or 53 to 60 not 0")
+    if bits >> 49 & 15:
+        raise FaultError("unsupported: a matrix descriptor with a base offset, or absolute leading addresses")
+    if bits >> 61 not in _SWIZZLES:
+        raise FaultError(f"a matrix descriptor with swizzle {bits >> 61}")
+    start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
+    return Descriptor(start, leading, stride, *_SWIZZLES[bits >> 61])
+
+
+@dataclass(frozen=True)
+class Operation:
+    """PTX ISA, "Instruction descriptor": of D = A B + D, A [m, depth] and B [depth, n]."""
+
+    m: int
+    n: int
+    a: Element
+    b: Element
+    transposed: tuple[bool, bool]
+    signs: tuple[int, int]
+    half: bool  # D in fp16
+
+    @classmethod
+    def of(cls, bits: int, kind: str) -> "Operation":
+        """Raises FaultError for what the ISA forbids, and for sparse matrices and types of 4 and 6 bits."""
+        known = _TYPES[kind]
+        m, n, d = (bits >> 24 & 31) << 4, (bits >> 17 & 63) << 3, bits >> 4 & 3
+        a, b = (ELEMENTS.get(known.get(bits >> at & 7, "")) for at in (7, 10))
+        halves = d == 0 and (kind == "kind::f8f6f4" or (kind == "kind::f16" and a is b is ELEMENTS["f16"]))
+        if a is None or b is None or bits & 0xF or not (halves or d == 1):
+            raise FaultError(f"unsupported: {kind} with instruction descriptor {bits:#x}")
+        if bits & (1 << 6 | 1 << 23 | 7 << 29):
+            raise FaultError(f"an instruction descriptor {bits:#x} with reserved bits")
+        transposed = bool(bits >> 15 & 1), bool(bits >> 16 & 1)
+        if m not in (64, 128) or not 8 <= n <= 256 or (n % 16 and b.size == 1 and transposed[1]):
+            raise FaultError(f"a product of {m} x {n}")
+        return cls(m, n, a, b, transposed, (1 - (bits >> 12 & 2), 1 - (bits >> 13 & 2)), halves)
+
+    def cells(self, block: int, address: int, columns: int) -> Cells:
+        """Of D, or of A: all lanes for 128 rows, the lower or upper 16 of each warp's 32 for 64."""
+        row, first = np.arange(self.m), address >> 16
+        if first not in ((0, 16) if self.m == 64 else (0,)):
+            raise FaultError(f"a product of {self.m} rows from lane {first} of tensor memory on")
+        lanes = first + (row if self.m == LANES else row // 16 * 32 + row % 16)
+        return block, lanes, slice(address & 0xFFFF, (address & 0xFFFF) + columns)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One instruction of one thread, not executed yet."""
+
+    lane: int
+    line: int
+    operation: Operation
+    d: Cells
+    a: Descriptor | Cells
+    b: Descriptor
+    accumulates: bool
+    scale: float  # of D before
+    kept: Array  # [m] bool: rows that are not written
+
+    def issue(self, wave: Wave) -> None:
+        """From now on D is its own. Raises FaultError for cells that it may not have."""
+        memory = wave.part(TensorMemory)
+        for cells in (self.d,) if isinstance(self.a, Descriptor) else (self.d, self.a):
+            memory.check_held(cells)
+            memory.check_settled(cells, "a product", reads=cells is self.a)
+        memory.writers[self.d] += 1
+
+    def execute(self, wave: Wave) -> None:
+        """D = A B + D in fp32. Raises FaultError with the line of the product."""
+        try:
+            product = self._a(wave) @ self._b(wave).T
+        except FaultError as error:
+            raise FaultError(f"{error}, in the product of line {self.line}") from error
+        memory = wave.part(TensorMemory)
+        before = memory.cells[self.d]
+        if self.accumulates:
+            product = product + self._floats(before) * np.float32(self.scale)
+        memory.cells[self.d] = np.where(self.kept[:, None], before, self._bits(product))
+        memory.writers[self.d] -= 1
+
+    def _a(self, wave: Wave) -> Array:
+        element, sign = self.operation.a, np.float32(self.operation.signs[0])
+        if isinstance(self.a, Descriptor):
+            return sign * self.a.tile(wave, self.lane, self.operation.m, element, self.operation.transposed[0])
+        words = np.ascontiguousarray(wave.part(TensorMemory).cells[self.a])
+        return sign * element.floats(words.view(f"u{element.size}"))
+
+    def _b(self, wave: Wave) -> Array:
+        tile = self.b.tile(wave, self.lane, self.operation.n, self.operation.b, self.operation.transposed[1])
+        return np.float32(self.operation.signs[1]) * tile
+
+    def _floats(self, words: Array) -> Array:
+        return f16_floats(words.astype(np.uint16)) if self.operation.half else words.view(np.float32)
+
+    def _bits(self, values: Array) -> Array:
+        """Of fp16 the lower half of a cell."""
+        if self.operation.half:
+            return f16_bits(values) | np.uint32(POISON & 0xFFFF0000)
+        return np.ascontiguousarray(values, np.float32).view(np.uint32)
+
+
+@dataclass
+class Queue:
+    """What a block's tensor cores have yet to do, in order: products, and arrivals of those that wait for them."""
+
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    added: int = 0
+
+    def add(self, act: Callable[[], None]) -> int:
+        self.waiting.append(act)
+        self.added += 1
+        return self.added
+
+    def until(self, number: int) -> None:
+        while self.added - len(self.waiting) < number:
+            self.waiting.popleft()()
+
+
+def _queues(_: Wave) -> defaultdict[int, Queue]:
+    """By the number of a block."""
+    return defaultdict(Queue)
+
+
+def _queue(wave: Wave, lane: int) -> Queue:
+    return wave.part(_queues)[int(wave.block_of[lane])]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """[D], A's descriptor or [A], B's, the instruction's, maybe which lanes stay, whether to add, maybe D's scale."""
+
+    kind: str
+    d: Callable[[Lanes], Array]
+    a: Callable[[Lanes], Array]
+    in_memory: bool  # A
+    b: Array
+    operations: Array
+    masks: tuple[Array, ...]
+    adds: str
+    scale: float
+
+    @classmethod
+    def of(cls, wave: Wave, instruction: Instruction) -> "Operands":
+        registers, lanes, a = wave.registers, wave.lanes, instruction.operands[1]
+        masked = isinstance(instruction.operands[4], tuple)
+        masks = instruction.words(4) if masked else ()
+        adds, *scales = map(instruction.word, range(5 if masked else 4, len(instruction.operands)))
+        left = (
+            addresses(wave, a, "shared") if isinstance(a, Address) else registers.read(instruction.word(1), "u64").take
+        )
+        return cls(
+            instruction.opcode[3],
+            addresses(wave, instruction.address(0), "shared"),
+            left,
+            isinstance(a, Address),
+            registers.read(instruction.word(2), "u64"),
+            np.broadcast_to(registers.read(instruction.word(3), "u32"), lanes),
+            tuple(np.broadcast_to(registers.read(each, "u32"), lanes) for each in masks),
+            adds,
+            0.5 ** int(scales[0], 0) if scales else 1.0,
+        )
+
+    def product(self, wave: Wave, lane: int, line: int) -> Product:
+        """What a lane issues."""
+        block, operation = int(wave.block_of[lane]), Operation.of(int(self.operations[lane]), self.kind)
+        to, left = int(self.d([lane])[0]), int(self.a([lane])[0])
+        if self.in_memory and (operation.transposed[0] or (to ^ left) >> 16):
+            raise FaultError("A in tensor memory, transposed or in other lanes than D")
+        words = operation.a.depth * operation.a.size // 4
+        d, a = operation.cells(block, to, operation.n), operation.cells(block, left, words) if self.in_memory else None
+        bits = sum(int(each[lane]) << 32 * i for i, each in enumerate(self.masks))
+        kept = np.array([bits >> int(each) & 1 for each in d[1]], bool)
+        adds, b = bool(wave.registers.condition(self.adds)[lane]), descriptor_of(int(self.b[lane]))
+        return Product(lane, line, operation, d, a or descriptor_of(left), b, adds, self.scale, kept)
+
+
+def _multiply(wave: Wave, instruction: Instruction) -> Step:
+    if instruction.opcode[3] not in _TYPES or not all(
+        each.startswith("collector::") for each in instruction.opcode[4:]
+    ):
+        raise UnsupportedError(instruction.name)
+    operands = Operands.of(wave, instruction)
+
+    def issued(mask: Mask) -> None:
+        for lane in map(int, wave.numbers(mask)):
+            product, queue = operands.product(wave, lane, instruction.line), _queue(wave, lane)
+            product.issue(wave)
+            number = queue.add(partial(product.execute, wave))
+            if wave.order == "first":
+                queue.until(number)
+
+    return issued
+
+
+def _commit(wave: Wave, instruction: Instruction) -> Step:
+    """An arrival at a barrier, or at those of several blocks of the cluster, once all products before it are done."""
+    if not instruction.has("mbarrier::arrive::one"):
+        raise UnsupportedError(instruction.name)
+    several = instruction.has("multicast::cluster")
+    locate = located(wave, instruction, 0)
+    blocks = np.broadcast_to(wave.registers.read(instruction.word(1), "u16"), wave.lanes) if several else None
+
+    def committed(mask: Mask) -> None:
+        lanes, offsets = locate(mask)
+        for lane, offset in zip(map(int, lanes), map(int, offsets), strict=True):
+            places = [offset] if blocks is None else wave.shared.in_blocks(offset, int(blocks[lane]))
+            queue = _queue(wave, lane)
+            number = queue.add(partial(_arrive, wave, places))
+            wave.land(partial(queue.until, number))
+
+    return committed
+
+
+def _arrive(wave: Wave, places: list[int]) -> None:
+    for place in places:
+        wave.part(Barriers).arrive(place)
+
+
+def decode(wave: Wave, instruction: Instruction) -> Step:
+    """Raises UnsupportedError for what the machine does not know."""
+    if instruction.opcode[1] == "mma":
+        return _multiply(wave, instruction)
+    if instruction.opcode[1] == "commit":
+        return _commit(wave, instruction)
+    raise UnsupportedError(instruction.name)

@@ -1,0 +1,149 @@
+"""wmma: products of tiles whose registers only loads, stores and products of this family understand.
+
+Which element lies in which register, the PTX ISA leaves open. Here a lane holds neighbours of a row, as no GPU has it:
+a kernel that counts on a place comes out wrong. A fragment of more registers than the tile fills holds it repeatedly.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.backends.ptx.instructions.access import addresses, locator, space_of
+from tuner.backends.ptx.instructions.exchange import together
+from tuner.backends.ptx.instructions.matrix import ELEMENTS, SUMS, elements, registers_of, summed
+from tuner.backends.ptx.state.machine import Decoder, Step
+from tuner.backends.ptx.state.memory import FaultError
+from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
+from tuner.backends.ptx.state.wave import WARP, Wave
+from tuner.backends.ptx.text.parse import Instruction
+
+_SIZES = {**{name: each.size for name, each in ELEMENTS.items()}, "f32": 4, "s32": 4}
+_ALIGNED, _APART = 32, 16  # bytes: an address, and the rows of a tile (CUDA C++ Programming Guide, "WMMA")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and columns of an operand, and the bytes of an element."""
+
+    rows: int
+    columns: int
+    size: int
+
+    def of(self, registers: Array) -> Array:
+        """[warps, lanes, elements] → [warps, rows, columns]"""
+        flat = registers.reshape(len(registers), -1)[:, : self.rows * self.columns]
+        return flat.reshape(-1, self.rows, self.columns)
+
+    def registers(self, tile: Array, count: int) -> Array:
+        """[warps, rows, columns] → [warps, lanes, count]: `count` words of each lane."""
+        flat = np.ascontiguousarray(tile).view(np.uint32).reshape(len(tile), -1)
+        repeated = np.tile(flat, (1, max(WARP * count // flat.shape[1], 1)))
+        return repeated.reshape(len(tile), WARP, count)
+
+
+def _tile(operand: str, shape: str, kind: str) -> Tile:
+    m, rest = shape[1:].split("n")
+    n, k = rest.split("k")
+    if kind not in _SIZES:
+        raise UnsupportedError(f"wmma of {kind}")
+    rows, columns = {"a": (m, k), "b": (k, n), "c": (m, n), "d": (m, n)}[operand]
+    return Tile(int(rows), int(columns), _SIZES[kind])
+
+
+def _decode(wave: Wave, instruction: Instruction, at: int) -> Step:
+    action = {"load": _load, "store": _store, "mma": _multiply}.get(instruction.opcode[1])
+    if action is None:
+        raise UnsupportedError(instruction.name)
+    return action(wave, instruction, at)
+
+
+def _places(wave: Wave, instruction: Instruction, first: int, tile: Tile, write: bool) -> Callable[[Any], Any]:
+    """(memory, [warps, rows, columns] places in it) of lanes that agree on an address and a stride in elements."""
+    opcode, space = instruction.opcode, space_of(instruction)
+    column_major, locate = opcode[5] == "col", locator(wave, space)
+    at = addresses(wave, instruction.address(first), space)
+    dense = np.uint32(tile.rows if column_major else tile.columns)
+    stride = wave.registers.read(instruction.word(2), "u32") if len(instruction.operands) == 3 else dense
+
+    def places(lanes: Any) -> Any:
+        starts = at(lanes).astype(np.uint64).reshape(-1, WARP)
+        steps = np.broadcast_to(stride, wave.lanes)[lanes].reshape(-1, WARP).astype(np.uint64) * np.uint64(tile.size)
+        if (starts != starts[:, :1]).any() or (steps != steps[:, :1]).any():
+            raise FaultError("lanes of a warp give wmma different addresses or strides")
+        if (starts % _ALIGNED).any() or (steps % _APART).any():
+            raise FaultError(f"wmma at an address that is no multiple of {_ALIGNED} bytes, or rows not {_APART} apart")
+        row, column = np.arange(tile.rows)[:, None], np.arange(tile.columns)[None, :]
+        along, across = (column, row) if column_major else (row, column)
+        inside = steps[:, :1, None] * along.astype(np.uint64) + (across * tile.size).astype(np.uint64)
+        offsets = starts[:, :1, None] + inside
+        owners = np.repeat(np.arange(wave.lanes)[lanes].reshape(-1, WARP)[:, 0], tile.rows * tile.columns)
+        memory, found = locate(offsets.reshape(-1), owners, tile.size, write)
+        return memory, (found // tile.size).reshape(offsets.shape)
+
+    return places
+
+
+def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """wmma.load.{a,b,c}.sync.aligned.layout.shape{.ss}.type r, [p] {, stride}"""
+    opcode = instruction.opcode
+    tile = _tile(opcode[2], opcode[6], instruction.type)
+    targets = [wave.registers.write(each, "b32") for each in instruction.words(0)]
+    places = _places(wave, instruction, 1, tile, write=False)
+
+    def loaded(mask: Mask) -> None:
+        lanes = wave.index(mask)
+        memory, found = places(lanes)
+        words = tile.registers(memory[tile.size][found], len(targets))
+        for i, target in enumerate(targets):
+            target[lanes] = words[:, :, i].reshape(-1)
+
+    return together(wave, at, WARP, loaded)
+
+
+def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """wmma.store.d.sync.aligned.layout.shape{.ss}.type [p], r {, stride}"""
+    tile = _tile("d", instruction.opcode[6], instruction.type)
+    sources = registers_of(wave, instruction.words(1))
+    places = _places(wave, instruction, 0, tile, write=True)
+
+    def stored(mask: Mask) -> None:
+        lanes = wave.index(mask)
+        memory, found = places(lanes)
+        memory[tile.size][found] = tile.of(elements(sources, lanes, tile.size))
+
+    return together(wave, at, WARP, stored)
+
+
+def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
+    """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype{.satfinite} d, a, b, c"""
+    shape, saturate = instruction.opcode[6], instruction.has("satfinite")
+    kinds = tuple(each for each in instruction.opcode[7:] if each != "satfinite")
+    d_kind, c_kind = kinds[0], kinds[1] if len(kinds) == 2 else kinds[-1]
+    a_kind, b_kind = ("f16", "f16") if len(kinds) == 2 else kinds[1:3]
+    if len(kinds) not in (2, 4) or {d_kind, c_kind} - SUMS.keys() or {a_kind, b_kind} - ELEMENTS.keys():
+        raise UnsupportedError(instruction.name)
+    targets = [wave.registers.write(each, "b32") for each in instruction.words(0)]
+    a, b, c = (registers_of(wave, instruction.words(i)) for i in (1, 2, 3))
+    left, right = ELEMENTS[a_kind], ELEMENTS[b_kind]
+    tiles = _tile("a", shape, a_kind), _tile("b", shape, b_kind), _tile("c", shape, c_kind)
+
+    def multiplied(mask: Mask) -> None:
+        lanes = wave.index(mask)
+        addend = tiles[2].of(elements(c, lanes, tiles[2].size)).view(SUMS[c_kind])
+        product = summed(
+            left.floats(tiles[0].of(elements(a, lanes, left.size))),
+            right.floats(tiles[1].of(elements(b, lanes, right.size))),
+            addend,
+            SUMS[d_kind],
+            saturate,
+        )
+        words = _tile("d", shape, d_kind).registers(product, len(targets))
+        for i, target in enumerate(targets):
+            target[lanes] = words[:, :, i].reshape(-1)
+
+    return together(wave, at, WARP, multiplied)
+
+
+DECODERS: Mapping[str, Decoder] = {"wmma": _decode}

@@ -1,0 +1,94 @@
+"""A config's plan on the machine: every launch of it, on the PTX that the compiler makes for an arch."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tuner.backends.ptx.launch import Shape, launch
+from tuner.backends.ptx.state.memory import FaultError, Global
+from tuner.backends.ptx.state.values import Array
+from tuner.backends.ptx.state.wave import Order
+from tuner.backends.ptx.text.module import Entry
+from tuner.backends.ptx.text.tables import Table
+from tuner.errors import InputError
+from tuner.spec.instance import Instance
+from tuner.spec.layout import Layout, Region, workspaces
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What the launches of a plan did; `fault` is what PTX forbids, or empty."""
+
+    instructions: int  # of warps
+    fault: str = ""
+
+
+def run(
+    instance: Instance,
+    entries: Mapping[str, Entry],
+    arrays: Mapping[str, Any],
+    *,
+    order: Order = "together",
+    races: bool = False,
+    most_seconds: float = inf,
+    sampled: bool = False,
+) -> tuple[dict[str, Array], Execution]:
+    """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
+
+    `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
+    are NaN. With `races`, those of shared memory are looked for; see `launch`. One that is still running after
+    `most_seconds` of CPU time is a fault. If `sampled`, only the blocks that launches name as their sample are run,
+    where they name some, and the outputs are masked where nobody wrote.
+    """
+    plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
+    tables = {table.key: table for entry in entries.values() for table in entry.tables}
+    memory, views = _placed((*layout.tensors, *workspaces(plan)), tuple(tables.values()))
+    _fill_symbols(memory, instance, tables.values(), views)
+    begin = partial(launch, order=order, races=races, most_seconds=most_seconds)
+    executed, fault = 0, ""
+    for step, values in layout.passed(plan, {name: memory.address(name) for name in views}):
+        shape = Shape(step.grid, step.block, step.smem_bytes, step.cluster)
+        try:
+            executed += begin(entries[step.entry], shape, memory, values, blocks=step.sample if sampled else None)
+        except FaultError as error:
+            fault = str(error)
+            break
+    outputs = {argument.name: views[argument.name].copy() for argument in instance.operator.written}
+    if sampled and any(step.sample is not None for step in plan.launches):
+        outputs = {name: np.ma.masked_array(each, ~_elements(memory, name, each)) for name, each in outputs.items()}
+    return outputs, Execution(executed, fault)
+
+
+def _elements(memory: Global, name: str, output: Array) -> Array:
+    """Which elements of an output, which is dense, a kernel wrote."""
+    return np.asarray(memory.written(name).reshape(*output.shape, output.itemsize).all(-1))
+
+
+def _fill_symbols(memory: Global, instance: Instance, tables: Iterable[Table], views: Mapping[str, Array]) -> None:
+    """`__constant__` symbols hold what arguments say; one that no kernel reads is not there."""
+    places = {table.name: table for table in tables if table.constant}
+    for argument in instance.operator.constants:
+        given = np.ascontiguousarray(views[argument.name]).reshape(-1).view(np.uint8)
+        if (table := places.get(argument.name)) is None:
+            continue
+        if len(given) > len(table.data):
+            raise InputError(f"__constant__ {argument.name} has {len(table.data)} bytes, the argument {len(given)}")
+        memory.view(table.key, np.uint8, (len(given),))[...] = given
+
+
+def _placed(regions: tuple[Region, ...], tables: tuple[Table, ...]) -> tuple[Global, dict[str, Array]]:
+    """Memory with all of them, and a view of each region: what is given has been copied."""
+    sizes = {each.name: each.nbytes for each in regions} | {table.key: len(table.data) for table in tables}
+    writable = {each.name for each in regions if each.writable} | {each.key for each in tables if not each.constant}
+    memory = Global(sizes, frozenset(writable))
+    for table in tables:
+        memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
+    views = {each.name: each.view(memory.view(each.name, np.uint8, (each.nbytes,))) for each in regions}
+    for each in regions:
+        if each.given is not None:
+            views[each.name][...] = each.given
+    return memory, views

@@ -1,0 +1,186 @@
+"""Memory as one kernel sees it: global buffers with bounds, each block's shared memory, parameters; all by address."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tuner.backends.ptx.state.values import Array
+from tuner.spec.tensor_map import MappedTensor
+
+GLOBAL = 0x7F00_0000_0000  # where buffers begin, as generic addresses
+SHARED_WINDOW = 0x7E00_0000_0000  # generic address of shared address 0
+PARAMETER_WINDOW = 0x7D00_0000_0000
+LOCAL_WINDOW = 0x7C00_0000_0000
+SHARED_BASE = 1024  # the first shared address, aligned for every swizzle
+RANK = 24  # bits of a shared::cluster address from which on it names a block: its rank + 1, or 0 for one's own
+_GUARD, _ALIGNMENT = 512, 256  # bytes
+_READ, _WRITE, _WRITTEN, _CONSTANT = 1, 2, 4, 8  # of a byte: rights, and what the launch has done
+_EVER = 16  # of a byte: that a launch has written it
+
+
+class FaultError(Exception):
+    """A kernel did what PTX forbids, or what nobody can wait for."""
+
+
+def _views(data: Array) -> dict[int, Array]:
+    return {size: data.view(f"u{size}") for size in (1, 2, 4, 8)}
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A buffer's name, and its bytes in global memory."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+class Global:
+    """Device memory: buffers apart from each other, so that an access beyond one is beyond all."""
+
+    def __init__(self, sizes: Mapping[str, int], writable: frozenset[str]) -> None:
+        """Buffers of `sizes` bytes, poisoned with NaN; kernels may write those of `writable`."""
+        self._allocations: dict[str, Allocation] = {}
+        end = _GUARD
+        for name, nbytes in sizes.items():
+            self._allocations[name] = Allocation(name, end, nbytes)
+            end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _GUARD
+        self.data = np.full(end, 0xFF, np.uint8)
+        self.views = _views(self.data)
+        self._allowed = np.zeros(end, np.uint8)
+        for place in self._allocations.values():
+            rights = _READ | _WRITE if place.name in writable else _READ
+            self._allowed[place.offset : place.offset + place.nbytes] = rights
+
+    def holds(self, name: str) -> bool:
+        return name in self._allocations
+
+    def address(self, name: str) -> int:
+        return GLOBAL + self._allocations[name].offset
+
+    def view(self, name: str, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Array:
+        """The buffer's bytes as an array, dense unless `strides` (bytes) are given."""
+        place = self._allocations[name]
+        return np.ndarray(shape, dtype, self.data, place.offset, strides)
+
+    def written(self, name: str) -> Array:
+        """Whether launches have written each byte of a buffer."""
+        place = self._allocations[name]
+        marks: Array = self._allowed[place.offset : place.offset + place.nbytes] & _EVER != 0
+        return marks
+
+    def begin_launch(self) -> None:
+        """What launches before this one wrote, every load of it sees."""
+        self._allowed &= _READ | _WRITE | _EVER
+
+    def read_constant(self, offsets: Array, nbytes: int) -> None:
+        """By ld.global.nc. Raises FaultError where the launch writes, before or after: the load may see either."""
+        self._mark(offsets[self._allowed[offsets] & _WRITE != 0], nbytes, _CONSTANT, _WRITTEN)
+
+    def _mark(self, offsets: Array, nbytes: int, mark: int, other: int) -> None:
+        cells = offsets[:, None] + np.arange(nbytes)
+        rights = self._allowed[cells]
+        if (rights & other).any():
+            raise FaultError("ld.global.nc of what the same launch writes: it may see what was there before")
+        self._allowed[cells] = rights | mark
+
+    def locate(self, addresses: Array, nbytes: int, write: bool = False) -> Array:
+        """Offsets of `nbytes` each. Raises FaultError where one is misaligned, in no buffer or not to be written."""
+        offsets = addresses.astype(np.int64) - GLOBAL
+        inside = (offsets >= 0) & (offsets <= len(self.data) - nbytes)
+        right = _WRITE if write else _READ
+        ends = np.where(inside, offsets, 0)
+        allowed = inside & (self._allowed[ends] & self._allowed[ends + nbytes - 1] & right != 0)
+        if not allowed.all():
+            raise FaultError(self._wild(int(offsets[~allowed][0]), nbytes, write))
+        if (offsets & (nbytes - 1)).any():
+            raise FaultError(f"{nbytes} bytes at an address that is no multiple of {nbytes}")
+        if write:
+            self._mark(offsets, nbytes, _WRITTEN | _EVER, _CONSTANT)
+        return offsets
+
+    def _wild(self, offset: int, nbytes: int, write: bool) -> str:
+        verb = "writes" if write else "reads"
+        before = [place for place in self._allocations.values() if place.offset <= offset]
+        if not before:
+            return f"{verb} {nbytes} bytes at {GLOBAL + offset:#x}, before every buffer"
+        place = before[-1]
+        inside = offset - place.offset + nbytes <= place.nbytes
+        kind = "which kernels may not write" if inside else "beyond its end"
+        return f"{verb} {nbytes} bytes at offset {offset - place.offset} of {place.name} ({place.nbytes}), {kind}"
+
+
+class Shared:
+    """The shared memory of blocks that run side by side: address → offset depends on the lane's block.
+
+    Where a block is one lane, it is the lane's `.local` memory.
+    """
+
+    def __init__(self, nbytes: int, blocks: int, cluster: int, lanes_of_block: int) -> None:
+        self.nbytes, self._name = nbytes, "shared" if lanes_of_block > 1 else "local"
+        self.stride = -(-max(nbytes, 16) // 1024) * 1024 + 1024
+        self.data = np.empty(self.stride * blocks, np.uint8)
+        self.views = _views(self.data)
+        block = np.repeat(np.arange(blocks, dtype=np.int64), lanes_of_block)
+        self._own = block * self.stride - SHARED_BASE
+        self._cluster, self._first = cluster, block // cluster * cluster
+        self.clear()
+
+    def clear(self) -> None:
+        self.data[...] = 0xFF
+
+    def block(self, offset: int) -> int:
+        """The block in whose memory a byte lies."""
+        return offset // self.stride
+
+    def in_blocks(self, offset: int, bits: int) -> list[int]:
+        """The same place in those blocks of its cluster whose bits are set."""
+        block, place = divmod(offset, self.stride)
+        if bits >> self._cluster:
+            raise FaultError(f"a multicast to blocks {bits:#x}: the cluster has {self._cluster}")
+        first = block // self._cluster * self._cluster
+        return [(first + rank) * self.stride + place for rank in range(self._cluster) if bits >> rank & 1]
+
+    def locate(self, addresses: Array, lanes: Any, nbytes: int) -> Array:
+        """Offsets of `nbytes` each for `lanes` (an index, or a slice). Raises FaultError as `Global.locate` does."""
+        wide = addresses.astype(np.int64)
+        rank, own = (wide >> RANK) - 1, wide & ((1 << RANK) - 1)
+        bases = self._own[lanes]
+        if (rank >= 0).any():
+            if (rank >= self._cluster).any():
+                raise FaultError(f"a shared address of block {int(rank.max())}: the cluster has {self._cluster}")
+            bases = np.where(rank >= 0, (self._first[lanes] + rank) * self.stride - SHARED_BASE, bases)
+        inside = (own >= SHARED_BASE) & (own + nbytes <= SHARED_BASE + self.nbytes)
+        if not inside.all():
+            at = int(np.broadcast_to(own, inside.shape)[~inside][0]) - SHARED_BASE
+            raise FaultError(f"{nbytes} bytes at offset {at} of {self._name} memory ({self.nbytes} bytes)")
+        if (own & (nbytes - 1)).any():
+            raise FaultError(f"{nbytes} bytes at a {self._name} address that is no multiple of {nbytes}")
+        found: Array = bases + own
+        return found
+
+
+@dataclass
+class Parameters:
+    """A launch's arguments, laid out by name; what TMA finds behind the address of a tensor map."""
+
+    data: dict[str, bytes]
+    maps: dict[str, MappedTensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.addresses = {name: (i + 1) << 16 for i, name in enumerate(self.data)}  # as .param sees them
+        self._mapped = {PARAMETER_WINDOW + self.addresses[name]: each for name, each in self.maps.items()}
+
+    def mapped(self, address: int) -> MappedTensor | None:
+        """The tensor map at a generic address, where a whole parameter is one."""
+        return self._mapped.get(address)
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Bytes at an address of .param. Raises FaultError where they are in no parameter, or in a whole tensor map."""
+        for name, begin in self.addresses.items():
+            first = address - begin
+            if 0 <= first <= len(self.data[name]) - nbytes and name not in self.maps:
+                return self.data[name][first : first + nbytes]
+        raise FaultError(f"{nbytes} bytes at {address:#x} of .param: no parameter is there")

@@ -1,0 +1,86 @@
+"""Races of shared memory: one warp writes a byte that another reads, and no barrier of their block lies between.
+
+Known are barriers of whole blocks alone, so this looks only at kernels that have no other way to order their warps.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from tuner.backends.ptx.state.memory import FaultError
+from tuner.backends.ptx.state.values import Array
+from tuner.backends.ptx.state.wave import WARP, Wave
+from tuner.backends.ptx.text.module import Entry
+from tuner.backends.ptx.text.parse import Instruction
+
+_SEVERAL = -1
+_OTHER_ORDER = ("mbarrier", "wgmma", "tcgen05", "mapa", "nanosleep", "fence", "membar")
+_POLLING = ("volatile", "acquire", "release", "relaxed", "acq_rel", "bulk", "cluster", "arrive")
+
+
+def ordered_by_barriers(entry: Entry) -> bool:
+    """Whether barriers of whole blocks, and nothing else, order an entry's warps where they use shared memory."""
+    return not any(_orders(each) for each in entry.code)
+
+
+def _orders(instruction: Instruction) -> bool:
+    name = instruction.opcode[0]
+    if name in _OTHER_ORDER or instruction.has(*_POLLING):
+        return True
+    if name in ("atom", "red"):
+        return not instruction.has("global")
+    if name in ("bar", "barrier") and not instruction.has("warp"):
+        operands = instruction.operands[1:-1] if instruction.has("red") else instruction.operands
+        return len(operands) != 1 or operands[0] != "0"
+    return False
+
+
+class Races:
+    """Who last wrote and read each byte of shared memory, and how many barriers its block had passed then."""
+
+    def __init__(self, wave: Wave) -> None:
+        self._wave = wave
+        self._passed = np.ones(wave.blocks, np.int32)
+        nbytes = len(wave.shared.data)
+        self._written, self._writer = np.zeros(nbytes, np.int32), np.zeros(nbytes, np.int32)
+        self._read, self._reader = np.zeros(nbytes, np.int32), np.zeros(nbytes, np.int32)
+
+    def begin(self) -> None:
+        """Other blocks take the place of those that ran."""
+        self._passed += 1
+
+    def barrier(self, blocks: Array) -> None:
+        """These blocks have passed one."""
+        self._passed[blocks] += 1
+
+    def reads(self, offsets: Array, lanes: Any, nbytes: int) -> None:
+        """`lanes` read `nbytes` each at `offsets`. Raises FaultError where another warp has just written."""
+        cells, warp, now = self._cells(offsets, lanes, nbytes)
+        if (raced := (self._written[cells] == now) & (self._writer[cells] != warp)).any():
+            raise self._fault("reads", cells, raced, warp, self._writer, "wrote")
+        others = (self._read[cells] == now) & (self._reader[cells] != warp)
+        found = np.where(others, _SEVERAL, warp)
+        self._read[cells], self._reader[cells] = now, found
+        self._reader[cells[self._reader[cells] != found]] = _SEVERAL  # of another warp, by the same instruction
+
+    def writes(self, offsets: Array, lanes: Any, nbytes: int) -> None:
+        """`lanes` write. Raises FaultError where another warp has just read."""
+        cells, warp, now = self._cells(offsets, lanes, nbytes)
+        if (raced := (self._read[cells] == now) & (self._reader[cells] != warp)).any():
+            raise self._fault("writes", cells, raced, warp, self._reader, "read")
+        self._written[cells], self._writer[cells] = now, warp
+
+    def _cells(self, offsets: Array, lanes: Any, nbytes: int) -> tuple[Array, Array, Array]:
+        """[lanes, bytes] each: places, warps, and barriers passed."""
+        number = np.arange(self._wave.lanes)[lanes]
+        cells = offsets[:, None] + np.arange(nbytes)
+        now = self._passed[self._wave.block_of[number]]
+        return cells, *(np.broadcast_to(each[:, None], cells.shape) for each in (number // WARP, now))  # type: ignore[return-value]
+
+    def _fault(self, verb: str, cells: Array, raced: Array, warp: Array, owner: Array, did: str) -> FaultError:
+        byte, one, other = (int(each[raced][0]) for each in (cells, warp, owner[cells]))
+        warps = self._wave.lanes_of_block // WARP
+        whose = "several warps" if other == _SEVERAL else f"warp {other % warps}"
+        place = byte % self._wave.shared.stride
+        what = f"warp {one % warps} {verb} byte {place} of shared memory, which {whose} {did}"
+        return FaultError(f"race: {what}, and no barrier of the block between")

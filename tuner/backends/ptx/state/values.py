@@ -1,0 +1,119 @@
+"""Registers of all lanes as NumPy arrays, and operands read as the type that an instruction gives them."""
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.backends.ptx.text.module import Entry
+from tuner.backends.ptx.text.parse import BYTES
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_] | None  # lanes that execute; None is all
+
+
+class UnsupportedError(Exception):
+    """An instruction that the machine does not know."""
+
+
+class _Types(dict[str, np.dtype[Any]]):
+    """What NumPy computes with, by PTX's name: what is missing here is missing there."""
+
+    def __missing__(self, name: str) -> np.dtype[Any]:
+        raise UnsupportedError(f"values of type .{name}")
+
+
+_KINDS = {"b": "u", "u": "u", "s": "i", "f": "f"}
+DTYPES = _Types(
+    {name: np.dtype(f"{_KINDS[name[0]]}{size}") for name, size in BYTES.items() if name[1:].isdigit() and size <= 8}
+)
+DTYPES["pred"] = np.dtype(bool)
+JOINED: Mapping[str, np.ufunc] = {  # what atomics and reductions make of two integers
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+class Registers:
+    """The registers of `lanes` lanes of one entry: an array each, made when an instruction first names it."""
+
+    def __init__(self, entry: Entry, lanes: int, special: Mapping[str, Array], symbol: Callable[[str], int]) -> None:
+        self.entry, self.lanes, self.special, self._symbol = entry, lanes, special, symbol
+        self._arrays: dict[str, Array] = {}
+
+    def array(self, name: str) -> Array:
+        """The register's own array: bool, or unsigned of its width."""
+        if name not in self._arrays:
+            kind = self.entry.register_type(name)
+            if kind is None:
+                raise UnsupportedError(f"{name} is no register")
+            dtype = DTYPES["pred"] if kind == "pred" else np.dtype(f"u{BYTES[kind]}")
+            self._arrays[name] = np.zeros(self.lanes, dtype)
+        return self._arrays[name]
+
+    def read(self, name: str, type: str) -> Array:
+        """A live view of the operand as `type`, one element a lane; of a number or symbol, one for all lanes."""
+        dtype = DTYPES[type]
+        if name in self.special:
+            return _as(self.special[name], dtype)
+        if name.startswith("%") or self.entry.register_type(name):
+            return _as(self.array(name), dtype)
+        return _number(name, dtype) if _is_number(name) else np.array(self._symbol(name)).astype(dtype)
+
+    def condition(self, name: str) -> Array:
+        """The predicate, as a new array where it is inverted or a number."""
+        if _is_number(name):
+            return np.full(self.lanes, int(name, 0) != 0)
+        return ~self.array(name[1:]) if name.startswith("!") else self.array(name)
+
+    def write(self, name: str, type: str) -> Array:
+        """Where a result of `type` goes: a wider register takes it extended by its sign, or by zeros."""
+        if name == "_":
+            return np.zeros(self.lanes, DTYPES[type])
+        array, dtype = self.array(name), DTYPES[type]
+        if array.dtype == bool or array.itemsize == dtype.itemsize:
+            return array if array.dtype == bool else array.view(dtype)
+        if array.itemsize < dtype.itemsize:
+            raise UnsupportedError(f"{name} is too narrow for {type}")
+        return array.view(f"i{array.itemsize}") if type.startswith("s") else array
+
+
+def _as(array: Array, dtype: np.dtype[Any]) -> Array:
+    if array.dtype == bool or array.dtype == dtype:
+        return array
+    if array.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    if array.itemsize < dtype.itemsize:
+        raise UnsupportedError(f"a register of {array.itemsize} bytes is read as {dtype}")
+    return array.view(dtype)[:: array.itemsize // dtype.itemsize]  # little endian: its low part
+
+
+def _is_number(name: str) -> bool:
+    return name[0].isdigit() or (name[0] == "-" and len(name) > 1)
+
+
+def _number(text: str, dtype: np.dtype[Any]) -> Array:
+    if text[:2] in ("0f", "0F"):
+        found = np.frombuffer(struct.pack("<I", int(text[2:], 16)), np.float32)
+    elif text[:2] in ("0d", "0D"):
+        found = np.frombuffer(struct.pack("<Q", int(text[2:], 16)), np.float64)
+    elif dtype.kind == "f":
+        raise UnsupportedError(f"{text} is no number of {dtype}")
+    else:
+        bits = int(text.rstrip("U"), 0) & (1 << 8 * max(dtype.itemsize, 1)) - 1
+        return np.array(bits, f"u{dtype.itemsize}").view(dtype) if dtype.kind != "b" else np.array(bits != 0)
+    return found.astype(dtype)[0:1].reshape(()) if dtype.kind == "f" else found.view(dtype)[0:1].reshape(())
+
+
+def assign(target: Array, value: Any, mask: Mask) -> None:
+    """`target[lane] = value[lane]` for the lanes of `mask`, converted as integers are."""
+    if mask is None:
+        target[...] = value
+    else:
+        np.copyto(target, value, casting="unsafe", where=mask)

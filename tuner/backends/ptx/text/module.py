@@ -1,0 +1,71 @@
+"""A PTX module as text to its kernels, each with all that it needs of the module."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.backends.ptx.text.calls import Function, inlined
+from tuner.backends.ptx.text.parse import Body, Variable, read_body, variables
+from tuner.backends.ptx.text.tables import Table, tables
+from tuner.compiler.source import symbols
+
+
+@dataclass(frozen=True)
+class Entry(Body):
+    """A kernel, with the functions that it calls in it."""
+
+    name: str
+    parameters: tuple[Variable, ...]
+    cluster: int = 0  # blocks; 0 where the launch says
+    tables: tuple[Table, ...] = ()  # of the module, those that it names
+
+
+_FUNCTION = re.compile(
+    r"\.(?P<kind>entry|func)\s*(?:\((?P<returns>[^()]*)\))?\s*(?P<name>[\w$]+)\s*"
+    r"(?:\((?P<parameters>[^()]*)\))?(?P<about>[^{;]*)(?P<ends>[{;])"
+)
+
+
+def parse(text: str) -> dict[str, Entry]:
+    """The entries of a module by name, that of C++ where `symbol_lines` tell it.
+
+    Raises UsageError for what this machine cannot run, such as recursion.
+    """
+    called = {symbol: expression for expression, symbol in symbols(text).items()}
+    text = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)  # directives that no `;` ends
+    text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    outside, functions, heads, at = "", {}, [], 0
+    while head := _FUNCTION.search(text, at):
+        outside, at = outside + text[at : head.start()], head.end()
+        body = None
+        if head["ends"] == "{":
+            body, at = read_body(text, at)
+        function = Function(head["name"], _passed(head["parameters"]), _passed(head["returns"]), body)
+        if head["kind"] == "entry":
+            heads.append((function, head["about"]))
+        else:
+            functions[function.name] = function
+    outside += text[at:]
+    return {called.get(each.name, each.name): _entry(each, about, functions, outside) for each, about in heads}
+
+
+def _passed(text: str | None) -> tuple[Variable, ...]:
+    return tuple(variables((text or "").replace(",", ";") + ";", "param"))
+
+
+def _entry(kernel: Function, about: str, functions: Mapping[str, Function], outside: str) -> Entry:
+    assert kernel.body is not None, "an entry has a body"
+    body = inlined(kernel.body, functions)
+    cluster = re.search(r"\.reqnctapercluster\s+(\d+)", about)
+    named = {word for each in body.code for word in re.findall(r"[\w$]+", each.text)}
+    return Entry(
+        code=body.code,
+        labels=body.labels,
+        registers=body.registers,
+        shared=(*variables(outside, "shared"), *body.shared),
+        local=body.local,
+        name=kernel.name,
+        parameters=kernel.parameters,
+        cluster=int(cluster[1]) if cluster else 0,
+        tables=tuple(tables(outside, named)),
+    )
