@@ -11,7 +11,7 @@ import numpy as np
 from tuner import operators
 from tuner.backends import emulator, ptx
 from tuner.backends.emulator import Mode
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.errors import TunerError
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.compare import Expected, trespass
@@ -56,7 +56,9 @@ def tried(job: tuple[str, str, int]) -> Tried:
     for problem, kind in drawn.cases:
         instance, order = drawn.instance.at(problem), rng.choice(ptx.ORDERS)
         arrays, expected = fuzz_draw.given(instance, kind, rng.getrandbits(32))
-        said = f"{drawn.arch.name} {spelled(instance.fields().config)} on {spelled(instance.fields().problem)} {kind}"
+        said = (
+            f"{drawn.arch.name} {formatted(instance.fields().config)} on {formatted(instance.fields().problem)} {kind}"
+        )
         try:
             if not ptx_alone:
                 findings += [f"{said}: {each}" for each in _emulated(instance, arrays, expected, rng)]

@@ -7,7 +7,7 @@ from typing import Any
 from gpu_goals import goal
 
 from tuner import operators
-from tuner.base.fields import Fields, spelled
+from tuner.base.fields import Fields, formatted
 from tuner.bench import Comparison, Row
 from tuner.evaluate.measure.device import SIMULATED
 from tuner.evaluate.measure.samples import Estimate
@@ -202,7 +202,7 @@ def _compared(found: Comparison, again: Sequence[str], names: Sequence[str], dev
 def _short(found: Comparison) -> str:
     """The problem by what is not its operator's default."""
     problem = from_fields(operators.load(found.operator).problem, found.problem)
-    return spelled(telling(problem)) or "default"
+    return formatted(telling(problem)) or "default"
 
 
 def _cell(row: Row | None, name: str) -> str:

@@ -18,7 +18,7 @@ import gpu_timer as timer
 from gpu_run import Run
 
 from tuner import bench, operators
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options
@@ -167,7 +167,7 @@ def known(operator: Any, problem: Any) -> dict[str, Any]:
     return {
         "operator": operator.name,
         "problem": to_fields(problem),
-        "about": f"{operator.name} {spelled(telling(problem))}".rstrip(),
+        "about": f"{operator.name} {formatted(telling(problem))}".rstrip(),
         "flops": least.flops,
         "bytes": least.bytes,
     }

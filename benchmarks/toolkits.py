@@ -19,7 +19,7 @@ from typing import Any
 
 from tuner import operators
 from tuner.arch import ARCHES
-from tuner.base.fields import Fields, spelled
+from tuner.base.fields import Fields, formatted
 from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
@@ -161,7 +161,7 @@ def _problem(example: Any, *, size: str, **changed: Any) -> Any:
 
 def _called(example: Any, combined: Fields) -> str:
     changed = {name: each for name, each in combined.items() if name != "size" and each != getattr(example, name)}
-    return f"{combined['size']} {spelled(changed)}".rstrip()
+    return f"{combined['size']} {formatted(changed)}".rstrip()
 
 
 def _paired(example: Any, sizes: list[str], serves: Callable[[Fields], bool], seed: str) -> list[Fields]:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tuner import __version__, operators
 from tuner.backends import gpu as devices
 from tuner.backends.emulator import compiler
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.cli import display, output
 from tuner.cli.app import build
 from tuner.cli.registry import COMMANDS
@@ -243,7 +243,7 @@ def test_show_tells_the_time_of_a_measured_record_and_its_choices_in_their_order
 ) -> None:
     place, config = measured
     shown = run("show", "--db", place).stdout
-    assert spelled(config) in shown and "measured 12.0 us" in shown
+    assert formatted(config) in shown and "measured 12.0 us" in shown
 
 
 def test_doctor_and_operators_speak_json_too() -> None:

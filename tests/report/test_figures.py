@@ -17,7 +17,7 @@ import pytest
 
 from tests.report.report_factory import CHOICES, DEFAULT, attempt, report_data
 from tuner import report
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.report.clocks import clocks
 from tuner.report.convergence import convergence
 from tuner.report.data import ReportData
@@ -366,7 +366,7 @@ def test_the_row_behind_a_mark_says_all_about_its_config(measured: bool) -> None
         own = entry.attempt
         assert own.resources
         assert said["implementation"] == own.identity.implementation
-        assert spelled({name: said[name] for name in own.config}) == spelled(own.config)
+        assert formatted({name: said[name] for name in own.config}) == formatted(own.config)
         assert said[f"rank ({found.data.evidence.value})"] == str(entry.rank)
         value = said["time, µs (measured)" if measured else "relative cost (predicted)"]
         assert value == (f"{entry.value:.2f}" if measured else f"{entry.relative:.3f}×")

@@ -15,13 +15,14 @@ from tuner.results.verdict import OutputError, Verdict
 from tuner.store.lines import from_line, to_line
 from tuner.store.sql import Store
 
-texts = st.text(max_size=12)
-names = st.text("abcdefgBTK_ é\n\"'", min_size=1, max_size=8)
+printable = st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]) | st.just(" ")  # as str.isprintable() has it
+texts = st.text(printable, max_size=8)
+names = st.text("abcBTK_ é\"'", min_size=1, max_size=4)
 floats = st.floats(allow_nan=False)
 whole = st.integers(0, 2**40)
-fields = st.dictionaries(texts, st.one_of(st.booleans(), st.integers(-(2**60), 2**60), floats, texts), max_size=4)
+fields = st.dictionaries(texts, st.one_of(st.booleans(), st.integers(-(2**60), 2**60), floats, texts), max_size=3)
 identities = st.builds(Identity, *[names] * 2, fields.map(encode), *[names] * 5)
-failures = st.builds(Failed, st.sampled_from(Stage), texts, st.text(st.characters(), max_size=40))
+failures = st.builds(Failed, st.sampled_from(Stage), texts, st.text(max_size=20))  # a log may hold any text
 resources = st.builds(Resources, *[whole] * 5, texts, texts)
 predictions = st.builds(Prediction, floats, st.dictionaries(texts, floats, max_size=3), texts, texts)
 measurements = st.builds(

@@ -14,7 +14,7 @@ def encode(value: Any) -> str:
     try:
         return _dump(value)
     except ValueError:  # a NaN or an infinity; rare enough that only those texts pay for a copy of the value
-        return _dump(_spelled(value))
+        return _dump(_tagged(value))
 
 
 def decode(text: str) -> Any:
@@ -22,13 +22,13 @@ def decode(text: str) -> Any:
     return json.loads(text, object_hook=_read) if _FLOAT in text else json.loads(text)
 
 
-def _spelled(value: Any) -> Any:
+def _tagged(value: Any) -> Any:
     if isinstance(value, float) and not isfinite(value):
         return {_FLOAT: str(value)}
     if isinstance(value, Mapping):
-        return {key: _spelled(item) for key, item in value.items()}
+        return {key: _tagged(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_spelled(item) for item in value]
+        return [_tagged(item) for item in value]
     return value
 
 

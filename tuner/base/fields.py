@@ -15,7 +15,7 @@ def scalar(value: Scalar) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def spelled(fields: Fields) -> str:
+def formatted(fields: Fields) -> str:
     """`BT=64 BK=128 swizzle=true`"""
     return " ".join(f"{name}={scalar(value)}" for name, value in fields.items())
 

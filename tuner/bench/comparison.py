@@ -85,7 +85,7 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
 def spelled(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
     """A problem, or only its fields of these names, without what is off or empty or follows from the rest."""
     told = independent(from_fields(operators.load(operator).problem, problem))
-    return plain_fields.spelled({n: value for n, value in told.items() if value and (names is None or n in names)})
+    return plain_fields.formatted({n: value for n, value in told.items() if value and (names is None or n in names)})
 
 
 def _times(row: Row) -> tuple[str, ...]:

@@ -65,5 +65,5 @@ def _about(found: Found) -> str:
     if isinstance(first, Forecast):
         return f"{problem}. On the GPU, these peers would be timed: {', '.join(first.peers) or 'none'}."
     facts: dict[str, Any] = {name: first.device[name] for name in ("model", "driver") if name in first.device}
-    ours = "" if len(found) > 1 else f" Ours is {first.implementation} {plain_fields.spelled(first.config)}."
-    return f"{problem}. {first.policy}.{ours} {plain_fields.spelled(facts)}"
+    ours = "" if len(found) > 1 else f" Ours is {first.implementation} {plain_fields.formatted(first.config)}."
+    return f"{problem}. {first.policy}.{ours} {plain_fields.formatted(facts)}"

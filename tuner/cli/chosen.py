@@ -6,7 +6,7 @@ from typing import Any
 
 from tuner.backends.gpu import named
 from tuner.base.cache import Cache
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.cli.options import parse_config
 from tuner.cli.output import say
 from tuner.compiler import nvrtc
@@ -68,7 +68,7 @@ def about(chosen: Choice) -> dict[str, Any]:
 def describe(chosen: Choice) -> None:
     """Say what was chosen."""
     runs = chosen.instance.fields()
-    say(f"{runs.implementation} {spelled(runs.config)} ({chosen.why})")
+    say(f"{runs.implementation} {formatted(runs.config)} ({chosen.why})")
 
 
 def refuse(chosen: Choice) -> None:

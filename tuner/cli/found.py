@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from tuner.base.fields import Fields, spelled
+from tuner.base.fields import Fields, formatted
 from tuner.cli.output import emit_json, listing, table
 from tuner.report import summary
 from tuner.report.notation import counted
@@ -34,7 +34,7 @@ def title(request: study.SearchRequest) -> str:
 
 def told(operator: str, problem: Any) -> str:
     """`flash_attention head_dim=72 causal=True`: an operator, and what of its problem is not the default."""
-    return f"{operator} {spelled(telling(problem))}".rstrip()
+    return f"{operator} {formatted(telling(problem))}".rstrip()
 
 
 def show(found: Campaign, report: Path, *, as_json: bool) -> None:
@@ -71,7 +71,7 @@ def _failures(outcome: study.Outcome) -> Iterator[tuple[str, str]]:
     examples: dict[str, list[str]] = {}
     for each in outcome.tried:
         if reason := _failure(each):
-            name, config = each.instance.implementation.name, spelled(each.attempt.config)
+            name, config = each.instance.implementation.name, formatted(each.attempt.config)
             examples.setdefault(reason, []).append(f"{name} {config}")
     for reason, configs in sorted(examples.items(), key=lambda item: -len(item[1]))[:_REASONS]:
         yield f"{len(configs)} failed", f"{reason} ({configs[0]})"
@@ -100,14 +100,14 @@ def _row(problem: str, outcome: study.Outcome) -> tuple[str, ...]:
     record, tried = outcome.record, str(len(outcome.tried))
     if record is None:
         return problem, "nothing valid found", outcome.why_stopped, "", tried
-    name, config = record.identity.implementation, spelled(record.config)
+    name, config = record.identity.implementation, formatted(record.config)
     return problem, name, config, f"{record.margin:.1%}", tried
 
 
 def _show_family(family: Family) -> None:
-    typer.echo(f"portfolio for {spelled(family.statics) or 'the defaults'}: {described(family)}")
+    typer.echo(f"portfolio for {formatted(family.statics) or 'the defaults'}: {described(family)}")
     for number, (name, config) in enumerate(family.members, start=1):
-        typer.echo(f"  {number}: {name} {spelled(config)}")
+        typer.echo(f"  {number}: {name} {formatted(config)}")
     problems = _told_apart([place.problem for place in family.places])
     kind = family.evidence.value
     columns = ("problem", "served by", f"behind its best ({kind})", f"if it were not listed ({kind})")
@@ -131,4 +131,4 @@ def _share(regret: float | None) -> str:
 def _told_apart(problems: Sequence[Fields]) -> list[str]:
     """Each problem by the fields in which they differ."""
     varying = [name for name in problems[0] if len({each[name] for each in problems}) > 1]
-    return [spelled({name: each[name] for name in varying}) for each in problems]
+    return [formatted({name: each[name] for name in varying}) for each in problems]

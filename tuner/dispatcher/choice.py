@@ -8,7 +8,7 @@ from typing import Any
 from tuner import operators
 from tuner.arch import ARCHES, GPU, gpu
 from tuner.base.canonical import decode
-from tuner.base.fields import Fields, spelled
+from tuner.base.fields import Fields, formatted
 from tuner.compiler.render import render
 from tuner.errors import TunerError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
@@ -69,10 +69,10 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.implementation:
-            return f"{self.operator} {spelled(self.problem)}\n  runs no kernel: {self.why}"
+            return f"{self.operator} {formatted(self.problem)}\n  runs no kernel: {self.why}"
         lines = [
-            f"{self.operator} {spelled(self.problem)}",
-            f"  runs {self.implementation} {spelled(self.config)}",
+            f"{self.operator} {formatted(self.problem)}",
+            f"  runs {self.implementation} {formatted(self.config)}",
             f"  for {self.gpu}: {self.why}",
             *([f"  machine code: {self.compiler}"] if self.compiler else []),
             *self._checked(),

@@ -13,7 +13,7 @@ import numpy as np
 from tuner import operators
 from tuner.backends import gpu as device
 from tuner.base.cache import cache_dir, digest_of, key_of
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
@@ -195,7 +195,7 @@ def _environment(outcome: Outcome, results: Sequence[Result], given: Mapping[str
     }
     if not given.get("quiet"):
         said = f"{best['time']:.4g} ms" if measured else f"predicted, not measured on {outcome.request.gpu.name}"
-        print(f"best of {len(results)} configs: {spelled(record.config)} ({said})")  # as the original does
+        print(f"best of {len(results)} configs: {formatted(record.config)} ({said})")  # as the original does
     return found
 
 

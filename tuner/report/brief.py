@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.report.data import UNDECLARED
 from tuner.report.notation import change, counted, microseconds, percent
 from tuner.report.section import Finalist, Section
@@ -45,7 +45,7 @@ def _won(section: Section, record: TuningRecord) -> str:
         return f"{name}, its default config."
     if not section.default_config:
         return f"{name}."
-    told = spelled(dict(list(changed.items())[:_TOLD])) + (" …" if len(changed) > _TOLD else "")
+    told = formatted(dict(list(changed.items())[:_TOLD])) + (" …" if len(changed) > _TOLD else "")
     of = counted(len(record.config), "parameter", "parameters")
     return f"{name}, {len(changed)} of {of} not the default: {told}."
 

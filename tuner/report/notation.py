@@ -2,7 +2,7 @@
 
 import math
 
-from tuner.base.fields import Fields, scalar, spelled
+from tuner.base.fields import Fields, formatted, scalar
 from tuner.results.verdict import OutputError
 
 IDLE = 0x01  # of NVML's reasons: nothing ran just then
@@ -91,7 +91,7 @@ def _finite(value: float, text: str) -> str:
 
 SPELLINGS = (
     scalar,
-    spelled,
+    formatted,
     count,
     counted,
     times,

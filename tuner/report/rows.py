@@ -1,7 +1,7 @@
 """What a search found, for a terminal: its winner as labels and values."""
 
 from tuner.base.canonical import decode
-from tuner.base.fields import fields_from, spelled
+from tuner.base.fields import fields_from, formatted
 from tuner.report import BeliefFacts
 from tuner.report.notation import counted, reasons, worst_case
 from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_arm, work_facts
@@ -18,7 +18,7 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     prediction = record.prediction
     rows = [
         ("implementation", record.identity.implementation),
-        ("config", spelled(record.config)),
+        ("config", formatted(record.config)),
         ("resources", _resources(record)),
         ("machine code", _lint(record.resources)),
         ("verified", f"{record.verdict.where}: {counted(len(record.verdict.checks), 'run', 'runs')}"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.base.fields import Fields, spelled
+from tuner.base.fields import Fields, formatted
 from tuner.report.data import ReportData
 from tuner.report.profile import Profile, profile
 from tuner.report.rivals import Rival, rivals
@@ -149,7 +149,7 @@ def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
     found = []
     for number, each in enumerate(data, 1):
         alike = shared_fields([other.problem for other in data if other.operator == each.operator])
-        own = spelled({name: value for name, value in each.problem.items() if name not in alike})
+        own = formatted({name: value for name, value in each.problem.items() if name not in alike})
         found.append(_section(each, f"p{number}", _title(each, own), _label(each, common, own), len(data)))
     return tuple(found)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf, isinf, isnan
 
-from tuner.base.fields import Fields, spelled
+from tuner.base.fields import Fields, formatted
 
 _CANCELS = 2.0**-6, 4.0  # of the result, and × the usual limit: a limit above both only terms that cancel explain
 
@@ -42,7 +42,7 @@ class OutputError:
 
     def case_on(self, problem: Fields) -> str:
         """The case without the sizes that `problem` has, too."""
-        return " ".join(word for word in self.case.split() if word not in spelled(problem).split())
+        return " ".join(word for word in self.case.split() if word not in formatted(problem).split())
 
     @property
     def ok(self) -> bool:

@@ -19,7 +19,7 @@ from tuner.store import lines
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredRecord:
     """A record with where it was found, its problem as data, and the arch of its GPU (empty where that is unknown)."""
 
     record: TuningRecord
@@ -28,14 +28,14 @@ class Found:
     arch: str
 
 
-def read(source: str | Path) -> tuple[list[Found], list[str]]:
+def read(source: str | Path) -> tuple[list[StoredRecord], list[str]]:
     """The records of a place, preferred ones first, and a sentence for all that could not be read there."""
     refused: list[str] = []
-    found: list[Found] = []
+    found: list[StoredRecord] = []
     try:
         for name, line in _lines(source):
             try:
-                found.append(_found(lines.from_line(line), name))
+                found.append(_stored(lines.from_line(line), name))
             except StoreError as error:
                 refused.append(f"{name}: {error}")
     except (StoreError, OSError, sqlite3.Error) as error:
@@ -56,12 +56,12 @@ def races(source: str | Path) -> list[FinalRace]:
         return []
 
 
-def _preference(found: Found) -> tuple[bool, str]:
+def _preference(found: StoredRecord) -> tuple[bool, str]:
     return found.record.evidence is Evidence.MEASURED, found.record.created
 
 
-def _found(record: TuningRecord, place: str) -> Found:
-    return Found(record, place, decode(record.identity.problem), arch_of(record.identity.gpu))
+def _stored(record: TuningRecord, place: str) -> StoredRecord:
+    return StoredRecord(record, place, decode(record.identity.problem), arch_of(record.identity.gpu))
 
 
 @cache

@@ -10,7 +10,7 @@ from tuner.arch import ARCHES
 from tuner.base.fields import Fields, Scalar, scalar
 from tuner.results.record import TuningRecord
 from tuner.store import places
-from tuner.store.read import Found, read
+from tuner.store.read import StoredRecord, read
 
 Check = Callable[[TuningRecord], str | None]  # why a record must not be served; None: it may
 _REMEMBERED = 65536  # problems whose match is kept
@@ -58,7 +58,7 @@ class _Usable:
 
     tier: int
     distance: float
-    found: Found
+    found: StoredRecord
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,7 +66,7 @@ class Nearby:
     """Records that could serve problems with equal static fields on one GPU, each with its tier; false without any."""
 
     snapshot: "Snapshot"
-    tiers: tuple[tuple[int, Found, tuple[Scalar, ...]], ...]  # with the extents of its problem
+    tiers: tuple[tuple[int, StoredRecord, tuple[Scalar, ...]], ...]  # with the extents of its problem
     check: Check
 
     def __bool__(self) -> bool:
@@ -92,10 +92,10 @@ class Snapshot:
     A snapshot serves one version of the code: `check` is called once a record, and its answer kept.
     """
 
-    records: Mapping[str, tuple[Found, ...]]  # by operator; what stands first is preferred
+    records: Mapping[str, tuple[StoredRecord, ...]]  # by operator; what stands first is preferred
     refused: tuple[str, ...]  # a sentence for each place or record that could not be read
     _matches: dict[object, Match | None] = field(default_factory=dict, repr=False)
-    _families: dict[object, Mapping[object, tuple[Found, ...]]] = field(default_factory=dict, repr=False)
+    _families: dict[object, Mapping[object, tuple[StoredRecord, ...]]] = field(default_factory=dict, repr=False)
     _refusals: dict[int, str | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -104,7 +104,7 @@ class Snapshot:
 
         What cannot be read is named in `refused`, and an application goes on without it.
         """
-        by_operator: dict[str, list[Found]] = {}
+        by_operator: dict[str, list[StoredRecord]] = {}
         refused: list[str] = []
         for source in places.layers() if sources is None else sources:
             found, wrong = read(source)
@@ -172,17 +172,17 @@ class Snapshot:
         ]
         return sorted(usable, key=lambda each: (each.tier, each.distance))
 
-    def _family(self, query: Query) -> Sequence[Found]:
+    def _family(self, query: Query) -> Sequence[StoredRecord]:
         """The operator's records whose problem has the same fields, the static ones with equal values."""
         key = query.operator, query.statics
         if key not in self._families:
-            grouped: dict[object, list[Found]] = {}
+            grouped: dict[object, list[StoredRecord]] = {}
             for each in self.records.get(query.operator, ()):
                 grouped.setdefault(_kernel(each.problem, query.statics), []).append(each)
             self._families[key] = {kernel: tuple(found) for kernel, found in grouped.items()}
         return self._families[key].get(_kernel(query.problem, query.statics), ())
 
-    def refusal(self, found: Found, check: Check) -> str | None:
+    def refusal(self, found: StoredRecord, check: Check) -> str | None:
         """Why a record must not be served; None where it may. Checked once a record."""
         if id(found) not in self._refusals:  # the snapshot keeps `found` alive, so its id stays its own
             self._refusals[id(found)] = check(found.record)
@@ -194,7 +194,7 @@ def _kernel(problem: Fields, statics: tuple[str, ...]) -> tuple[frozenset[str], 
     return frozenset(problem), tuple(map(problem.get, statics))
 
 
-def _tier(query: Query, found: Found) -> int | None:
+def _tier(query: Query, found: StoredRecord) -> int | None:
     """0 for the query's own device, 1 for its arch, 2 for another device of it, 3 for its family, None for others."""
     if found.record.identity.gpu == query.gpu:
         return 0
@@ -233,13 +233,13 @@ def _describe(query: Query, usable: _Usable) -> str:
     return f"near problem {where}: {', '.join(sizes)}"
 
 
-def _mismatch(query: Query, found: Found) -> str:
+def _mismatch(query: Query, found: StoredRecord) -> str:
     if wrong := _other_fields(query, found):
         return f"another kernel: {', '.join(wrong)}"
     return f"made for {found.record.identity.gpu}, not for {query.arch}"
 
 
-def _other_fields(query: Query, found: Found) -> list[str]:
+def _other_fields(query: Query, found: StoredRecord) -> list[str]:
     """The static fields that differ, and those that only one of the two problems has."""
     wanted, stored = query.problem, found.problem
     lacking = [f"{name} is missing" for name in wanted if name not in stored]

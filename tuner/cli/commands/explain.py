@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.cli.chosen import over, serving, snapshot
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.dispatcher import choice
@@ -47,7 +47,7 @@ def _explain_config(chosen: Choice, as_json: bool) -> None:
     if as_json:
         emit_json({"config": to_fields(instance.config), "valid": not reasons, "refused_by": list(reasons)})
         return
-    typer.echo(f"{instance.implementation.name} {spelled(to_fields(instance.config))}")
+    typer.echo(f"{instance.implementation.name} {formatted(to_fields(instance.config))}")
     typer.echo("  is in the space" if not reasons else "\n".join(f"  refused: {reason}" for reason in reasons))
     removed = [(reason, f"{count:,}") for reason, count in space.counts()]
     about = "" if space.enumerated else "about "

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tuner import __version__
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.cli.chosen import about, choose, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json
 from tuner.compiler.render import render
@@ -79,8 +79,8 @@ def standalone(chosen: Choice) -> Standalone:
     words = [name if value is True else f"{name}_{value}" for name, value in known.items()]
     about = (
         f"{operation.name}: {operation.summary}",
-        f"for {spelled(fixed)}, on {arch.name}",
-        f"{runs.implementation} {spelled(runs.config)}",
+        f"for {formatted(fixed)}, on {arch.name}",
+        f"{runs.implementation} {formatted(runs.config)}",
         f"({chosen.why}; written by kerntune {__version__})",
     )
     name = re.sub(r"\W", "_", "_".join([operation.name, *words, arch.name]))

@@ -9,7 +9,7 @@ import typer
 
 from tuner import arch
 from tuner.base.canonical import decode
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
 from tuner.errors import TunerError, UsageError
 from tuner.results.attempt import Evidence, Identity
@@ -109,8 +109,8 @@ def _problem(identity: Identity) -> str:
     try:
         problem = from_fields(_operators().load(identity.operator).problem, data)
     except (TunerError, TypeError, KeyError, ValueError):
-        return spelled(data)
-    return spelled(telling(problem)) or "the defaults"
+        return formatted(data)
+    return formatted(telling(problem)) or "the defaults"
 
 
 def _config(record: TuningRecord) -> str:
@@ -118,9 +118,9 @@ def _config(record: TuningRecord) -> str:
     try:
         kind = _operators().implementation(record.identity.operator, record.identity.implementation).config
     except TunerError:
-        return spelled(record.config)
+        return formatted(record.config)
     declared = {each.name: record.config[each.name] for each in fields(kind) if each.name in record.config}
-    return spelled(declared | dict(record.config))
+    return formatted(declared | dict(record.config))
 
 
 def _operators() -> Any:

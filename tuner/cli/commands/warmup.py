@@ -7,7 +7,7 @@ from typing import Any
 from tuner import arch
 from tuner.arch import GPU
 from tuner.base.cache import cache_dir
-from tuner.base.fields import spelled
+from tuner.base.fields import formatted
 from tuner.cli.output import GpuOption, JsonOption, emit_json, table
 from tuner.dispatcher import choice
 from tuner.dispatcher.calls import Dispatcher
@@ -34,7 +34,11 @@ def warmup_command(
         emit_json({"operator": operator.name, "gpu": target.name, "cache": str(cache_dir()), "calls": told})
         return
     rows = [
-        (spelled(telling.telling(each.instance.problem)) or "the defaults", each.instance.implementation.name, each.why)
+        (
+            formatted(telling.telling(each.instance.problem)) or "the defaults",
+            each.instance.implementation.name,
+            each.why,
+        )
         for each in chosen
     ]
     table(f"{operator.name} on {target.name}, compiled into {cache_dir()}", ("problem", "runs", "why"), rows)
