@@ -45,7 +45,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("TUNER_DB", "TUNER_GPU", "TUNER_STRICT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)
+    monkeypatch.setattr(dispatcher.functions, "_dispatcher", None)
 
 
 def rows(count: int = 5, width: int = 32, dtype: Any = np.float32) -> np.ndarray:

@@ -179,7 +179,7 @@ def test_the_dispatcher_serves_fp32_arrays(precision: str, monkeypatch: pytest.M
     for name in ("TUNER_DB", "TUNER_GPU", "TUNER_STRICT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # no records of others
-    monkeypatch.setattr(dispatcher, "_dispatcher", None)
+    monkeypatch.setattr(dispatcher.functions, "_dispatcher", None)
     arrays = inputs(FP32)
     o, lse = dispatcher.flash_attention(*(arrays[name] for name in "qkv"), precision=precision)
     error, _ = distance(o, OPERATOR.reference(FP32, arrays)["o"])

@@ -1,0 +1,75 @@
+"""The functions of `tuner.dispatcher`: one per operator, and those that ask the process's dispatcher."""
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any
+
+from tuner import arch
+from tuner.dispatcher.calls import Dispatcher, request_of
+from tuner.dispatcher.choice import Explanation
+from tuner.dispatcher.untuned import Miss
+from tuner.spec.operator import Operator
+
+
+def explain(operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
+    """What the call `operator(*args, **kwargs)` would run, and why. Nothing is compiled, run or counted."""
+    return _active().explain(operator, *args, device=device, **kwargs)
+
+
+def misses() -> tuple[Miss, ...]:
+    """The problems that ran with a default config since the last `reload`, the most frequent first."""
+    return _active().misses()
+
+
+def warmup(operator: str, *problems: Any, device: str | None = None, gpu: str | None = None) -> None:
+    """Compile what calls on `problems` (Problems, or mappings of their fields) need: for this machine's GPU, or for the
+    emulator where there is none or device="emulator". `gpu` names another, as `--gpu` does, such as that of the machine
+    which an image is built for. What is compiled stays in the cache on disk (`TUNER_CACHE_DIR`), which may be read-only
+    from then on; calls on a GPU that find it there need no compiler."""
+    _active().warmup(operator, *problems, device=device, target=None if gpu is None else arch.gpu(gpu))
+
+
+def reload() -> None:
+    """Read the records, `TUNER_GPU` and `TUNER_STRICT` again. Calls that are under way finish with the old ones."""
+    global _dispatcher
+    _dispatcher = Dispatcher.from_environment()
+
+
+def function(operator: Operator[Any]) -> Callable[..., Any]:
+    """The operator's `call` as an application sees it: its signature and words, and `device`."""
+
+    @wraps(operator.call)
+    def call(*args: Any, device: str | None = None, **kwargs: Any) -> Any:
+        return _active().run(operator, request_of(operator, args, kwargs), device)
+
+    own = signature(operator.call)
+    added = Parameter("device", Parameter.KEYWORD_ONLY, default=None, annotation=str | None)
+    parameters = sorted([*own.parameters.values(), added], key=lambda each: each.kind)
+    shown = own.replace(parameters=parameters, return_annotation=Any)
+    call.__signature__ = shown  # type: ignore[attr-defined]  # what help() and editors read
+    call.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": Any}
+    call.__module__, call.__qualname__, call.__name__ = "tuner.dispatcher", operator.name, operator.name
+    call.__doc__ = f"{(operator.call.__doc__ or operator.summary).rstrip()}\n\n{_DEVICE}"
+    return call
+
+
+_DEVICE = """    device: "emulator" takes arrays in CPU memory, "cuda" arrays on a GPU; by default, where they are.
+    """
+
+
+_dispatcher: Dispatcher | None = None
+_starting = threading.Lock()
+
+
+def _active() -> Dispatcher:
+    return _dispatcher or _started()
+
+
+def _started() -> Dispatcher:
+    with _starting:
+        if _dispatcher is None:
+            reload()
+    assert _dispatcher is not None
+    return _dispatcher
