@@ -5,7 +5,8 @@
 Another NVRTC is used where it is loaded first, as with LD_LIBRARY_PATH=folder LD_PRELOAD=folder/libnvrtc.so.12.
 Each arch gets two of the sizes, not the same ones; --all gives it every size. --options asks also every problem that
 differs in one other static field; --pairs what callers combine, and so many other problems that any two values meet in
-one, sizes among them, not the same on each arch. A size may be 192/128, of keys and of values.
+one, sizes among them, not the same on each arch. A size may be 192/128, of keys and of values. --configs also compiles
+as many configs of each space, drawn at random.
 """
 
 import argparse
@@ -25,7 +26,6 @@ from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
-from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.compiler.usage import occupancy
 from tuner.errors import UsageError
@@ -62,7 +62,7 @@ _SETS: tuple[Fields, ...] = (  # what callers combine, of any operator that has 
 
 @dataclass(frozen=True)
 class Line:
-    """One default and what became of it; `registers` are of the kernel with the most."""
+    """One config and what became of it; `registers` are of the kernel with the most."""
 
     operator: str
     implementation: str
@@ -85,9 +85,9 @@ def main() -> int:
     wanted = list(_wanted(given))
     lines = []
     with Compiler(given.workers) as compiler:
-        jobs = [(_source(*each), Options(each[2])) for each in wanted]
+        jobs = [(render(default.instance), Options(default.arch)) for default in wanted]
         for position, outcome in compiler.compile_many(jobs):
-            lines.append(_line(*wanted[position], outcome))
+            lines.append(_line(wanted[position], outcome))
             if not lines[-1].ok:
                 print(_text(lines[-1]), flush=True)
     if given.json:
@@ -103,6 +103,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of heads, or of keys/of values")
     parser.add_argument("--arch", nargs="+", default=list(known), choices=list(known))
     parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
+    parser.add_argument("--implementation", nargs="+", help="only implementations of these names")
+    parser.add_argument("--configs", type=int, default=0, help="configs drawn at random beside each default")
     parser.add_argument("--all", action="store_true", help="every size on every arch, not two in five")
     parser.add_argument("--options", action="store_true", help="each other static field changed by itself, too")
     parser.add_argument("--pairs", action="store_true", help="what callers combine, and any two values together")
@@ -111,18 +113,36 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-_Wanted = tuple[Operator[Any], Implementation[Any, Any], str, Any, str]
+@dataclass(frozen=True)
+class Wanted:
+    """A config to compile, and what its problem is called."""
+
+    instance: Instance
+    arch: str
+    called: str
 
 
-def _wanted(given: argparse.Namespace) -> Iterator[_Wanted]:
-    """(operator, implementation, arch, problem, what it is called) of each default."""
+def _wanted(given: argparse.Namespace) -> Iterator[Wanted]:
+    """Each default, and as many configs of its space as were asked for."""
     sizes = given.sizes.split(",")
     for operator in map(operators.load, given.operator):
         for implementation in operators.implementations(operator.name):
+            if given.implementation and implementation.name not in given.implementation:
+                continue
             for at, arch in enumerate(given.arch):
                 picked = sizes if given.all else [sizes[(at + step) % len(sizes)] for step in (0, 2)]
-                asked = _asked(operator, implementation, arch, picked, given)
-                yield from ((operator, implementation, arch, problem, called) for problem, called in asked.items())
+                for problem, called in _asked(operator, implementation, arch, picked, given).items():
+                    default = Instance.default(operator, implementation, problem, ARCHES[arch])
+                    yield Wanted(default, arch, called)
+                    yield from (Wanted(other, arch, called) for other in _drawn(default, arch, given.configs))
+
+
+def _drawn(default: Instance, arch: str, count: int) -> Iterator[Instance]:
+    """Configs of the default's space, the same in each call."""
+    if count:
+        space = default.implementation.space(default.problem, ARCHES[arch])
+        drawn = Random(canonical(default.problem)).sample(range(len(space)), min(count, len(space)))
+        yield from (default.having(space[index]) for index in drawn)
 
 
 def _asked(
@@ -208,29 +228,15 @@ def _values(example: Any) -> Fields:
     }
 
 
-def _source(
-    operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, problem: Any, _: str
-) -> Source:
-    return render(Instance.default(operator, implementation, problem, ARCHES[arch]))
-
-
-def _line(
-    operator: Operator[Any],
-    implementation: Implementation[Any, Any],
-    arch: str,
-    problem: Any,
-    called: str,
-    outcome: Cubin | Failed,
-) -> Line:
-    config = implementation.default(problem, ARCHES[arch])
-    place = (operator.name, implementation.name, arch, called, canonical(config))
+def _line(wanted: Wanted, outcome: Cubin | Failed) -> Line:
+    instance, arch = wanted.instance, wanted.arch
+    names = (instance.operator.name, instance.implementation.name, arch, wanted.called, canonical(instance.config))
     if isinstance(outcome, Failed):
-        return Line(*place, error=outcome.reason)
+        return Line(*names, error=outcome.reason)
     used = outcome.entries.values()
-    launches = implementation.plan(problem, config).launches
-    stuck = [each.entry for each in launches if not _fits(outcome, each, arch)]
+    stuck = [launch.entry for launch in instance.plan().launches if not _fits(outcome, launch, arch)]
     return Line(
-        *place,
+        *names,
         error=f"{', '.join(stuck)} cannot be launched" if stuck else "",
         registers=max(each.registers for each in used),
         spills=sum(each.spills for each in used),
@@ -252,7 +258,7 @@ def _text(line: Line) -> str:
 def _table(lines: list[Line]) -> Iterator[str]:
     """A Markdown table: an implementation a line."""
     compiler = nvrtc.toolkit()
-    yield f"| {compiler} ({compiler.build}) | defaults | compile | spill | flawed | seconds each |"
+    yield f"| {compiler} ({compiler.build}) | configs | compile | spill | flawed | seconds each |"
     yield "|---|---|---|---|---|---|"
     for name in sorted({(line.operator, line.implementation) for line in lines}):
         own = [line for line in lines if (line.operator, line.implementation) == name]

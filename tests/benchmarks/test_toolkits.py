@@ -52,3 +52,15 @@ def test_what_callers_combine_is_among_them(toolkits: Any) -> None:
     assert latent
     layers = asked(toolkits, "kda_backward", "chunked", pairs=True)
     assert any(each.use_cu_seqlens and each.use_dt_bias and each.use_qk_l2norm_in_kernel for each in layers)
+
+
+def test_random_configs_come_beside_each_default_and_are_the_same_in_each_call(toolkits: Any) -> None:
+    options = Namespace(
+        sizes="64,128", arch=["sm_90a"], operator=["flash_attention"], implementation=["wgmma"], configs=3
+    )
+    vars(options).update(all=False, pairs=False, options=False)
+    wanted = list(toolkits._wanted(options))
+    assert {each.instance.implementation.name for each in wanted} == {"wgmma"}
+    by_problem = [each.instance for each in wanted if each.called == wanted[0].called]
+    assert len({instance.key for instance in by_problem}) == 4
+    assert [each.instance.key for each in toolkits._wanted(options)] == [each.instance.key for each in wanted]

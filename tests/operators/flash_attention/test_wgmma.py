@@ -482,7 +482,7 @@ def test_a_descriptor_is_one_addition() -> None:
 
 @pytest.mark.slow
 def test_defaults_and_two_other_makes_pass_the_lint() -> None:
-    """`python benchmarks/wgmma_lint.py` asks it of every head_dim and of many more configs."""
+    """`python benchmarks/toolkits.py --configs 12` checks every head_dim and more configs."""
     for i, D in enumerate(COMPILED):
         problem = Problem(head_dim=D, dtype=(DType.BF16, DType.FP16)[i % 2], causal=bool(i // 2 % 2), kv_heads=4)
         default = WGMMA.default(problem, HOPPER)

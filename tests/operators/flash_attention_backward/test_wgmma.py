@@ -265,7 +265,7 @@ def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five(
 
 @pytest.mark.slow
 def test_defaults_pass_the_lint() -> None:
-    """`python benchmarks/wgmma_backward_lint.py` asks it of every head_dim and of many more configs."""
+    """`python benchmarks/toolkits.py --configs 12` checks every head_dim and more configs."""
     for problem in _asked():
         cubin = compiled(render(Instance.default(OPERATOR, WGMMA, problem, HOPPER)), "sm_90a")
         assert [lint(cubin, entry) for entry in PASSES] == [Lint(), Lint()]
