@@ -113,6 +113,16 @@ def test_sizes_that_are_told_beside_arrays_are_followed_too(at: Dispatcher, chos
     assert chosen.calls <= 3
 
 
+def test_a_size_that_64_bits_do_not_hold_is_refused_after_others_were_followed(at: Dispatcher) -> None:
+    operator = operators.load("streaming_attention")
+    for seen in (65, 66, 67, 68):
+        arrays = operator.inputs(rolling(seen), np.random.default_rng(seen), "normal")
+        q, k, v = (arrays[name] for name in "qkv")
+        at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=seen)
+    with pytest.raises(InputError, match="seq_k is 73786976294838206464, which 64 bits do not hold"):
+        at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=2**66)
+
+
 def test_a_size_that_is_told_as_another_kind_of_number_is_not_taken_for_one_before(at: Dispatcher) -> None:
     operator = operators.load("streaming_attention")
     for number in (int, np.int64, int, np.int64):

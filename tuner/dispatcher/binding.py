@@ -160,11 +160,13 @@ def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> O
     kinds = {each.name: each for each in fields(operator.problem)}
     sizes, dtypes = _sizes(views), dict(_dtypes(operator, views))
     chosen = {name: _coerced(name, value, kinds[name].type) for name, value in request.statics.items()}
+    followed = {name: value for name, value in chosen.items() if remembers(value)}  # `follow` makes them: not parsed
+    parsed = {name: value for name, value in chosen.items() if name not in followed}
     try:
-        found = outline(operator, sizes, {**dtypes, **chosen})
+        found = outline(operator, {**sizes, **followed}, {**dtypes, **parsed})
     except InputError:
         raise
-    except UsageError as error:
+    except (UsageError, ValueError) as error:  # a Problem refuses it, or its field does
         raise InputError(str(error)) from error
     for name, size in sizes.items():  # a Problem may read 0 as "the same as another field"
         if found.size(name) != size:

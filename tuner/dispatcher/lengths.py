@@ -245,8 +245,8 @@ def _fixed(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]
 
 
 def _is_told(value: Any, name: str, sizes: tuple[str, ...]) -> bool:
-    """Whether what a request says beside its arrays is a size; one that is no int is a value like another."""
-    return type(value) is int and name in sizes
+    """Whether a value beside the arrays is a size that calls of one kind may differ in: an int that 64 bits hold."""
+    return type(value) is int and name in sizes and value.bit_length() < 64
 
 
 def _values(problem: Any) -> tuple[tuple[Any, ...], Sizes]:
