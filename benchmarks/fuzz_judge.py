@@ -14,7 +14,7 @@ from tuner.backends.emulator import Mode
 from tuner.base.fields import formatted
 from tuner.errors import TunerError
 from tuner.evaluate.check.checker import Job
-from tuner.evaluate.check.compare import Expected, trespass
+from tuner.evaluate.check.compare import Expected, unexpected_write
 from tuner.evaluate.check.on_ptx import compiled
 from tuner.results.attempt import Failed
 from tuner.results.verdict import OutputError
@@ -111,7 +111,7 @@ def _wrong(instance: Instance, arrays: Arrays, expected: Expected, outputs: Arra
         outputs["o"][:, end:] = expected.exact["o"][:, end:]
     lse = _LSE + _SOFTCAP * float(arrays.get("softcap", 0))
     errors = [each.reason for each in expected.errors(outputs) if not (each.ok or _says_nothing(each, lse))]
-    return trespass(instance.operator, arrays, expected.exact, outputs) or "; ".join(errors)
+    return unexpected_write(instance.operator, arrays, expected.exact, outputs) or "; ".join(errors)
 
 
 def _says_nothing(error: OutputError, lse: float) -> bool:

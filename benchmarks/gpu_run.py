@@ -73,7 +73,7 @@ class Run:
 
     @cached_property
     def _facts(self) -> Fields:
-        return self.worker.look().facts
+        return self.worker.describe().facts
 
     @cached_property
     def gpu(self) -> GPU:

@@ -24,7 +24,7 @@ from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Options
 from tuner.compiler.render import render
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.messages import TimingRequest
 from tuner.evaluate.measurer import Measurer
 from tuner.results.attempt import Attempt
 from tuner.spec.instance import Instance
@@ -89,7 +89,7 @@ def _version(name: str, package: str) -> str:
 
 
 def device(run: Run) -> dict[str, Any]:
-    facts = dict(run.worker.look(ceilings=True).facts)
+    facts = dict(run.worker.describe(ceilings=True).facts)
     graphs = f"no CUDA graphs ({facts['no_graph']})" if facts.get("no_graph") else "CUDA graphs"
     found = facts | {"summary": f"{facts['model']}, copies {facts['copy_gb_s']:.0f} GB/s, {graphs}"}
     return _warning(timer.warned(found, str(facts["gpu"])))
@@ -157,8 +157,8 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
         return f"does not compile: {cubin.reason}"
     instance = Instance.default(operator, implementation, problem, run.gpu.arch)
     code = Code(instance.fields(), cubin.image)
-    timed = run.worker.time(Task(code, run.policy, timed=False))
-    return timed.fell.reason if timed.fell else "right"
+    timed = run.worker.time(TimingRequest(code, run.policy, timed=False))
+    return timed.failure.reason if timed.failure else "right"
 
 
 def known(operator: Any, problem: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tuner import arch, operators
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.check.known import Known
+from tuner.evaluate.check.verdict_cache import VerdictCache
 from tuner.evaluate.predictor import Predictor
 from tuner.search import study
 from tuner.spec.dtype import DType
@@ -57,7 +57,7 @@ def main() -> int:
     options = _options()
     operator = operators.load("flash_attention")
     lines = []
-    with Store.open(options.db) as store, Compiler() as compiler, Checker(known=Known.of_user()) as checker:
+    with Store.open(options.db) as store, Compiler() as compiler, Checker(known=VerdictCache.of_user()) as checker:
         for name, dtype, causal, head_dim in product(options.arch, DTYPES, (False, True), HEAD_DIMS):
             target = arch.gpu(name)
             problem = operator.problem(head_dim=head_dim, dtype=dtype, causal=causal)

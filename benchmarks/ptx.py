@@ -16,7 +16,7 @@ from tuner import operators
 from tuner.arch import ARCHES, Arch
 from tuner.evaluate.check.checker import Job
 from tuner.evaluate.check.on_ptx import compiled, executed
-from tuner.evaluate.check.trial import judged
+from tuner.evaluate.check.verdict_builder import verdict_of
 from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
@@ -65,7 +65,7 @@ def row(jobs: list[Job], arch: Arch, most: int | None) -> str:
             continue
         for case in executed(job, entries, most):
             instructions, cases = instructions + case.instructions, cases + 1
-            verdict = judged(operators.load(job.instance.operator), [case])
+            verdict = verdict_of(operators.load(job.instance.operator), [case])
             if not verdict.ok:
                 wrong = wrong or f"WRONG {job.instance.config} on {case.case}: {verdict.reason}"
             if verdict.findings:

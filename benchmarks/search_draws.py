@@ -28,7 +28,7 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.evaluate.evaluator import admitted
+from tuner.evaluate.evaluator import serving_implementations
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.results.attempt import Attempt, Evidence, Identity, Measurement, Resources
 from tuner.results.verdict import OutputError, Verdict
@@ -54,7 +54,7 @@ def predicted(name: str) -> dict[Instance, float]:
     """Every config of an operator's default problem on the GPU, with what is predicted before compiling."""
     operator = operators.load(name)
     found = {}
-    for each in admitted(operator, operator.problem(), HERE, None):
+    for each in serving_implementations(operator, operator.problem(), HERE, None):
         space = each.space(operator.problem(), HERE.arch)
         if len(space) <= _LISTED:
             default = Instance.default(operator, each, operator.problem(), HERE.arch)

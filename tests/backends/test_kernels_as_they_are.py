@@ -32,8 +32,8 @@ from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.on_ptx import compiled as compiled_ptx
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.gpu_device import Physical
-from tuner.evaluate.measure.messages import Task
-from tuner.evaluate.measure.worker import Stand
+from tuner.evaluate.measure.messages import TimingRequest
+from tuner.evaluate.measure.worker import DeviceServer
 from tuner.evaluate.predict.compiled import predict_launch
 from tuner.results.attempt import Failed
 from tuner.spec.defaults import work as least_work
@@ -218,8 +218,10 @@ def test_a_device_that_measures_fills_symbols_and_finds_instances(runtime: Runti
         cubin = compiled(render(found), "sm_90a")
         runtime.driver.know(emulator.build(render(found, "host"), checked=False))
         runtime.driver.names |= {symbol: entry for entry, symbol in cubin.symbols.items()}
-        done = Stand(Physical().open()).do(Task(Code(found.fields(), cubin.image, cubin.symbols), POLICY))
-        assert done.fell is None, done.fell
+        done = DeviceServer(Physical().open()).do(
+            TimingRequest(Code(found.fields(), cubin.image, cubin.symbols), POLICY)
+        )
+        assert done.failure is None, done.failure
         assert done.verdict.ok and "the timed problem" in done.verdict.checks
 
 

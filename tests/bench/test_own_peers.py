@@ -14,7 +14,7 @@ from tuner.bench import peers
 from tuner.bench.field import WrongError, judged
 from tuner.errors import TemplateError
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.judge import cases
+from tuner.evaluate.measure.device_check import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.spec.instance import Instance

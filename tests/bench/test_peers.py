@@ -11,7 +11,7 @@ import pytest
 from tuner import operators
 from tuner.bench import peers
 from tuner.bench.peers import AbsentError, Peer
-from tuner.evaluate.measure.judge import Case, cases
+from tuner.evaluate.measure.device_check import Case, cases
 from tuner.spec.dtype import DType
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import to_fields

@@ -23,7 +23,7 @@ from tuner.bench.field import judged
 from tuner.bench.peers import AbsentError, Peer, Rehearsed
 from tuner.errors import MachineError
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.judge import cases
+from tuner.evaluate.measure.device_check import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import Plant, Simulation
 from tuner.spec.instance import InstanceFields
@@ -145,7 +145,7 @@ from pathlib import Path
 from tests.bench.test_venue import ATTENTION, PLACE
 from tuner import bench
 from tuner.bench.peers import Rehearsed
-from tuner.evaluate.measure.judge import cases
+from tuner.evaluate.measure.device_check import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
 with bench.Venue(PLACE) as venue:
     guests = (Rehearsed("peer"),)

@@ -10,7 +10,7 @@ import pytest
 from tuner import operators
 from tuner.backends import gpu
 from tuner.dispatcher.calls import Dispatcher
-from tuner.evaluate.check.compare import errors, trespass
+from tuner.evaluate.check.compare import errors, unexpected_write
 from tuner.spec.dtype import DType
 from tuner.store.records import Snapshot
 
@@ -163,4 +163,4 @@ def test_decoding_updates_the_pool_on_the_device_and_no_other_entry_of_it(at: Di
     o, final_state = at.call("kda", **given, initial_state=pool, inplace_final_state=True)
     outputs = {"o": o.get(), "final_state": final_state.get(), "state_pool": pool.get()}
     assert all(error.ok for error in errors(operator, problem, arrays, outputs))
-    assert not trespass(operator, arrays, operator.reference(problem, arrays), outputs)
+    assert not unexpected_write(operator, arrays, operator.reference(problem, arrays), outputs)

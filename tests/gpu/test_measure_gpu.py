@@ -10,7 +10,7 @@ from tuner.compiler.render import render
 from tuner.compiler.source import Source
 from tuner.evaluate.measure.device import Code, Fault
 from tuner.evaluate.measure.gpu_device import Physical
-from tuner.evaluate.measure.messages import Heat, Task
+from tuner.evaluate.measure.messages import RaceRequest, TimingRequest
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
 from tuner.spec.instance import Instance
@@ -37,8 +37,8 @@ def code(body: str | None = None) -> Code:
 
 
 def test_a_right_kernel_is_timed(worker: Worker) -> None:
-    found = worker.time(Task(code(), POLICY))
-    assert found.fell is None, found.fell
+    found = worker.time(TimingRequest(code(), POLICY))
+    assert found.failure is None, found.failure
     assert found.verdict is not None
     assert found.verdict.ok
     assert all(0 < each.time_us < 1e6 for each in found.samples)
@@ -47,15 +47,15 @@ def test_a_right_kernel_is_timed(worker: Worker) -> None:
 def test_a_warm_cache_is_no_slower_than_a_cold_one(worker: Worker) -> None:
     times = {}
     for l2 in ("cold", "warm"):
-        raced = worker.race(Heat((code(), code()), MeasurementPolicy(l2=l2), rounds=10, seed=0))
+        raced = worker.race(RaceRequest((code(), code()), MeasurementPolicy(l2=l2), rounds=10, seed=0))
         times[l2] = min(min(row) for row in raced.times_us)
     assert times["warm"] <= 1.1 * times["cold"]
 
 
 def test_a_kernel_ties_with_itself_at_its_own_clock(worker: Worker) -> None:
     policy = MeasurementPolicy(own_clock_us=20_000)
-    raced = worker.race(Heat((code(), code()), policy, rounds=5, seed=0, own_clock=True))
-    assert raced.fell is None, raced.fell
+    raced = worker.race(RaceRequest((code(), code()), policy, rounds=5, seed=0, own_clock=True))
+    assert raced.failure is None, raced.failure
     one, other = np.median(raced.times_us, axis=0)
     assert other == pytest.approx(one, rel=0.05)
 
@@ -64,9 +64,9 @@ def test_a_kernel_in_a_graph_takes_about_as_long_as_alone(worker: Worker) -> Non
     times = {}
     for launch in ("eager", "graph"):
         policy = MeasurementPolicy(launch=launch)
-        assert policy.on(worker.look().facts) == policy
-        raced = worker.race(Heat((code(),), policy, rounds=10, seed=0))
-        assert raced.fell is None, raced.fell
+        assert policy.on(worker.describe().facts) == policy
+        raced = worker.race(RaceRequest((code(),), policy, rounds=10, seed=0))
+        assert raced.failure is None, raced.failure
         times[launch] = float(np.median(raced.times_us))
     assert times["graph"] == pytest.approx(times["eager"], abs=20)  # microseconds
 
@@ -83,8 +83,8 @@ def test_a_plan_of_several_launches_is_right_and_timed_in_a_graph(worker: Worker
     instance = Instance.default(kda, prep_scan, kda.problem(seq_len=256, heads=2), gpu.current_gpu().arch)
     cubin = compile(render(instance), Options(gpu.current_gpu().arch.name))
     several = Code(instance.fields(), cubin.image)
-    found = worker.time(Task(several, MeasurementPolicy(launch="graph")))
-    assert found.fell is None, found.fell
+    found = worker.time(TimingRequest(several, MeasurementPolicy(launch="graph")))
+    assert found.failure is None, found.failure
     assert found.samples
 
 
@@ -92,7 +92,7 @@ def test_a_copy_that_is_timed_is_no_faster_than_the_ceiling(worker: Worker) -> N
     device = Physical().open()
     nbytes = 1 << 30
     time_us = float(np.median(device.times_us(device.ready_copy(nbytes), 5, MeasurementPolicy())))
-    assert 1e-3 * nbytes / time_us < 1.3 * float(worker.look(ceilings=True).facts["copy_gb_s"])
+    assert 1e-3 * nbytes / time_us < 1.3 * float(worker.describe(ceilings=True).facts["copy_gb_s"])
 
 
 def test_what_waits_for_the_device_is_let_go_and_timed_without_a_hold() -> None:
@@ -111,9 +111,9 @@ def test_what_waits_for_the_device_is_let_go_and_timed_without_a_hold() -> None:
 
 
 def test_a_launch_of_nothing_takes_microseconds_and_is_told_with_each_race(worker: Worker) -> None:
-    facts = worker.look(ceilings=True).facts
+    facts = worker.describe(ceilings=True).facts
     assert 0.1 < float(facts["floor_eager_us"]) < 50
-    raced = worker.race(Heat((code(),), MeasurementPolicy(), rounds=3, seed=0))
+    raced = worker.race(RaceRequest((code(),), MeasurementPolicy(), rounds=3, seed=0))
     assert raced.floor_us == pytest.approx(float(facts["floor_eager_us"]), rel=0.5)
     assert all(each.state.sm_mhz > 0 for laps in raced.rounds for each in laps) == facts["nvml"]
 
@@ -122,22 +122,22 @@ def test_a_launch_of_nothing_takes_microseconds_and_is_told_with_each_race(worke
     ("body", "fault"), [("", Fault.WRONG), (STRAY, Fault.ILLEGAL), (SPIN, Fault.TIMEOUT)], ids=["idle", "stray", "spin"]
 )
 def test_a_faulty_kernel_has_its_class_and_the_next_one_is_timed(worker: Worker, body: str, fault: Fault) -> None:
-    fell = worker.time(Task(code(body), POLICY)).fell
+    fell = worker.time(TimingRequest(code(body), POLICY)).failure
     assert fell is not None
     assert fell.fault is fault
-    assert worker.time(Task(code(), POLICY)).samples
+    assert worker.time(TimingRequest(code(), POLICY)).samples
 
 
 def test_another_process_that_takes_turns_is_no_stranger(worker: Worker) -> None:
-    worker.look()
+    worker.describe()
     device = Physical().open()
     before = device.state().processes
     with Worker(Physical()) as other:
-        other.look()
+        other.describe()
         assert device.state().processes == before
 
 
 def test_the_device_tells_what_it_is(worker: Worker) -> None:
-    facts = worker.look(ceilings=True).facts
+    facts = worker.describe(ceilings=True).facts
     assert facts["gpu"] == gpu.current_gpu().name
     assert float(facts["copy_gb_s"]) > 10

@@ -22,7 +22,7 @@ from tuner.dispatcher import on_gpu
 from tuner.dispatcher.arrays import FRAMEWORKS
 from tuner.dispatcher.binding import bind
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.messages import TimingRequest
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
 from tuner.operators.flash_attention.operator import Problem
@@ -81,6 +81,6 @@ def test_what_the_emulator_verified_is_right_on_the_device(worker: Worker, D: in
     """Every edge case, with outputs poisoned and guarded, and the same bits twice."""
     problem = Problem(D, DType.BF16, True, use_cu_seqlens=packed, batch=1, heads=2, seq_q=300, use_softcap=packed)
     code = Code(Instance(OPERATOR, TCGEN05, problem, CASES[D]).fields(), compiled(problem, CASES[D]).image)
-    found = worker.time(Task(code, MeasurementPolicy(limit_s=5.0), timed=False))
-    assert found.fell is None, found.fell
+    found = worker.time(TimingRequest(code, MeasurementPolicy(limit_s=5.0), timed=False))
+    assert found.failure is None, found.failure
     assert found.verdict is not None and found.verdict.ok, found.verdict

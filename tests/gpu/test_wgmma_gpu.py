@@ -42,7 +42,7 @@ from tuner.dispatcher import on_gpu
 from tuner.dispatcher.arrays import FRAMEWORKS
 from tuner.dispatcher.binding import bind
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.messages import Task
+from tuner.evaluate.measure.messages import TimingRequest
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
 from tuner.operators.flash_attention.operator import Problem
@@ -169,6 +169,6 @@ def judged(worker: Worker, name: str, problem: Any, config: Any) -> None:
     code = Code(
         InstanceFields(name, "wgmma", to_fields(problem), to_fields(config)), compiled(name, problem, config).image
     )
-    found = worker.time(Task(code, MeasurementPolicy(limit_s=5.0), timed=False))
-    assert found.fell is None, found.fell
+    found = worker.time(TimingRequest(code, MeasurementPolicy(limit_s=5.0), timed=False))
+    assert found.failure is None, found.failure
     assert found.verdict is not None and found.verdict.ok, found.verdict

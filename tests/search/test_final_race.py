@@ -22,14 +22,14 @@ from tests.support.simulated_search import (
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.ledger import Ledger
-from tuner.evaluate.measure.messages import Heat, Raced
+from tuner.evaluate.measure.messages import RaceRequest, RaceResult
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
 from tuner.results.attempt import Evidence
 from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.final_race import final_race
-from tuner.search.session import Measured, beside_timing, session
+from tuner.search.session import Measured, compilers_beside_timing, session
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.store.sql import Store
@@ -51,7 +51,7 @@ def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(mach
 class Racing(Worker):
     """Notes of each race whether it was at own clocks."""
 
-    def race(self, heat: Heat) -> Raced:
+    def race(self, heat: RaceRequest) -> RaceResult:
         if heat.rounds > 3:  # with which the drift monitor is content
             self.raced = [*getattr(self, "raced", []), heat.own_clock]
         return super().race(heat)
@@ -60,7 +60,7 @@ class Racing(Worker):
 class Cut(Racing):
     """At own clocks it comes through two rounds."""
 
-    def race(self, heat: Heat) -> Raced:
+    def race(self, heat: RaceRequest) -> RaceResult:
         found = super().race(heat)
         return replace(found, rounds=found.rounds[:2]) if heat.own_clock else found
 
@@ -215,7 +215,7 @@ def seemed(each: study.Tried, time_us: float) -> study.Tried:
 def test_two_cores_are_left_to_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     for cores, compilers in ((16, 14), (3, 1), (1, 1)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
-        assert beside_timing() == compilers
+        assert compilers_beside_timing() == compilers
 
 
 @pytest.mark.parametrize("retry", [False, True])

@@ -15,7 +15,7 @@ from tuner.errors import InputError
 from tuner.evaluate.check.checker import PLAIN, Job, check
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.judge import Judge, cases
+from tuner.evaluate.measure.device_check import DeviceCheck, cases
 from tuner.evaluate.measure.simulated import Simulation
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
@@ -45,9 +45,9 @@ def untouched(operator: Operator[Any], given: dict[str, Any]) -> int:
     return min(set(range(operator.problem().entries)) - set(given["index"].tolist()))
 
 
-def judge(operator: Operator[Any], stray: int) -> Judge:
+def judge(operator: Operator[Any], stray: int) -> DeviceCheck:
     code = Code(InstanceFields("row_add", "naive", to_fields(operator.problem()), {"stray": stray}), b"")
-    found = Judge(SIMULATION.open(), code, 1.0)
+    found = DeviceCheck(SIMULATION.open(), code, 1.0)
     for case in cases(operator, code.instance.problem, every=True):
         found.run(case, twice=True)
     return found

@@ -19,7 +19,7 @@ from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
 from tuner.evaluate.check.checker import drawn as drawn_once
-from tuner.evaluate.check.compare import errors, trespass
+from tuner.evaluate.check.compare import errors, unexpected_write
 from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
@@ -102,7 +102,7 @@ def assert_right_at(instance: Instance, *places: tuple[dict[str, int], str]) -> 
         for mode in BOTH_WAYS:
             outputs, done = emulator.run(at, arrays, mode)
             assert not done.findings, f"{done.findings[0]}"
-            assert not trespass(at.operator, arrays, expected.exact, outputs)
+            assert not unexpected_write(at.operator, arrays, expected.exact, outputs)
             for error in expected.errors(outputs):
                 assert error.ok, f"{error}"
             found.append({name: each.tobytes() for name, each in outputs.items()})

@@ -23,12 +23,12 @@ from tuner.bench.events import Teller
 from tuner.bench.peers import AbsentError, Peer
 from tuner.errors import MachineError
 from tuner.evaluate.measure.device import SIMULATED, Code, Device, DeviceFaultError
+from tuner.evaluate.measure.device_check import Case, cases
 from tuner.evaluate.measure.gpu_device import GpuDevice
-from tuner.evaluate.measure.judge import Case, cases
-from tuner.evaluate.measure.messages import Task, Timed
+from tuner.evaluate.measure.messages import TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State, typical
-from tuner.evaluate.measure.worker import DeviceOpener, Stand
+from tuner.evaluate.measure.worker import DeviceOpener, DeviceServer
 from tuner.spec.contract import line_of
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import from_fields
@@ -111,7 +111,7 @@ def _give_back() -> None:
         torch.cuda.empty_cache()
 
 
-class _Stand(Stand):
+class _DeviceServer(DeviceServer):
     """One whose memory is given back after a meeting."""
 
     def close(self) -> None:
@@ -182,11 +182,11 @@ class _Field:
 
     def _enter_kernel(self, name: str, code: Code) -> str:
         """One of ours, once it is right, in each way to launch it; what is wrong with it."""
-        stand = _Stand(self._device, lambda _: self._inputs.arrays)
+        stand = _DeviceServer(self._device, lambda _: self._inputs.arrays)
         self._held.callback(stand.close)
-        judged = stand.do(Task(code, self._policies[0], timed=False))
-        assert isinstance(judged, Timed), "that is the answer to a task"
-        fell = judged.fell
+        judged = stand.do(TimingRequest(code, self._policies[0], timed=False))
+        assert isinstance(judged, TimingResult), "that is the answer to a task"
+        fell = judged.failure
         if fell is not None and fell.fatal:
             raise MachineError(f"our own {code.instance.name} took the device down: {fell.reason}")
         if fell is not None:

@@ -18,7 +18,7 @@ from tuner.bench.field import Meeting, late, meet
 from tuner.bench.peers import Peer
 from tuner.errors import MachineError, UsageError
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.gpu_lock import alone
+from tuner.evaluate.measure.gpu_lock import exclusive
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import DeviceOpener
 from tuner.spec.operator import Operator
@@ -67,7 +67,7 @@ class Venue(Closing):
             path = into or Path(folder) / "journal"
             begin = path.stat().st_size if path.exists() else 0
             meeting = Meeting(code, context, self._place, policies, kind, seed, path, guests=guests)
-            with alone(self._place.bus_id):  # all of it: getting ready, peers time kernels of their own to choose among
+            with exclusive(self._place.bus_id):  # peers time kernels too, to choose among theirs
                 self._meet(meeting, begin, time.monotonic() + patience_s)
             found = events.told(journal.read(path, begin))
         assert found is not None, "somebody met, or an error was raised"

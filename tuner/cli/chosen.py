@@ -16,7 +16,7 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher import choice
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
-from tuner.evaluate.evaluator import admitted
+from tuner.evaluate.evaluator import serving_implementations
 from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -46,7 +46,7 @@ def over(served: Choice, implementation: str | None, settings: list[str] | None)
     """A choice, with what was given by hand in its place."""
     instance, target = served.instance, served.gpu
     if implementation not in (None, instance.implementation.name):
-        (wanted,) = admitted(instance.operator, instance.problem, target, implementation)
+        (wanted,) = serving_implementations(instance.operator, instance.problem, target, implementation)
         instance = Instance.default(instance.operator, wanted, instance.problem, target.arch)
         served = Choice(instance, target, None, "its default config")
     if settings:

@@ -38,7 +38,9 @@ class Evaluator(Protocol):
         """(position in `batch`, Verdict) as they finish."""
 
 
-def admitted(operator: Operator[Any], problem: Any, gpu: GPU, only: str | None) -> tuple[AnyImplementation, ...]:
+def serving_implementations(
+    operator: Operator[Any], problem: Any, gpu: GPU, only: str | None
+) -> tuple[AnyImplementation, ...]:
     """The implementations that a search tries, or `only` that one. Raises UsageError where none serves the problem."""
     wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
     refusals = {each.name: each.refusal(problem, gpu.arch) for each in wanted}

@@ -21,7 +21,7 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.device import SIMULATED, Code, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.ledger import Ledger
-from tuner.evaluate.measure.messages import Fell, Heat, Raced, Task, Timed
+from tuner.evaluate.measure.messages import DeviceFailure, RaceRequest, RaceResult, TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Estimate, Sample, State, estimate, together
 from tuner.evaluate.measure.worker import Worker
@@ -70,18 +70,18 @@ class Measurer(Predictor):
         """Raises UsageError where the device is not the `gpu` to measure for."""
         super().__init__(gpu, compiler, checker)
         self._operator, self._problem = operator, problem
-        found = setup.worker.look().facts
+        found = setup.worker.describe().facts
         self.setup = replace(setup, policy=setup.policy.on(found))
         self.best_us = inf
         self.drift = DriftMonitor(setup.worker, self.setup.policy)
         self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
         self._earlier: Instance | None = None
-        self._plain: dict[str, Task] | None = None  # by key: what a new process runs first
+        self._plain: dict[str, TimingRequest] | None = None  # by key: what a new process runs first
         self._started = -1  # how often the worker had restarted when it last did
         self._best_cost = inf  # predicted, of what takes `best_us`
         self._pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)  # (predicted, measured)
         self._verdicts: dict[Identity, Verdict] = {}
-        self._twins: dict[object, tuple[str, Timed]] = {}  # by machine code: the first config that is it
+        self._twins: dict[object, tuple[str, TimingResult]] = {}  # by machine code: the first config that is it
         self._model = str(found["model"])
         # What a simulation says must never be taken for what a device did.
         simulated = " simulated" if self._model == SIMULATED else ""
@@ -112,24 +112,24 @@ class Measurer(Predictor):
         identities = [self.identity(each) for each in batch]
         unknown = [i for i, identity in enumerate(identities) if identity not in self._verdicts]
         for i, code in zip(unknown, self._codes([batch[i] for i in unknown]), strict=True):
-            timed = self._on_device(identities[i], Task(code, self.setup.policy, timed=False))
+            timed = self._on_device(identities[i], TimingRequest(code, self.setup.policy, timed=False))
             self._verdicts[identities[i]] = _verdict(timed, self._model)
         yield from enumerate(self._verdicts[identity] for identity in identities)
 
     def race(
         self, contenders: Sequence[Instance], seed: int = 0, *, own_clock: bool = False
-    ) -> tuple[list[int], Raced]:
+    ) -> tuple[list[int], RaceResult]:
         """(positions of those that came through, times of the rounds); nobody where the device fails for all."""
         codes, left, policy = self._codes(contenders), list(range(len(contenders))), self.setup.policy
         while left:
-            heat = Heat(tuple(codes[i] for i in left), policy, policy.rounds, seed)
+            heat = RaceRequest(tuple(codes[i] for i in left), policy, policy.rounds, seed)
             if own_clock:
                 heat = replace(heat, rounds=policy.own_clock_rounds, limit_s=_OWN_CLOCK_S, own_clock=True)
             raced = self.setup.worker.race(heat)
-            if raced.fell is None:
+            if raced.failure is None:
                 return left, raced
-            left.pop(raced.fell.culprit)
-        return [], Raced()
+            left.pop(raced.failure.culprit)
+        return [], RaceResult()
 
     def is_current(self, attempt: Attempt) -> bool:
         """Whether its time is of this session, and of the pace at which the device runs now."""
@@ -147,18 +147,18 @@ class Measurer(Predictor):
             if not self.setup.ledger.banned(key):
                 self._once(key, task)
 
-    def _prepare_plain(self) -> dict[str, Task]:
+    def _prepare_plain(self) -> dict[str, TimingRequest]:
         """Kept, for while a batch is under way the compilers are busy with it."""
         if self._plain is None:
             self._plain = dict(self._plain_tasks())
         return self._plain
 
-    def _plain_tasks(self) -> Iterator[tuple[str, Task]]:
+    def _plain_tasks(self) -> Iterator[tuple[str, TimingRequest]]:
         for each in operators.implementations(self._operator.name):
             if each.oracle and each.refusal(self._problem, self._gpu.arch) is None:
                 instance = Instance.default(self._operator, each, self._problem, self._gpu.arch)
                 (code,) = self._codes([instance])
-                yield _key(self.identity(instance)), Task(code, self.setup.policy, timed=False)
+                yield _key(self.identity(instance)), TimingRequest(code, self.setup.policy, timed=False)
 
     def _line(self, batch: Sequence[Instance]) -> list[tuple[int | None, Instance]]:
         """A batch with its positions. While there is no time to beat, what may set one stands first: then the hopeless
@@ -178,15 +178,15 @@ class Measurer(Predictor):
         twin = _twin(attempt)
         duplicate = twin in self._twins
         if not duplicate:
-            task = Task(_code(instance, cubin), self.setup.policy, self.best_us)
+            task = TimingRequest(_code(instance, cubin), self.setup.policy, self.best_us)
             self._twins[twin] = encode(attempt.config), self._steady(attempt.identity, task)
             self._current.add(twin)
         spelled, timed = self._twins[twin]
         if timed.verdict is not None:
             self._verdicts[attempt.identity] = timed.verdict
-        if timed.fell is not None:
+        if timed.failure is not None:
             as_before = f"same machine code as {spelled}: " if duplicate else ""
-            return replace(attempt, failure=Failed(timed.fell.fault.stage, as_before + timed.fell.reason))
+            return replace(attempt, failure=Failed(timed.failure.fault.stage, as_before + timed.failure.reason))
         measurement = replace(_measurement(timed.samples), duplicate_of=spelled if duplicate else "")
         if measurement.time_us < self.best_us and not duplicate:  # whose samples are of an earlier level
             self.best_us = measurement.time_us
@@ -208,7 +208,7 @@ class Measurer(Predictor):
         expected = self.prior(instance)
         return instance.config != default, inf if np.isnan(expected) else expected
 
-    def _steady(self, identity: Identity, task: Task) -> Timed:
+    def _steady(self, identity: Identity, task: TimingRequest) -> TimingResult:
         """Samples that the drift monitor confirms; those that a drift voids are drawn again."""
         before_us, timed = self.drift.level_us, self._on_device(identity, task)
         for _ in range(_REPEATS):
@@ -221,14 +221,14 @@ class Measurer(Predictor):
             self._current.clear()
         return timed
 
-    def _on_device(self, identity: Identity, task: Task) -> Timed:
-        """Judge and time. A process that dies may have died by chance: once more; and then never again."""
+    def _on_device(self, identity: Identity, task: TimingRequest) -> TimingResult:
+        """Check and time. A process that dies may have died by chance: once more; and then never again."""
         key = _key(identity)
         before = "it took the device process down before, and is tried again by `tuner search --retry` alone"
-        timed = Timed(None, fell=Fell(Fault.CRASH, before))
+        timed = TimingResult(None, failure=DeviceFailure(Fault.CRASH, before))
         while self._allowed(key):
             timed = self._once(key, task)
-            if timed.fell is None or timed.fell.fault is not Fault.CRASH:
+            if timed.failure is None or timed.failure.fault is not Fault.CRASH:
                 break
         return timed
 
@@ -236,14 +236,14 @@ class Measurer(Predictor):
         self._run_plain()  # which may be the config in question
         return not self.setup.ledger.banned(key)
 
-    def _once(self, key: str, task: Task) -> Timed:
+    def _once(self, key: str, task: TimingRequest) -> TimingResult:
         self.setup.ledger.began(key)
         try:
             timed = self.setup.worker.time(task)
         except KeyboardInterrupt:  # which is no fault of the config
             self.setup.ledger.ended(key)
             raise
-        if timed.fell is None or not timed.fell.fatal:
+        if timed.failure is None or not timed.failure.fatal:
             self.setup.ledger.ended(key)
         return timed
 
@@ -290,10 +290,10 @@ def _measurement(samples: Sequence[Sample]) -> Measurement:
     return measurement(estimate([each.time_us for each in samples]), [each.state for each in samples])
 
 
-def _verdict(timed: Timed, where: str) -> Verdict:
-    if timed.verdict is not None and (timed.fell is None or not timed.verdict.ok):
+def _verdict(timed: TimingResult, where: str) -> Verdict:
+    if timed.verdict is not None and (timed.failure is None or not timed.verdict.ok):
         return timed.verdict
-    return Verdict((), (timed.fell.reason if timed.fell else "nothing was compared",), (), where)
+    return Verdict((), (timed.failure.reason if timed.failure else "nothing was compared",), (), where)
 
 
 def _twin(attempt: Attempt) -> object:

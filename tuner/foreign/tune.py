@@ -17,7 +17,7 @@ from tuner.base.fields import formatted
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.check.known import Known
+from tuner.evaluate.check.verdict_cache import VerdictCache
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.foreign.call import Call, of_keywords
 from tuner.foreign.folder import IMPLEMENTATION, headers, write
@@ -81,7 +81,7 @@ def tune_kernel(
     with (
         Store.open(db) as store,
         Compiler() as compiler,
-        Checker(known=Known.of_user()) as checker,
+        Checker(known=VerdictCache.of_user()) as checker,
         session(target, store, compiler, checker, MeasurementPolicy()) as opened,
     ):
         outcome = opened.search(request, lambda _: None, lambda: False)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tuner.base.canonical import encode
 from tuner.evaluate.measure.final import Rules, Standing, decide
-from tuner.evaluate.measure.messages import Raced
+from tuner.evaluate.measure.messages import RaceResult
 from tuner.evaluate.measure.samples import Sample
 from tuner.evaluate.measurer import Measurer, measurement
 from tuner.results.attempt import Attempt, Evidence
@@ -42,7 +42,7 @@ class _Run:
     """A race that was run: who came through, the rounds, and how it ended."""
 
     field: list[Tried]
-    raced: Raced
+    raced: RaceResult
     standing: Standing
     own_clock: bool
 

@@ -108,7 +108,7 @@ def why_predicted(target: GPU) -> str:
     return f"ask for the GPU of this machine by --gpu {shlex.quote(here.name)}"
 
 
-def beside_timing() -> int:
+def compilers_beside_timing() -> int:
     """How many processes may compile while a device is timed: who queues its launches, and the driver, keep a core."""
     return max(1, len(os.sched_getaffinity(0)) - _KEPT_FREE)
 

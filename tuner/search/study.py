@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner import __version__
-from tuner.evaluate.evaluator import Evaluator, admitted
+from tuner.evaluate.evaluator import Evaluator, serving_implementations
 from tuner.results.attempt import Evidence
 from tuner.results.final_race import FinalRace
 from tuner.results.ranking import order
@@ -162,7 +162,7 @@ def _start(
     Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
     """
     r, arch = request, request.gpu.arch
-    found = admitted(r.operator, r.problem, r.gpu, r.implementation)
+    found = serving_implementations(r.operator, r.problem, r.gpu, r.implementation)
     spaces = [each.space(r.problem, arch) for each in found]
     kept = earlier(r, store, evaluator, found, spaces) if r.resume else []
     known: Mapping[str, Sequence[Past]] = {}

@@ -15,10 +15,10 @@ from tuner.base.assets import ROOT
 from tuner.base.cache import Cache
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
-from tuner.evaluate.check import known as check_known
+from tuner.evaluate.check import verdict_cache
 from tuner.evaluate.check.checker import PLAIN, Checker, Job, check, key_of
-from tuner.evaluate.check.known import Known, effective
 from tuner.evaluate.check.on_ptx import check_ptx
+from tuner.evaluate.check.verdict_cache import VerdictCache, effective
 from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import to_fields
@@ -108,7 +108,7 @@ def test_what_was_right_is_known_on_every_gpu_until_the_code_changes(
     _edit(folder / "operator.py", 'name="row_norm"', 'name="kept"')
     monkeypatch.setenv("TUNER_OPERATORS", str(tmp_path))
     monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
-    job, known = _job("kept"), Known(Cache(tmp_path / "cache"))
+    job, known = _job("kept"), VerdictCache(Cache(tmp_path / "cache"))
     with Checker(1, known=known) as checker:
         ((_, first),) = checker.check_many([job])
     assert first.ok
@@ -121,7 +121,7 @@ def test_what_was_right_is_known_on_every_gpu_until_the_code_changes(
 
 
 def test_a_verdict_that_is_not_ok_is_not_kept(tmp_path: Path) -> None:
-    known = Known(Cache(tmp_path))
+    known = VerdictCache(Cache(tmp_path))
     known.keep("5eed", Verdict((), ("a race",)))
     assert known.find("5eed") is None
 
@@ -136,13 +136,13 @@ def test_the_key_of_a_verdict_changes_with_all_that_decides_it(monkeypatch: pyte
         replace(job, thorough=True),
     ]
     keys = {key_of(each) for each in (job, *others)}
-    monkeypatch.setattr(check_known, "program", lambda _: "another emulator")
+    monkeypatch.setattr(verdict_cache, "program", lambda _: "another emulator")
     assert len(keys | {key_of(job)}) == len(others) + 2
 
 
 def test_what_judges_is_part_of_the_key() -> None:
     """Were this list empty, what was found by an older program would stand for ever."""
-    judging = {str(each) for each in check_known.judging()}
+    judging = {str(each) for each in verdict_cache.judging()}
     modules = (
         "tuner.evaluate.check.checker",
         "tuner.evaluate.check.compare",
@@ -165,10 +165,10 @@ def test_what_judges_is_part_of_the_key() -> None:
 def test_an_edit_below_an_operators_folder_changes_what_is_part_of_the_key(tmp_path: Path) -> None:
     (work := tmp_path / "own" / "fast" / "work.py").parent.mkdir(parents=True)
     work.write_text("counts\n")
-    before = check_known.program(tmp_path)
+    before = verdict_cache.program(tmp_path)
     work.write_text("counts otherwise\n")
-    check_known.program.cache_clear()
-    assert check_known.program(tmp_path) != before
+    verdict_cache.program.cache_clear()
+    assert verdict_cache.program(tmp_path) != before
 
 
 def test_problems_with_the_same_edges_share_a_verdict() -> None:

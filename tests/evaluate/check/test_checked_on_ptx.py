@@ -20,7 +20,7 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, TemplateError
 from tuner.evaluate.check import checker
-from tuner.evaluate.check.known import Known
+from tuner.evaluate.check.verdict_cache import VerdictCache
 from tuner.results.attempt import Failed
 from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
@@ -124,7 +124,7 @@ def test_a_verdict_is_found_again_for_the_same_text_and_arch(tmp_path: Path, mon
         job = checker.Job(instance_of(name).fields())
         other = checker.Job(instance_of(name).fields(), arch="sm_90a")
         assert checker.key_of(job) == checker.key_of(job) != checker.key_of(other)
-        known = Known(Cache(tmp_path / "verdicts"))
+        known = VerdictCache(Cache(tmp_path / "verdicts"))
         known.keep(checker.key_of(job), verdict := checker.check(job))
         assert known.find(checker.key_of(job)) == verdict
 

@@ -19,8 +19,8 @@ from tuner import operators
 from tuner.arch import gpu
 from tuner.evaluate.measure import gpu_lock
 from tuner.evaluate.measure.device import Code, Plan
-from tuner.evaluate.measure.gpu_lock import Presence, alone, beside, is_held
-from tuner.evaluate.measure.messages import Task, Timed
+from tuner.evaluate.measure.gpu_lock import Presence, exclusive, is_held, shared
+from tuner.evaluate.measure.messages import TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Worker
@@ -31,7 +31,7 @@ OPERATOR = operators.load("paged_attention")
 NAIVE = operators.implementation("paged_attention", "naive")
 PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, kv_heads=1, max_pages=4)
 CODE = Code(Instance.default(OPERATOR, NAIVE, PROBLEM, gpu("sm_80").arch).fields(), b"")
-TASK = Task(CODE, MeasurementPolicy(warm_up_us=100))
+TASK = TimingRequest(CODE, MeasurementPolicy(warm_up_us=100))
 TASKS = 8
 CALLER = """
 import sys
@@ -70,7 +70,7 @@ class _Noted(SimulatedDevice):
 def time_tasks(folder: str, journal: str, bus_id: str) -> None:
     """Once another process is ready to do so, too."""
     with Worker(Noted("sm_80", bus_id=bus_id, journal=journal)) as worker:
-        worker.look()
+        worker.describe()
         (Path(folder) / str(os.getpid())).touch()
         while len(list(Path(folder).iterdir())) < 2:
             time.sleep(0.001)
@@ -79,7 +79,7 @@ def time_tasks(folder: str, journal: str, bus_id: str) -> None:
 
 def hold() -> None:
     """Until it is killed."""
-    with alone(GPU):
+    with exclusive(GPU):
         present = Presence(GPU)
         print("held", present.others(), flush=True)
         signal.pause()
@@ -138,7 +138,7 @@ def test_two_processes_on_one_gpu_take_turns_at_whole_batches_of_timings_and_say
 def test_a_process_that_is_killed_leaves_the_gpu_to_the_next() -> None:
     with holder() as process:
         process.kill()
-        with alone(GPU):
+        with exclusive(GPU):
             process.wait()  # its files are closed one after the other
             assert Presence(GPU).others() == 0
 
@@ -148,16 +148,16 @@ def test_who_was_alone_just_now_comes_after_who_waits() -> None:
     order = []
 
     def other() -> None:
-        with alone(GPU):
+        with exclusive(GPU):
             order.append("other")
 
     waiting = threading.Thread(target=other)
-    with alone(GPU):
+    with exclusive(GPU):
         waiting.start()
         while not is_held(gpu_lock.FOLDER / f"{GPU}.next"):
             time.sleep(0.001)
         order.append("first")
-    with alone(GPU):
+    with exclusive(GPU):
         order.append("first again")
     waiting.join()
     assert order == ["first", "other", "first again"]
@@ -168,7 +168,7 @@ def test_those_that_time_nothing_are_there_together_and_who_times_waits_for_them
     order, inside = [], threading.Barrier(3)
 
     def judge() -> None:
-        with beside(GPU):
+        with shared(GPU):
             inside.wait(30)  # which is over when all three are in at once
             inside.wait(30)
             order.append("judged")
@@ -189,9 +189,9 @@ def test_those_that_time_nothing_are_there_together_and_who_times_waits_for_them
 
 def test_a_config_is_judged_beside_others_that_are_and_timed_when_they_are_gone() -> None:
     with Worker(Simulation("sm_80", bus_id=GPU)) as worker:
-        with beside(GPU):
-            assert worker.time(replace(TASK, timed=False)).fell is None
-            done: list[Timed] = []
+        with shared(GPU):
+            assert worker.time(replace(TASK, timed=False)).failure is None
+            done: list[TimingResult] = []
             timing = threading.Thread(target=lambda: done.append(worker.time(replace(TASK, judged=False))))
             with pytest.warns(RuntimeWarning, match="take turns"):
                 timing.start()
@@ -205,7 +205,7 @@ def test_a_config_is_judged_beside_others_that_are_and_timed_when_they_are_gone(
 
 
 def times(order: list[str]) -> None:
-    with alone(GPU):
+    with exclusive(GPU):
         order.append("timed")
 
 
@@ -225,7 +225,7 @@ def locked_by_another_user(folder: Path) -> int:
         gpu_lock.FOLDER = folder
         if not os.getuid():
             os.setuid(65534)
-        with alone(GPU):
+        with exclusive(GPU):
             held = is_held(folder / GPU)
         os._exit(0 if held and not is_held(folder / GPU) else 1)
     finally:
@@ -234,9 +234,9 @@ def locked_by_another_user(folder: Path) -> int:
 
 def test_who_waits_says_so_and_two_gpus_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     with holder_until_somebody_waits(monkeypatch):
-        with alone("0000:2B:00.0"), alone(""):
+        with exclusive("0000:2B:00.0"), exclusive(""):
             pass
-        with pytest.warns(RuntimeWarning, match=f"times kernels on the GPU at {GPU}"), alone(GPU):
+        with pytest.warns(RuntimeWarning, match=f"times kernels on the GPU at {GPU}"), exclusive(GPU):
             pass
 
 
@@ -244,7 +244,7 @@ def test_who_waits_says_so_and_two_gpus_do_not_wait_for_each_other(monkeypatch: 
 def test_a_config_is_not_taken_for_one_that_hangs_because_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time begins when it is asked, and it is asked when nobody else is timed."""
     with Worker(Simulation("sm_80", bus_id=GPU)) as worker:
-        worker.look()
+        worker.describe()
         done, run = [], worker._pool.run
         monkeypatch.setattr(worker._pool, "run", lambda jobs: done.append("asked") or run(jobs))
         with holder_until_somebody_waits(monkeypatch, then=lambda: done.append("waits")):
@@ -266,14 +266,14 @@ def test_who_takes_turns_is_counted_while_it_lives() -> None:
 
 def test_a_folder_that_cannot_be_written_stops_nobody(folder: Path) -> None:
     folder.write_text("in the way")
-    with alone(GPU):
+    with exclusive(GPU):
         assert Presence(GPU).others() == 0
 
 
 def test_files_of_other_users_are_locked_and_those_that_lead_elsewhere_are_not(folder: Path, tmp_path: Path) -> None:
     old = os.umask(0o077)
     try:
-        with alone(GPU):
+        with exclusive(GPU):
             pass
         present = Presence(GPU)
     finally:
@@ -283,5 +283,5 @@ def test_files_of_other_users_are_locked_and_those_that_lead_elsewhere_are_not(f
     assert present.others() == 0
     (folder / "0000:2B:00.0").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(folder / "0000:3B:00.0")
-    with alone("0000:2B:00.0"), alone("0000:3B:00.0"):
+    with exclusive("0000:2B:00.0"), exclusive("0000:3B:00.0"):
         assert not (tmp_path / "elsewhere").exists()

@@ -24,10 +24,10 @@ from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.gpu_lock import Presence
-from tuner.evaluate.measure.messages import Heat, Task
+from tuner.evaluate.measure.messages import RaceRequest, TimingRequest
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import State
-from tuner.evaluate.measure.worker import Stand
+from tuner.evaluate.measure.worker import DeviceServer
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 
@@ -159,8 +159,8 @@ def code() -> Code:
 
 
 def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runtime, code: Code) -> None:
-    found = Stand(Physical().open()).do(Task(code, POLICY))
-    assert found.fell is None, found.fell
+    found = DeviceServer(Physical().open()).do(TimingRequest(code, POLICY))
+    assert found.failure is None, found.failure
     assert found.verdict.ok
     assert "the timed problem" in found.verdict.checks
     assert [each.time_us for each in found.samples] == pytest.approx([10.0] * 3)
@@ -169,7 +169,7 @@ def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runt
 
 def test_a_plan_in_a_graph_is_captured_once_and_replayed(runtime: Runtime, code: Code) -> None:
     device = Physical().open()
-    stand, policy = Stand(device), replace(POLICY, launch="graph")
+    stand, policy = DeviceServer(device), replace(POLICY, launch="graph")
     timer = stand.timer(code, policy)
     launched = len(runtime.driver.launches)
     assert timer.sample().time_us == pytest.approx(10.0)
@@ -194,13 +194,13 @@ def test_what_a_graph_replays_writes_the_same_outputs(runtime: Runtime, code: Co
 
 
 def test_what_no_graph_captures_is_refused_with_the_reason_and_timed_eager(runtime: Runtime, code: Code) -> None:
-    stand, policy = Stand(Physical().open()), replace(POLICY, launch="graph")
+    stand, policy = DeviceServer(Physical().open()), replace(POLICY, launch="graph")
     runtime.capture_status = 900
-    fell = stand.do(Task(code, policy)).fell
+    fell = stand.do(TimingRequest(code, policy)).failure
     assert fell is not None
     assert (fell.fault, fell.fatal) == (Fault.REFUSED, False)
     assert "no CUDA graph captures it" in fell.message
-    assert stand.do(Task(code, POLICY)).samples
+    assert stand.do(TimingRequest(code, POLICY)).samples
 
 
 @pytest.mark.usefixtures("runtime")
@@ -328,7 +328,7 @@ def test_processes_that_take_turns_with_this_one_are_none_that_disturb_it(monkey
 
 
 def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:
-    found = Stand(Physical().open()).do(Heat((code, code), POLICY, POLICY.rounds, seed=0))
+    found = DeviceServer(Physical().open()).do(RaceRequest((code, code), POLICY, POLICY.rounds, seed=0))
     assert np.shape(found.times_us) == (4, 2)
     assert runtime.cleared
 
@@ -348,9 +348,9 @@ def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:
 def test_a_status_of_the_driver_is_a_class_of_fault(
     runtime: Runtime, code: Code, status: int, fault: Fault, fatal: bool
 ) -> None:
-    stand = Stand(Physical().open())
+    stand = DeviceServer(Physical().open())
     runtime.status = status
-    fell = stand.do(Task(code, POLICY)).fell
+    fell = stand.do(TimingRequest(code, POLICY)).failure
     assert fell is not None
     assert (fell.fault, fell.fatal) == (fault, fatal)
 
@@ -371,28 +371,28 @@ def test_a_config_whose_tensor_map_the_driver_refuses_costs_only_itself(
     code: Code, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 1))
-    stand, wgmma = Stand(Physical().open()), operators.implementation("flash_attention", "wgmma")
+    stand, wgmma = DeviceServer(Physical().open()), operators.implementation("flash_attention", "wgmma")
     config = to_fields(wgmma.default(PROBLEM, gpu("H200").arch))
     fell = stand.do(
-        Task(replace(code, instance=replace(code.instance, implementation="wgmma", config=config)), POLICY)
-    ).fell
+        TimingRequest(replace(code, instance=replace(code.instance, implementation="wgmma", config=config)), POLICY)
+    ).failure
     assert fell is not None
     assert (fell.fault, fell.fatal) == (Fault.REFUSED, False)
-    assert stand.do(Task(code, POLICY)).samples
+    assert stand.do(TimingRequest(code, POLICY)).samples
 
 
 def test_after_a_hang_nothing_is_unloaded_since_that_would_wait_for_the_kernel(runtime: Runtime, code: Code) -> None:
-    stand = Stand(Physical().open())
+    stand = DeviceServer(Physical().open())
     runtime.status = 600
-    fell = stand.do(Task(code, POLICY)).fell
+    fell = stand.do(TimingRequest(code, POLICY)).failure
     assert fell is not None
     assert fell.fault is Fault.TIMEOUT
     assert runtime.driver.unloaded == 0
 
 
 def test_a_config_that_was_timed_is_unloaded(runtime: Runtime, code: Code) -> None:
-    stand = Stand(Physical().open())
-    assert stand.do(Task(code, POLICY)).samples
+    stand = DeviceServer(Physical().open())
+    assert stand.do(TimingRequest(code, POLICY)).samples
     assert runtime.driver.unloaded == 2  # one for the verdict, one for the times
 
 
@@ -400,19 +400,19 @@ def test_workspaces_are_given_back_after_every_config(runtime: Runtime, code: Co
     split_keys = operators.implementation("flash_attention", "split_keys")
     config = split_keys.default(PROBLEM, gpu("H200").arch)
     runtime.driver.know(emulator.build(render(Instance(OPERATOR, split_keys, PROBLEM, config), "host"), checked=False))
-    stand = Stand(Physical().open())
-    assert stand.do(Task(code, POLICY)).samples
+    stand = DeviceServer(Physical().open())
+    assert stand.do(TimingRequest(code, POLICY)).samples
     held = len(runtime.buffers)
     other = replace(code, instance=replace(code.instance, implementation="split_keys", config=to_fields(config)))
-    assert stand.do(Task(other, POLICY)).samples
-    assert stand.do(Heat((other, code), POLICY, 2, seed=0)).times_us
+    assert stand.do(TimingRequest(other, POLICY)).samples
+    assert stand.do(RaceRequest((other, code), POLICY, 2, seed=0)).times_us
     assert len(runtime.buffers) == held
 
 
 def test_memory_is_given_back_when_another_problem_is_timed(runtime: Runtime, code: Code) -> None:
-    stand = Stand(Physical().open())
-    stand.do(Task(code, POLICY))
+    stand = DeviceServer(Physical().open())
+    stand.do(TimingRequest(code, POLICY))
     held = len(runtime.buffers)
     longer = replace(code, instance=replace(code.instance, problem={**code.instance.problem, "seq_q": 50}))
-    assert stand.do(Task(longer, POLICY)).fell is None
+    assert stand.do(TimingRequest(longer, POLICY)).failure is None
     assert len(runtime.buffers) == held

@@ -37,12 +37,12 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.final import Rules, decide
-from tuner.evaluate.measure.ledger import Falls, Ledger
-from tuner.evaluate.measure.messages import Heat, Raced, Task, Timed
+from tuner.evaluate.measure.ledger import CrashStreaks, Ledger
+from tuner.evaluate.measure.messages import RaceRequest, RaceResult, TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample, State, estimate, screen
 from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
-from tuner.evaluate.measure.worker import Stand, Worker
+from tuner.evaluate.measure.worker import DeviceServer, Worker
 from tuner.evaluate.measurer import Measurer, Setup
 from tuner.results.attempt import Attempt, Evidence, Stage
 from tuner.search import study
@@ -62,16 +62,16 @@ def planted(what: str, **told: Any) -> Simulation:
 
 
 def test_a_right_config_is_timed_to_its_truth() -> None:
-    stand = Stand(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
-    found = stand.do(Task(code(SPACE[0]), POLICY))
-    assert found.fell is None
+    stand = DeviceServer(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
+    found = stand.do(TimingRequest(code(SPACE[0]), POLICY))
+    assert found.failure is None
     assert found.verdict.ok
     assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_config_that_cannot_beat_the_best_gets_few_samples() -> None:
-    stand = Stand(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
-    assert len(stand.do(Task(code(SPACE[0]), POLICY, best_us=30.0)).samples) == POLICY.screening[0][0]
+    stand = DeviceServer(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
+    assert len(stand.do(TimingRequest(code(SPACE[0]), POLICY, best_us=30.0)).samples) == POLICY.screening[0][0]
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_a_config_that_cannot_beat_the_best_gets_few_samples() -> None:
     ],
 )
 def test_nothing_wrong_is_timed(what: str, fault: Fault, stage: Stage) -> None:
-    found = Stand(planted(what).open()).do(Task(code(SPACE[0]), POLICY))
+    found = DeviceServer(planted(what).open()).do(TimingRequest(code(SPACE[0]), POLICY))
     assert found.samples == ()
-    assert found.fell is not None
-    assert found.fell.fault is fault
+    assert found.failure is not None
+    assert found.failure.fault is fault
     assert fault.stage is stage
 
 
 def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> None:
     told = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
-    found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    found = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
     assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
@@ -104,13 +104,13 @@ def test_a_config_that_takes_the_process_down_costs_only_itself(what: str, fault
     other = next(config for config in SPACE if config.BM != SPACE[0].BM)
     with Worker(planted(what)) as worker:
         have_patience(worker, GENEROUS_S)
-        assert worker.time(Task(code(other), POLICY)).samples
+        assert worker.time(TimingRequest(code(other), POLICY)).samples
         have_patience(worker, 0.5 if what == "stuck" else GENEROUS_S)  # which no other config is timed with
-        fell = worker.time(Task(code(SPACE[0]), POLICY)).fell
+        fell = worker.time(TimingRequest(code(SPACE[0]), POLICY)).failure
         assert fell is not None
         assert (fell.fault, fell.fatal) == (fault, True)
         have_patience(worker, GENEROUS_S)
-        assert worker.time(Task(code(other), POLICY)).samples
+        assert worker.time(TimingRequest(code(other), POLICY)).samples
         assert worker.restarts == 1
 
 
@@ -135,19 +135,19 @@ class Idle(SimulatedDevice):
 
 def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
-    found = Stand(Idle(told)).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    found = DeviceServer(Idle(told)).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
     assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_kernel_whose_power_lowers_the_clock_is_timed_when_that_has_come_down() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
-    found = Stand(told.open()).do(Task(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
+    found = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
     assert [each.time_us for each in found.samples] == pytest.approx([50.0 / 0.8] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_in_turns_all_run_at_one_clock_and_who_draws_most_pays_for_it_only_at_its_own() -> None:
-    stand, (hungry, frugal) = Stand(powered([SPACE[0], SPACE[1]]).open()), (code(SPACE[0]), code(SPACE[1]))
-    in_turns, own = (stand.do(Heat((hungry, frugal), POLICY, 12, 0, own_clock=own)) for own in (False, True))
+    stand, (hungry, frugal) = DeviceServer(powered([SPACE[0], SPACE[1]]).open()), (code(SPACE[0]), code(SPACE[1]))
+    in_turns, own = (stand.do(RaceRequest((hungry, frugal), POLICY, 12, 0, own_clock=own)) for own in (False, True))
     assert in_turns.capped
     assert decide(in_turns.times_us, Rules(((0,), (1,)))).winner == 0
     assert decide(own.times_us, Rules(((0,), (1,)))).winner == 1
@@ -167,7 +167,7 @@ class Slow(SimulatedDevice):
 
 def test_the_gaps_of_a_short_kernel_count_while_it_runs_for_its_own_clock() -> None:
     device = Slow(replace(CALM, times_us=timed_as([SPACE[0]], [1.0])))
-    timer = Stand(device).timer(code(SPACE[0]), replace(POLICY, own_clock_us=50_000))
+    timer = DeviceServer(device).timer(code(SPACE[0]), replace(POLICY, own_clock_us=50_000))
     before = device.batches
     timer.own_clock()
     assert 0 < device.batches - before < 50_000 / POLICY.most_launches  # what launches alone would take
@@ -181,7 +181,7 @@ class Crowded(SimulatedDevice):
 
 
 def test_a_round_of_a_race_that_another_process_disturbed_does_not_count() -> None:
-    raced = Stand(Crowded(CALM)).do(Heat((code(SPACE[0]), code(SPACE[1])), POLICY, 30, 0))
+    raced = DeviceServer(Crowded(CALM)).do(RaceRequest((code(SPACE[0]), code(SPACE[1])), POLICY, 30, 0))
     assert len(raced.times_us) == 24
 
 
@@ -199,15 +199,15 @@ class Floored(SimulatedDevice):
 
 def test_the_floor_of_a_launch_is_measured_once_and_blames_no_contender_where_it_is_not_known() -> None:
     device = Floored(CALM)
-    stand, heat = Stand(device), Heat((code(SPACE[0]),), POLICY, 3, 0)
+    stand, heat = DeviceServer(device), RaceRequest((code(SPACE[0]),), POLICY, 3, 0)
     raced = [stand.do(heat) for _ in range(3)]
     assert [each.floor_us for each in raced] == [0.0, 2.25, 2.25]
-    assert all(each.fell is None and each.rounds for each in raced)
+    assert all(each.failure is None and each.rounds for each in raced)
     assert device.asked == 2
 
 
 def test_a_race_of_slow_kernels_ends_in_time_with_fewer_rounds() -> None:
-    raced = Stand(CALM.open()).do(Heat((code(SPACE[0]),), POLICY, 30, 0, limit_s=0.0))
+    raced = DeviceServer(CALM.open()).do(RaceRequest((code(SPACE[0]),), POLICY, 30, 0, limit_s=0.0))
     assert len(raced.times_us) == 1
 
 
@@ -229,7 +229,7 @@ def test_a_planted_best_is_recovered_in_19_of_20_sessions(spoiled: dict[str, Any
     times = [100.0, 103.0, 104.0, 106.0, *(110.0 + 10 * i for i in range(8))]
     found = []
     for seed in range(20):
-        stand = Stand(Simulation("sm_80", seed=seed, times_us=timed_as(configs, times), **spoiled).open())
+        stand = DeviceServer(Simulation("sm_80", seed=seed, times_us=timed_as(configs, times), **spoiled).open())
         found.append(winner(stand, configs, seed))
     assert found.count(0) >= 19, found
 
@@ -240,25 +240,27 @@ def test_equals_are_told_apart_in_at_most_1_of_20_sessions(spoiled: dict[str, An
     configs = spread(2)
     apart = 0
     for seed in range(20):
-        stand = Stand(Simulation("sm_80", seed=seed, times_us=timed_as(configs, [100.0, 100.0]), **spoiled).open())
-        raced = stand.do(Heat(tuple(map(code, configs)), POLICY, POLICY.rounds, seed))
+        stand = DeviceServer(
+            Simulation("sm_80", seed=seed, times_us=timed_as(configs, [100.0, 100.0]), **spoiled).open()
+        )
+        raced = stand.do(RaceRequest(tuple(map(code, configs)), POLICY, POLICY.rounds, seed))
         standing = decide(raced.times_us, Rules(((0,), (1,))), seed)
         apart += not all(each.tied for each in standing.contenders)
     assert apart <= 1
 
 
-def winner(stand: Stand, configs: list[Any], seed: int) -> int:
+def winner(stand: DeviceServer, configs: list[Any], seed: int) -> int:
     """Screen without the checks, as a session does, race the best four, decide."""
     drift, best, medians = DriftMonitor(cast(Worker, SimpleNamespace(race=stand.do)), POLICY), float("inf"), []
     for config in configs:
         medians.append(screened(stand, config, best, drift))
         best = min(best, medians[-1])
     field = sorted(range(len(configs)), key=medians.__getitem__)[:4]
-    raced = stand.do(Heat(tuple(code(configs[i]) for i in field), POLICY, POLICY.rounds, seed))
+    raced = stand.do(RaceRequest(tuple(code(configs[i]) for i in field), POLICY, POLICY.rounds, seed))
     return field[decide(raced.times_us, Rules(tuple((i,) for i in field)), seed).winner]
 
 
-def screened(stand: Stand, config: Any, best_us: float, drift: DriftMonitor) -> float:
+def screened(stand: DeviceServer, config: Any, best_us: float, drift: DriftMonitor) -> float:
     """By samples that the drift monitor confirms, or by the third ones."""
     for _ in range(3):
         kept = screen(stand.timer(code(config), POLICY).sample, stand.session, POLICY, best_us)
@@ -335,7 +337,7 @@ def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batc
             return super().compile_many(asked)
 
     class Running(Worker):
-        def time(self, task: Task) -> Timed:
+        def time(self, task: TimingRequest) -> TimingResult:
             done.append("time" if task.timed else "run")
             return super().time(task)
 
@@ -376,8 +378,8 @@ def test_samples_that_a_drift_of_the_reference_kernel_voids_are_drawn_again(mach
 
 def looked(*rounds: tuple[float, int]) -> Worker:
     """A device on which every look of the drift monitor finds the reference at 100 µs, and beside it (µs, MHz)."""
-    answers = iter([Raced(((Sample(100.0, State(1980)),),) * 3)])
-    others = iter(Raced(((Sample(100.0, State(1980)), Sample(us, State(mhz))),) * 3) for us, mhz in rounds)
+    answers = iter([RaceResult(((Sample(100.0, State(1980)),),) * 3)])
+    others = iter(RaceResult(((Sample(100.0, State(1980)), Sample(us, State(mhz))),) * 3) for us, mhz in rounds)
     return cast(Worker, SimpleNamespace(race=lambda heat: next(answers if len(heat.codes) == 1 else others)))
 
 
@@ -408,9 +410,9 @@ class Noting(Worker):
 
     def __init__(self, place: Simulation) -> None:
         super().__init__(place)
-        self.tasks: list[Task] = []
+        self.tasks: list[TimingRequest] = []
 
-    def time(self, task: Task) -> Timed:
+    def time(self, task: TimingRequest) -> TimingResult:
         self.tasks.append(task)
         return super().time(task)
 
@@ -454,16 +456,16 @@ def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines:
 def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and_others_are_still_timed() -> None:
     falling = [config for config in SPACE if config.BM == SPACE[0].BM][:3]
     with Worker(planted("TIMEOUT")) as worker:
-        fell = [worker.time(Task(code(config), POLICY)).fell for config in falling]
+        fell = [worker.time(TimingRequest(code(config), POLICY)).failure for config in falling]
         assert [each and each.fault for each in fell] == [Fault.TIMEOUT, Fault.TIMEOUT, Fault.SPARED]
         assert worker.restarts == 2
         default = NAIVE.default(DECODING, GPU.arch)
         other = Code(InstanceFields(PAGED.name, "naive", to_fields(DECODING), to_fields(default)), b"")
-        assert worker.time(Task(other, POLICY)).samples
+        assert worker.time(TimingRequest(other, POLICY)).samples
 
 
 def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patiently_once_it_was_timed() -> None:
-    falls = Falls()
+    falls = CrashStreaks()
     falls.told("new", "edges", "", timed=False)
     for config in "aab":  # one that is tried again counts once
         assert not falls.reason("new")
@@ -584,7 +586,7 @@ class Interrupted(Worker):
     def __init__(self, calm: Worker) -> None:
         self.restarts, self.look = 0, calm.look
 
-    def time(self, _: Task) -> Timed:
+    def time(self, _: TimingRequest) -> TimingResult:
         raise KeyboardInterrupt
 
 

@@ -25,8 +25,8 @@ from tuner.errors import NoValidConfigError, TemplateError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import too_large
-from tuner.evaluate.check.known import Known
-from tuner.evaluate.evaluator import admitted
+from tuner.evaluate.check.verdict_cache import VerdictCache
+from tuner.evaluate.evaluator import serving_implementations
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.report import default_path, prepare, summary
 from tuner.results.attempt import Evidence
@@ -34,7 +34,7 @@ from tuner.search import study
 from tuner.search.campaign import Campaign, campaign
 from tuner.search.portfolio import Terms
 from tuner.search.sampler import METHODS
-from tuner.search.session import Observe, beside_timing, evidence_for, session, why_predicted
+from tuner.search.session import Observe, compilers_beside_timing, evidence_for, session, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.store.sql import Store
@@ -104,18 +104,20 @@ def search(
         )
         for problem in problems
     ]
-    tried = [admitted(operator, each.problem, target, implementation) for each in requests]  # or all are refused
+    tried = [
+        serving_implementations(operator, each.problem, target, implementation) for each in requests
+    ]  # or all are refused
     _warn_of_promises(requests[0], tried[0])
     evidence = _evidence(target)
     if evidence is Evidence.PREDICTED:
         _refuse_large_edges(requests[0], tried[0])
     page = report or default_path(operator.name, target.name, problems)
     prepare(page)
-    compilers = workers or (beside_timing() if evidence is Evidence.MEASURED else None)
+    compilers = workers or (compilers_beside_timing() if evidence is Evidence.MEASURED else None)
     with (
         Store.open(db) as store,
         Compiler(compilers) as compiler,
-        Checker(workers, check_seconds, known=Known.of_user()) as checker,
+        Checker(workers, check_seconds, known=VerdictCache.of_user()) as checker,
         session(target, store, compiler, checker, policy, retry=retry) as opened,
         _interruptible(check_seconds) as stop,
     ):

@@ -11,16 +11,16 @@ from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.backends.emulator.pool import PATIENCE_S
 from tuner.base.closing import Closing
-from tuner.evaluate.check import known as check_known
+from tuner.evaluate.check import verdict_cache
 from tuner.evaluate.check.edges import Edge, served, too_large
 from tuner.evaluate.check.job import CHECKED as CHECKED
 from tuner.evaluate.check.job import PLAIN as PLAIN
 from tuner.evaluate.check.job import Job as Job
 from tuner.evaluate.check.job import drawn as drawn
 from tuner.evaluate.check.job import most_seconds
-from tuner.evaluate.check.known import Known
 from tuner.evaluate.check.on_ptx import check_ptx, key_on_ptx, place
-from tuner.evaluate.check.trial import Ran, judged
+from tuner.evaluate.check.verdict_builder import CaseResult, verdict_of
+from tuner.evaluate.check.verdict_cache import VerdictCache
 from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.plan import Plan
@@ -34,7 +34,7 @@ class Checker(Closing):
     """
 
     def __init__(
-        self, workers: int | None = None, timeout_s: float = PATIENCE_S, *, known: Known | None = None
+        self, workers: int | None = None, timeout_s: float = PATIENCE_S, *, known: VerdictCache | None = None
     ) -> None:
         self._pool, self._known = emulator.Pool(workers, timeout_s), known
 
@@ -77,10 +77,10 @@ def check(job: Job) -> Verdict:
         return Verdict((), (reason,), where=place(ARCHES[job.arch]) if on_ptx else "emulator")
     if on_ptx:
         return check_ptx(job, ARCHES[job.arch])
-    return judged(instance.operator, _runs(instance, job))
+    return verdict_of(instance.operator, _runs(instance, job))
 
 
-def _runs(instance: Instance, job: Job) -> Iterator[Ran]:
+def _runs(instance: Instance, job: Job) -> Iterator[CaseResult]:
     """Every round on the emulator."""
     operator, first = instance.operator, dict[Edge, Arrays]()
     # A second build for the plain rounds costs more than it saves them, but where accesses are nearly all that is done.
@@ -92,18 +92,18 @@ def _runs(instance: Instance, job: Job) -> Iterator[Ran]:
         said = map(str, run.findings) if run.findings else (_undeclared(at.plan(), run.counters),)
         other = _other_bits(first.setdefault(edge, outputs), outputs)
         doubt = f"{other}: other bits in another order of threads" if other else ""
-        yield Ran(f"{edge.name(operator)} {mode}", arrays, expected, outputs, tuple(filter(None, said)), doubt)
+        yield CaseResult(f"{edge.name(operator)} {mode}", arrays, expected, outputs, tuple(filter(None, said)), doubt)
 
 
 def key_of(job: Job) -> str:
-    """All that decides the verdict on a job; see `check_known.key`."""
+    """All that decides the verdict on a job; see `verdict_cache.key`."""
     instance = operators.instance(job.instance)
     if instance.implementation.checked_on == "ptx":
         return key_on_ptx(job)
     rounds = list(_rounds(instance, job))
     problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
     spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
-    return check_known.key(instance, problems, spelled)
+    return verdict_cache.key(instance, problems, spelled)
 
 
 def _rounds(instance: Instance, job: Job) -> Iterator[tuple[Edge, Mode]]:

@@ -59,7 +59,7 @@ def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> 
         worst[error.name] = max(error, worst.get(error.name, error), key=OutputError.badness)
 
 
-def trespass(
+def unexpected_write(
     operator: Operator[Any], before: Mapping[str, Any], exact: Mapping[str, Array], after: Mapping[str, Array]
 ) -> str:
     """The first element that should have kept its value in an argument updated in place, and did not; empty for none.

@@ -14,10 +14,10 @@ from tuner.compiler.render import render
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.errors import UsageError
-from tuner.evaluate.check import known
+from tuner.evaluate.check import verdict_cache
 from tuner.evaluate.check.edges import Edge, one_code, served
 from tuner.evaluate.check.job import Job, drawn, most_seconds
-from tuner.evaluate.check.trial import Ran, judged
+from tuner.evaluate.check.verdict_builder import CaseResult, verdict_of
 from tuner.results.attempt import Failed, Stage
 from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
@@ -26,7 +26,7 @@ from tuner.spec.problem import canonical
 
 
 @dataclass(frozen=True)
-class Executed(Ran):
+class Executed(CaseResult):
     """An edge case, and how many instructions warps executed."""
 
     instructions: int = 0
@@ -45,7 +45,7 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
     if isinstance(entries, Failed):
         return Verdict((), (entries.reason,), where=place(arch))
     try:
-        return judged(operators.load(job.instance.operator), executed(job, entries, most, orders), place(arch))
+        return verdict_of(operators.load(job.instance.operator), executed(job, entries, most, orders), place(arch))
     except _RefusedError as refused:
         return Verdict((), (str(refused),), where=place(arch))
 
@@ -66,12 +66,12 @@ def place(arch: Arch) -> str:
 
 
 def key_on_ptx(job: Job) -> str:
-    """All that decides the verdict on a job; see `check_known.key_on_ptx`."""
+    """All that decides the verdict on a job; see `verdict_cache.key_on_ptx`."""
     instance = operators.instance(job.instance)
     edges = served(instance)
     problems = list(dict.fromkeys(edge.problem for edge in edges))
     spelled = (f"{problems.index(edge.problem)} {edge.kind}" for edge in edges)
-    return known.key_on_ptx(instance, problems, (*spelled, job.arch))
+    return verdict_cache.key_on_ptx(instance, problems, (*spelled, job.arch))
 
 
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:

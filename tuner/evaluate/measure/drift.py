@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.messages import Heat
+from tuner.evaluate.measure.messages import RaceRequest
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample
 from tuner.evaluate.measure.worker import Worker
@@ -33,8 +33,8 @@ class DriftMonitor:
         """
         self._code = self._code or code
         codes = (self._code,) if code == self._code else (self._code, code)
-        raced = self._worker.race(Heat(codes, self._policy, _ROUNDS, seed=0))
-        if raced.fell is not None:  # it says nothing, and the next config starts in a new process
+        raced = self._worker.race(RaceRequest(codes, self._policy, _ROUNDS, seed=0))
+        if raced.failure is not None:  # it says nothing, and the next config starts in a new process
             return True
         good = False
         if raced.rounds:

@@ -25,8 +25,8 @@ _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def alone(bus_id: str) -> Iterator[None]:
-    """Nobody else is `alone` or `beside` others on that GPU meanwhile, as nothing else may run while times are drawn.
+def exclusive(bus_id: str) -> Iterator[None]:
+    """No other process holds the GPU, exclusive or shared, while the context is open: timing needs it alone.
 
     Who has to wait says so once. Without a bus id there is no lock.
     """
@@ -35,8 +35,8 @@ def alone(bus_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def beside(bus_id: str) -> Iterator[None]:
-    """Nobody is `alone` on that GPU meanwhile: others may run kernels, too, and nobody draws times."""
+def shared(bus_id: str) -> Iterator[None]:
+    """No other process holds the GPU exclusively while the context is open: others may run kernels, none times any."""
     with _turn(bus_id, fcntl.LOCK_SH):
         yield
 

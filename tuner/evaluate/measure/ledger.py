@@ -55,7 +55,7 @@ def _unfinished(text: str) -> Counter[str]:
     return found
 
 
-class Falls:
+class CrashStreaks:
     """Implementations of which one config after the other takes the device down, each for seconds: no more are run.
 
     For as long as a session, since what is wrong may be the machine. One that was timed before may fall more often.

@@ -11,15 +11,15 @@ from tuner.results.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DescribeRequest:
     """What is the device? With `ceilings`, measure what it can do at best."""
 
     ceilings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Judge a config and, where it is right and `timed`, time it for as long as it may beat `best_us`.
+class TimingRequest:
+    """Check a config and, where it is right and `timed`, time it for as long as it may beat `best_us`.
 
     One that is not to be `judged` was right before.
     """
@@ -32,7 +32,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class RaceRequest:
     """Rounds of a race: every contender once a round, in random order. None begins after `limit_s`, but the first.
 
     With `own_clock` each runs alone, until the clock is its own, before its turn; else all share one.
@@ -47,7 +47,7 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True)
-class Fell:
+class DeviceFailure:
     """A config failed on the device. After a `fatal` fault the process is of no more use."""
 
     fault: Fault
@@ -61,23 +61,23 @@ class Fell:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DeviceDescription:
     """Facts about the device."""
 
     facts: Fields
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimingResult:
     """What became of a task: samples that count, with a verdict that is ok if it was judged; or what went wrong."""
 
     verdict: Verdict | None
     samples: tuple[Sample, ...] = ()
-    fell: Fell | None = None
+    failure: DeviceFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Raced:
+class RaceResult:
     """The undisturbed rounds of a heat, a sample of each contender; or who fell.
 
     `capped` is whether a contender draws so much power that it lowers its own clock. `floor_us` is what a kernel takes
@@ -85,7 +85,7 @@ class Raced:
     """
 
     rounds: tuple[tuple[Sample, ...], ...] = ()
-    fell: Fell | None = None
+    failure: DeviceFailure | None = None
     capped: bool = False
     floor_us: float = 0.0
 
@@ -95,5 +95,5 @@ class Raced:
         return tuple(tuple(each.time_us for each in found) for found in self.rounds)
 
 
-Question = Look | Task | Heat
-Answer = Seen | Timed | Raced
+Question = DescribeRequest | TimingRequest | RaceRequest
+Answer = DeviceDescription | TimingResult | RaceResult

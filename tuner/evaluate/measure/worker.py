@@ -19,10 +19,20 @@ from tuner.base.pool import Limits, Lost, Pool
 from tuner.errors import InputError, MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, Fault
-from tuner.evaluate.measure.gpu_lock import alone, beside
-from tuner.evaluate.measure.judge import Judge, cases
-from tuner.evaluate.measure.ledger import Falls
-from tuner.evaluate.measure.messages import Answer, Fell, Heat, Look, Question, Raced, Seen, Task, Timed
+from tuner.evaluate.measure.device_check import DeviceCheck, cases
+from tuner.evaluate.measure.gpu_lock import exclusive, shared
+from tuner.evaluate.measure.ledger import CrashStreaks
+from tuner.evaluate.measure.messages import (
+    Answer,
+    DescribeRequest,
+    DeviceDescription,
+    DeviceFailure,
+    Question,
+    RaceRequest,
+    RaceResult,
+    TimingRequest,
+    TimingResult,
+)
 from tuner.evaluate.measure.policy import LAUNCHES, MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample, State, disturbed, screen, usual
 from tuner.evaluate.measure.timer import Timer
@@ -52,7 +62,7 @@ class Worker(Closing):
         self._pool: Pool[tuple[DeviceOpener, Question], Answer] = Pool(
             _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
         )
-        self._falls = Falls()
+        self._falls = CrashStreaks()
         self.restarts = 0
 
     def close(self) -> None:
@@ -66,47 +76,47 @@ class Worker(Closing):
         self.close()
         self.restarts += 1
 
-    def look(self, *, ceilings: bool = False) -> Seen:
+    def describe(self, *, ceilings: bool = False) -> DeviceDescription:
         """Facts about the device. Raises MachineError where there is none."""
-        return _sure(self._ask(Look(ceilings)), Seen)
+        return _sure(self._ask(DescribeRequest(ceilings)), DeviceDescription)
 
-    def time(self, task: Task) -> Timed:
+    def time(self, task: TimingRequest) -> TimingResult:
         """What becomes of a config; SPARED, unasked, where others of its implementation took the device down."""
         implementation = task.code.instance.name
         if reason := self._falls.reason(implementation):
-            return Timed(None, fell=Fell(Fault.SPARED, reason))
+            return TimingResult(None, failure=DeviceFailure(Fault.SPARED, reason))
         timed = self._judged_and_timed(task)
-        fatal = timed.fell.reason if timed.fell and timed.fell.fatal else ""
+        fatal = timed.failure.reason if timed.failure and timed.failure.fatal else ""
         config = encode([task.code.instance.problem, task.code.instance.config])
         self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
         return timed
 
-    def race(self, heat: Heat) -> Raced:
+    def race(self, heat: RaceRequest) -> RaceResult:
         found = self._ask(heat)
-        return Raced(fell=found) if isinstance(found, Fell) else _sure(found, Raced)
+        return RaceResult(failure=found) if isinstance(found, DeviceFailure) else _sure(found, RaceResult)
 
-    def _judged_and_timed(self, task: Task) -> Timed:
+    def _judged_and_timed(self, task: TimingRequest) -> TimingResult:
         """In two questions, since who is only judged need not be alone on the GPU."""
         if not (task.judged and task.timed):
             return _timed(self._ask(task))
         judged = _timed(self._ask(replace(task, timed=False)))
-        if judged.fell is not None:
+        if judged.failure is not None:
             return judged
         return replace(_timed(self._ask(replace(task, judged=False))), verdict=judged.verdict)
 
-    def _ask(self, question: Question) -> Answer | Fell:
+    def _ask(self, question: Question) -> Answer | DeviceFailure:
         """The locks are taken here, as no process loses patience while it waits for others."""
         with _access(question)(self._place.bus_id):
             return self._answer(question)
 
-    def _answer(self, question: Question) -> Answer | Fell:
+    def _answer(self, question: Question) -> Answer | DeviceFailure:
         started = time.monotonic()
         ((_, answer),) = self._pool.run([(self._place, question)])
         if isinstance(answer, Lost):
             late = time.monotonic() - started >= self._patience_s
             self.restarts += 1
-            return Fell(Fault.TIMEOUT if late else Fault.CRASH, answer.reason, fatal=True)
-        fell = getattr(answer, "fell", None)
+            return DeviceFailure(Fault.TIMEOUT if late else Fault.CRASH, answer.reason, fatal=True)
+        fell = getattr(answer, "failure", None)
         if fell and fell.fatal:
             self._pool.close()
             self.restarts += 1
@@ -115,20 +125,20 @@ class Worker(Closing):
 
 def _access(question: Question) -> Callable[[str], AbstractContextManager[None]]:
     """What a question needs of a GPU that several processes share: all of it, if something is timed."""
-    if isinstance(question, Look):
-        return alone if question.ceilings else lambda _: nullcontext()
-    return alone if isinstance(question, Heat) or question.timed else beside
+    if isinstance(question, DescribeRequest):
+        return exclusive if question.ceilings else lambda _: nullcontext()
+    return exclusive if isinstance(question, RaceRequest) or question.timed else shared
 
 
-def _timed(found: Answer | Fell) -> Timed:
-    return Timed(None, fell=found) if isinstance(found, Fell) else _sure(found, Timed)
+def _timed(found: Answer | DeviceFailure) -> TimingResult:
+    return TimingResult(None, failure=found) if isinstance(found, DeviceFailure) else _sure(found, TimingResult)
 
 
 A = TypeVar("A")
 
 
 def _sure(answer: object, kind: type[A]) -> A:
-    if isinstance(answer, Fell):
+    if isinstance(answer, DeviceFailure):
         raise MachineError(f"the device process does not answer: {answer.reason}")
     assert isinstance(answer, kind), "a process answers what it was asked"
     return answer
@@ -140,8 +150,8 @@ def _serve(job: tuple[DeviceOpener, Question]) -> Answer:
 
 
 @cache
-def _stand(place: DeviceOpener) -> "Stand":
-    return Stand(place.open())
+def _stand(place: DeviceOpener) -> "DeviceServer":
+    return DeviceServer(place.open())
 
 
 @dataclass(slots=True)
@@ -153,7 +163,7 @@ class _Timed:
     agreed: dict[str, Array]
 
 
-class Stand:
+class DeviceServer:
     """A device with the problem that is timed on it: configs are judged, then timed, then raced.
 
     `draw(code)` gives the inputs that are timed.
@@ -167,14 +177,14 @@ class Stand:
         self._floors_us: dict[str, float] = {}
 
     def do(self, question: Question) -> Answer:
-        if isinstance(question, Look):
+        if isinstance(question, DescribeRequest):
             return self._look(question)
-        return self._race(question) if isinstance(question, Heat) else self._time(question)
+        return self._race(question) if isinstance(question, RaceRequest) else self._time(question)
 
-    def _look(self, look: Look) -> Seen:
+    def _look(self, look: DescribeRequest) -> DeviceDescription:
         try:
             facts = self.device.facts()
-            return Seen({**facts, **(self._ceilings(facts) if look.ceilings else {})})
+            return DeviceDescription({**facts, **(self._ceilings(facts) if look.ceilings else {})})
         except DeviceFaultError as error:
             why = "nothing can be measured on it"
             raise MachineError(f"the device fails at a plain copy or an idle kernel ({error}): {why}") from error
@@ -185,7 +195,7 @@ class Stand:
         floors = {f"floor_{way}_us": self._floor_us(MeasurementPolicy(launch=way)) for way in ways}
         return {"copy_gb_s": self.device.copy_gb_s(), **floors}
 
-    def _time(self, task: Task) -> Timed:
+    def _time(self, task: TimingRequest) -> TimingResult:
         """Correctness before time: nothing wrong is timed."""
         verdict = None
         try:
@@ -193,21 +203,21 @@ class Stand:
                 judge = self._judge(task)
                 verdict = judge.verdict(self._model)
                 if not verdict.ok:
-                    return Timed(verdict, fell=Fell(judge.fault, verdict.reason))
+                    return TimingResult(verdict, failure=DeviceFailure(judge.fault, verdict.reason))
             if not task.timed:
-                return Timed(verdict)
+                return TimingResult(verdict)
             timer = self.timer(task.code, task.policy)
             samples = screen(timer.sample, self.session, task.policy, task.best_us)
         except DeviceFaultError as error:
-            return Timed(verdict, fell=Fell(error.fault, str(error), error.fatal))
+            return TimingResult(verdict, failure=DeviceFailure(error.fault, str(error), error.fatal))
         except (MachineError, InputError) as error:  # no memory for its workspaces, or no tensor map
-            return Timed(verdict, fell=Fell(Fault.REFUSED, str(error)))
+            return TimingResult(verdict, failure=DeviceFailure(Fault.REFUSED, str(error)))
         finally:
             self._release()
-        fell = None if samples else Fell(Fault.UNTIMED, "every one was throttled, or shared the device")
-        return Timed(verdict, samples, fell)
+        fell = None if samples else DeviceFailure(Fault.UNTIMED, "every one was throttled, or shared the device")
+        return TimingResult(verdict, samples, fell)
 
-    def _race(self, heat: Heat) -> Raced:
+    def _race(self, heat: RaceRequest) -> RaceResult:
         """Rounds that the device disturbed are left out, whole: differences only mean something within a round."""
         at = 0
         try:
@@ -227,12 +237,12 @@ class Stand:
                 if not any(disturbed(each.state, self.session()) for each in found.values()):
                     rounds.append(tuple(found[i] for i in range(len(timers))))
         except DeviceFaultError as error:
-            return Raced(fell=Fell(error.fault, str(error), error.fatal, at))
+            return RaceResult(failure=DeviceFailure(error.fault, str(error), error.fatal, at))
         except (MachineError, InputError) as error:
-            return Raced(fell=Fell(Fault.REFUSED, str(error), culprit=at))
+            return RaceResult(failure=DeviceFailure(Fault.REFUSED, str(error), culprit=at))
         finally:
             self._release()
-        return Raced(tuple(rounds), capped=any(each.capped for each in timers), floor_us=floor_us)
+        return RaceResult(tuple(rounds), capped=any(each.capped for each in timers), floor_us=floor_us)
 
     def _floor_us(self, policy: MeasurementPolicy) -> float:
         """Measured once for each way to launch; 0, not known, where the driver refuses it: no contender is to blame."""
@@ -245,8 +255,8 @@ class Stand:
                 return 0.0
         return self._floors_us[policy.launch]
 
-    def _judge(self, task: Task) -> Judge:
-        judge = Judge(self.device, task.code, task.policy.limit_s)
+    def _judge(self, task: TimingRequest) -> DeviceCheck:
+        judge = DeviceCheck(self.device, task.code, task.policy.limit_s)
         instance = operators.instance(task.code.instance)
         for case in cases(instance.operator, task.code.instance.problem, every=self.device.thorough):
             if not operators.serves(instance.implementation, case.problem):

@@ -41,13 +41,13 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class VerdictCache:
     """Verdicts in a cache. Only those that are ok are kept: what was wrong is looked at again."""
 
     cache: Cache
 
     @classmethod
-    def of_user(cls) -> "Known":
+    def of_user(cls) -> "VerdictCache":
         return cls(Cache.of("verdict"))
 
     def find(self, key: str) -> Verdict | None:

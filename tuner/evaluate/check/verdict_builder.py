@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from tuner.evaluate.check.compare import Expected, keep_worst, trespass
+from tuner.evaluate.check.compare import Expected, keep_worst, unexpected_write
 from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.operator import Operator
 from tuner.spec.problem import Arrays
 
 
 @dataclass(frozen=True)
-class Ran:
+class CaseResult:
     """An edge case that was run: what is told of it, what was there, what is right, and what it left."""
 
     case: str
@@ -23,7 +23,7 @@ class Ran:
     doubt: str = ""  # this ends nothing: a finding may name its cause
 
 
-class Trial:
+class VerdictBuilder:
     """What is known of a config so far."""
 
     def __init__(self, operator: Operator[Any]) -> None:
@@ -38,10 +38,10 @@ class Trial:
     def right(self) -> bool:
         return not self.findings and all(error.ok for error in self.worst.values())
 
-    def add(self, ran: Ran) -> None:
-        """Judge what one edge case left: first what the machine says of it, then what it wrote where it must not."""
+    def add(self, ran: CaseResult) -> None:
+        """Take in the result of one edge case: first its findings, then writes to arguments that must stay."""
         self.cases.append(ran.case)
-        changed = "" if ran.findings else trespass(self._operator, ran.arrays, ran.expected.exact, ran.outputs)
+        changed = "" if ran.findings else unexpected_write(self._operator, ran.arrays, ran.expected.exact, ran.outputs)
         self.findings = ran.findings or tuple(filter(None, (changed,)))
         if not self.findings:
             errors = ran.expected.errors(ran.outputs)
@@ -56,9 +56,9 @@ class Trial:
         return Verdict(tuple(self.worst.values()), said, tuple(self.cases), where)
 
 
-def judged(operator: Operator[Any], runs: Iterable[Ran], where: str = "emulator") -> Verdict:
+def verdict_of(operator: Operator[Any], runs: Iterable[CaseResult], where: str = "emulator") -> Verdict:
     """The verdict on a config by its runs, which are made as they are asked for: the first finding ends them."""
-    trial = Trial(operator)
+    trial = VerdictBuilder(operator)
     for ran in runs:
         trial.add(ran)
         if trial.findings:

@@ -16,7 +16,7 @@ from tuner.backends.emulator import Mode
 from tuner.errors import MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code
-from tuner.evaluate.measure.judge import Judge, cases
+from tuner.evaluate.measure.device_check import DeviceCheck, cases
 from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
@@ -59,7 +59,7 @@ def row_norm(own_folder: None) -> Operator[Any]:  # noqa: ARG001  # where it is 
 @contextmanager
 def judging(
     device: SimulatedDevice, operator: Operator[Any], *, limit_s: float = 1.0, **sizes: int
-) -> Iterator[tuple[Judge, Arena]]:
+) -> Iterator[tuple[DeviceCheck, Arena]]:
     """A judge of the naive implementation, and the timed problem in the memory of the device."""
     problem = operator.problem(**sizes)
     naive = operators.implementation(operator.name, "naive")
@@ -67,7 +67,7 @@ def judging(
     code = Code(InstanceFields(operator.name, "naive", to_fields(problem), config), b"")
     drawn = operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
     with Arena(device, operator, problem, drawn) as arena:
-        yield Judge(device, code, limit_s), arena
+        yield DeviceCheck(device, code, limit_s), arena
 
 
 def test_every_edge_meets_every_kind_of_inputs_or_one_kind_in_turn() -> None:

@@ -13,7 +13,7 @@ from tuner.base.canonical import decode, encode
 from tuner.base.fields import Fields
 from tuner.evaluate.check.compare import Expected, compare, expect, keep_worst
 from tuner.evaluate.check.edges import Edge, edges, on_one_code
-from tuner.evaluate.check.trial import Ran, Trial
+from tuner.evaluate.check.verdict_builder import CaseResult, VerdictBuilder
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, Device, Fault
 from tuner.results.verdict import Verdict
@@ -40,26 +40,26 @@ class Case:
     expected: Expected
 
 
-class Judge:
+class DeviceCheck:
     """Runs one config case by case and keeps what it found. Faults of the device are raised."""
 
     def __init__(self, device: Device, code: Code, limit_s: float) -> None:
         self._device, self._limit_s = device, limit_s
         self._instance = operators.instance(code.instance)
         self._program = device.load(code, self._instance.plan())
-        self._trial = Trial(self._instance.operator)
+        self._verdict = VerdictBuilder(self._instance.operator)
         self.fault = Fault.WRONG
 
     @property
     def right(self) -> bool:
-        return self._trial.right
+        return self._verdict.right
 
     def run(self, case: Case, *, twice: bool) -> None:
-        """Judge one small problem."""
+        """Check one small problem."""
         with Arena(self._device, self._instance.operator, case.problem, case.arrays) as arena:
             limit_s = _CROWDED_LIMIT_S if self._device.others() else min(self._limit_s, _EDGE_LIMIT_S)
             outputs, findings = self._outputs(arena, limit_s, twice=twice, inputs=True)
-        self._trial.add(Ran(case.name, case.arrays, case.expected, outputs, findings))
+        self._verdict.add(CaseResult(case.name, case.arrays, case.expected, outputs, findings))
 
     def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
         """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
@@ -67,7 +67,7 @@ class Judge:
         Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty. The two may differ by what edge
         cases allowed, but not by what they did where terms cancel: that is for such a result, and no rule for others.
         """
-        trial, (whole, findings) = self._trial, self._outputs(arena, self._limit_s, twice=True, inputs=False)
+        trial, (whole, findings) = self._verdict, self._outputs(arena, self._limit_s, twice=True, inputs=False)
         trial.cases.append(_TIMED)
         missed = (name for name, array in whole.items() if _unwritten(array))
         unwritten = tuple(f"{name}: elements that nobody wrote, on {_TIMED}" for name in missed)
@@ -80,7 +80,7 @@ class Judge:
         return outputs
 
     def verdict(self, where: str) -> Verdict:
-        return self._trial.verdict(where)
+        return self._verdict.verdict(where)
 
     def _outputs(
         self, arena: Arena, limit_s: float, *, twice: bool, inputs: bool
