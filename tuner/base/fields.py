@@ -21,9 +21,25 @@ def formatted(fields: Fields) -> str:
 
 
 def fields_from(data: Any) -> Fields:
-    """A Problem or a Config as data. Raises TypeError for what is none."""
+    """A Problem or a Config as data. Raises TypeError for what is none, and ValueError where `check_printable` does."""
     if not isinstance(data, dict) or not all(isinstance(value, Scalar) for value in data.values()):
         raise TypeError(f"{shortened(data)} is no object of numbers, texts and booleans")
-    if unprintable := [text for text in (*data, *data.values()) if isinstance(text, str) and not text.isprintable()]:
-        raise ValueError(f"{shortened(unprintable[0])} has characters that are not printable")
+    check_printable(data)
     return dict(data)
+
+
+def check_printable(data: Any) -> None:
+    """Raises ValueError if a text in JSON-compatible data has characters that are not printable.
+
+    Such data reaches terminals, where an escape sequence could rewrite what is on the screen.
+    """
+    if isinstance(data, str):
+        if not data.isprintable():
+            raise ValueError(f"{shortened(data)} has characters that are not printable")
+    elif isinstance(data, Mapping):
+        for name, value in data.items():
+            check_printable(name)
+            check_printable(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            check_printable(value)

@@ -1,4 +1,4 @@
-"""One config tried once: its identity, resources, prediction, measurement or failure."""
+"""One evaluation of a config: its identity, resources, prediction, measurement or failure."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,7 +7,7 @@ from tuner.base.fields import Fields
 
 
 class Stage(Enum):
-    """Where a config failed, in the order in which it is tried."""
+    """Where a config failed, in the order of the stages."""
 
     RENDER = "render"
     COMPILE = "compile"  # NVRTC or ptxas refused it
@@ -16,11 +16,11 @@ class Stage(Enum):
     VERIFY = "verify"  # it ran, and its output is wrong
     LAUNCH = "launch"  # the device refused or killed it
     TIME = "time"  # it could not be timed
-    SPARED = "spared"  # it was not run: others of its implementation took the device down
+    SPARED = "spared"  # it was not run: other configs of its implementation had crashed the device
 
 
 class Evidence(Enum):
-    """How a record's rank is known. The two are never mixed in one column."""
+    """What a record's rank rests on. The two are never mixed in one column."""
 
     PREDICTED = "predicted"
     MEASURED = "measured"
@@ -28,7 +28,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A config that did not come through, and why. `log` is the tool's whole output."""
+    """Where and why a config failed. `log` is the whole output of the tool."""
 
     stage: Stage
     reason: str  # one line
@@ -37,7 +37,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """What machine code does wrong, and which rules could not be decided, a sentence each; `compiler.lint` makes it."""
+    """The rules that machine code breaks, and those that could not be decided, a sentence each; see `compiler.lint`."""
 
     failures: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
@@ -49,20 +49,20 @@ class Lint:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a config uses, read from its cubin; the worst of its kernels where it has several."""
+    """What a config uses, read from its cubin; the maximum over its kernels."""
 
     registers: int  # a thread
     spill_bytes: int
     smem_bytes: int  # a CTA, static and dynamic
     threads: int
     ctas_per_sm: int
-    limiter: str  # what keeps ctas_per_sm from being larger
+    limiter: str  # the resource that limits ctas_per_sm
     sass_digest: str  # equal digests are equal machine code
-    lint: Lint | None = None  # of all its kernels; None in rows that are older than the rules
+    lint: Lint | None = None  # of all its kernels; None in rows from before the rules
 
     @property
     def flaws(self) -> tuple[str, ...]:
-        """Why it ranks behind what has none: what its machine code does wrong."""
+        """Why it ranks behind configs without flaws: the rules that its machine code breaks."""
         if self.lint is not None:
             return self.lint.failures
         return (f"{self.spill_bytes} bytes of registers are spilled",) if self.spill_bytes else ()
@@ -73,7 +73,7 @@ class Prediction:
     """A cost that ranks configs of one problem on one GPU. It has no unit: it is never to be read as time."""
 
     cost: float
-    terms: Fields  # pipe or effect → what it alone would cost; they overlap, so they do not add up
+    terms: Fields  # pipe or effect → its cost alone; they overlap, so they do not add up
     bottleneck: str
     model: str  # version of the model; costs of different models do not compare
 
@@ -82,26 +82,26 @@ class Prediction:
 class Measurement:
     """Kernel time on a device, in microseconds: median and confidence interval over samples.
 
-    What won a final race also says how sure that is; None where there was none. What the device was like while it was
-    timed is 0 where nobody could read it.
+    The winner of a final race also has a bound and a probability for that choice, else None. The state of the device
+    is that during the timing, and 0 where it could not be read.
     """
 
     time_us: float
     low_us: float
     high_us: float
     samples: int
-    regret_bound: float | None = None  # it is at most this much slower than the fastest contender, relative
-    flip_probability: float | None = None  # that the same race, run again, names another
-    duplicate_of: str = ""  # canonical JSON of the earlier config that is the same machine code: the samples are its
+    regret_bound: float | None = None  # upper bound on its slowdown relative to the fastest contender
+    flip_probability: float | None = None  # that the same race, repeated, has another winner
+    duplicate_of: str = ""  # canonical JSON of the earlier config with the same machine code, whose samples these are
     sm_mhz: int = 0  # median clock
-    throttle: int = 0  # NVML's reasons for a clock that is not the highest, a bit each; those of all samples
+    throttle: int = 0  # NVML's clock event reasons, a bit mask over all samples
     temperature_c: int = 0  # the highest
-    late: float = 0.0  # share of the launches that may have waited for the host, and do not count
-    floor_us: float = 0.0  # a kernel that does nothing, launched alike on that machine
+    late: float = 0.0  # share of the launches that may have waited for the host, and were discarded
+    floor_us: float = 0.0  # time of an empty kernel, launched alike on that machine
 
     @property
     def cycles(self) -> float:
-        """Of an SM's clock; 0 where that is not known."""
+        """Cycles of the SM clock; 0 where the clock is unknown."""
         return self.time_us * self.sm_mhz
 
     def overlaps(self, other: "Measurement") -> bool:
@@ -118,15 +118,15 @@ class Identity:
     problem: str  # canonical JSON of all its fields
     gpu: str
     source: str  # Source.digest of the rendered config
-    options: str  # compile options, spelled out
+    options: str  # compile options
     toolkit: str  # "nvrtc 13.4"
     policy: str  # "predicted/3", or the measurement policy's name
-    plan: str = ""  # Plan.digest: another grid is another time; empty in rows and records that are older
+    plan: str = ""  # Plan.digest: another grid takes another time; empty in older rows and records
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One config tried once. An append-only row: what is learnt later is another row."""
+    """One evaluation of a config. An append-only row: later results are further rows."""
 
     identity: Identity
     config: Fields
@@ -134,28 +134,28 @@ class Attempt:
     resources: Resources | None = None
     prediction: Prediction | None = None
     measurement: Measurement | None = None
-    seconds: float = 0.0  # what the try cost: compile and run
+    seconds: float = 0.0  # of compiling and running
 
     @property
     def kind(self) -> str:
-        """Its class: ok, duplicate of an earlier one's machine code, or the stage where it failed."""
+        """`ok`, `duplicate` (an earlier config has the same machine code), or the stage where it failed."""
         if self.failure is not None:
             return self.failure.stage.value
         return "duplicate" if self.measurement and self.measurement.duplicate_of else "ok"
 
     @property
     def flawed(self) -> bool:
-        """Whether it ranks behind all that has no flaws; what nobody looked at is not known to have none."""
+        """Whether it ranks behind attempts without flaws. Machine code that was not analysed counts as flawed."""
         return self.resources is None or bool(self.resources.flaws)
 
     @property
     def spared(self) -> bool:
-        """Whether nothing is known of it: another session tries it."""
+        """Whether it was skipped, so that another session evaluates it."""
         return self.failure is not None and self.failure.stage is Stage.SPARED
 
     @property
     def value(self) -> float | None:
-        """What the search minimises: time where it was measured, predicted cost otherwise; None when it failed."""
+        """The objective of the search: measured time in µs, else predicted cost; None for a failed attempt."""
         if self.failure is not None:
             return None
         if self.measurement is not None:

@@ -1,4 +1,4 @@
-"""The final race of a measured search: who ran, and the time of each round."""
+"""The final race of a measured search: the contenders, and the time of each round."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from tuner.results.record import TuningRecord
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One contender in one round of a final race, and the device just after it; 0 is what nobody could read."""
+    """One contender in one round of a final race, and the device just after it; 0 where its state could not be read."""
 
     time_us: float
     sm_mhz: int = 0
@@ -19,7 +19,7 @@ class Lap:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Who runs in a final race."""
+    """A contender in a final race."""
 
     implementation: str
     config: Fields
@@ -28,7 +28,7 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class FinalRace:
-    """The race that settled a measured search: `rounds[n][i]` is contender i in round n, in the order they were run."""
+    """The race that decided a measured search: `rounds[n][i]` is contender i in round n, in the order of execution."""
 
     operator: str
     problem: str  # canonical JSON of all its fields
@@ -37,15 +37,15 @@ class FinalRace:
     contenders: tuple[Runner, ...]
     winner: int
     rounds: tuple[tuple[Lap, ...], ...]
-    own_clock: bool = False  # each ran until the clock was its own; else all shared one
-    floor_us: float = 0.0  # what a kernel takes that does nothing; 0 where it is not known
-    voided: int = 0  # how often, in the search before it, samples were drawn again since the device had changed
+    own_clock: bool = False  # each contender ran until the clock settled at its own level; else all shared one clock
+    floor_us: float = 0.0  # time of an empty kernel; 0 where it is unknown
+    voided: int = 0  # how often the search before it discarded samples because the device had changed
 
     def laps(self, contender: int) -> tuple[Lap, ...]:
-        return tuple(each[contender] for each in self.rounds)
+        return tuple(laps[contender] for laps in self.rounds)
 
     def settled(self, record: "TuningRecord") -> bool:
-        """Whether it is of that record."""
+        """Whether this race decided that record."""
         key, winner = record.identity, self.contenders[self.winner]
         where = (self.operator, self.problem, self.gpu, self.policy) == (key.operator, key.problem, key.gpu, key.policy)
         return where and winner == Runner(key.implementation, record.config, key.source)

@@ -22,3 +22,4 @@ class TuningRecord:
     tried: int  # configs tried by the search that found it
     tuner: str  # version that made it
     created: str  # ISO 8601, UTC
+    signature: str = ""  # of its line without it, by `store.signing`; empty where nobody signed it

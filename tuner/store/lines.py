@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tuner.base.canonical import decode, encode
-from tuner.base.fields import fields_from
+from tuner.base.fields import check_printable, fields_from
 from tuner.errors import StoreError
 from tuner.results.codec import record_from, to_data
 from tuner.results.record import TuningRecord
@@ -15,7 +15,7 @@ FORMAT = 1  # of a line; raised when a program that knows only the old one would
 
 
 def to_line(record: TuningRecord) -> str:
-    """Canonical JSON of a record, without a newline. The problem is spelled as an object, not as text in text."""
+    """Canonical JSON of a record, without a newline. The problem is an object, not as text in text."""
     data = to_data(record)
     data["identity"]["problem"] = decode(record.identity.problem)
     return encode({"format": FORMAT, **data})
@@ -26,6 +26,8 @@ def from_line(line: str) -> TuningRecord:
     try:
         data = decode(line)
         if data["format"] == FORMAT:
+            if "\\" in line or not line.isprintable():  # JSON has a backslash before each character that is not
+                check_printable(data)
             data["identity"]["problem"] = encode(fields_from(data["identity"]["problem"]))
             return record_from(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
