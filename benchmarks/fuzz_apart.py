@@ -64,7 +64,7 @@ def _inputs(operator: Operator[Any], arrays: Arrays, unit: Unit) -> list[Argumen
     return [
         each
         for each in operator.arguments
-        if each.given and each.name in arrays and arrays[each.name].flags.writeable
+        if each.supplied and each.name in arrays and arrays[each.name].flags.writeable
         if arrays[each.name].dtype.kind not in "iu"
         if not unit.given.keys().isdisjoint(each.dims) and _within(each, arrays[each.name].shape, unit.given).any()
     ]

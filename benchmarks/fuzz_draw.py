@@ -159,7 +159,7 @@ def given(instance: Instance, kind: str, seed: int) -> tuple[Arrays, Expected]:
     if generator.random() < 0.5:
         inputs |= _unusual(operator.name, problem, inputs, generator)
     arrays = {**inputs, **scalars(operator, problem, inputs)}
-    tensors = [each for each in operator.arguments if each.given and each.name in arrays]
+    tensors = [each for each in operator.arguments if each.supplied and each.name in arrays]
     repeated = _repeated(tensors, arrays, generator)
     expected = expect(operator, problem, arrays)
     by_tma = {each.argument for each in instance.plan().maps}
@@ -177,7 +177,7 @@ def _repeated(tensors: Sequence[Argument], arrays: Arrays, generator: np.random.
     found: dict[str, int] = {}
     for argument in tensors:
         array = arrays[argument.name]
-        axes = [axis for axis in argument.stepped if array.shape[axis] > 1]
+        axes = [axis for axis in argument.strided_axes if array.shape[axis] > 1]
         plain = argument.role is Role.INPUT and array.dtype.kind not in "iu" and not np.isnan(array).any()
         if axes and plain and "lse" not in arrays and generator.random() < 0.1:
             axis = found[argument.name] = int(generator.choice(axes))
@@ -224,7 +224,7 @@ def _viewed(argument: Argument, array: Array, generator: np.random.Generator, *,
     hold NaN, or what is no index."""
     if not argument.strided or not array.size or generator.random() < 0.3:
         return array
-    outer = len(argument.stepped)  # dims that may be exchanged
+    outer = len(argument.strided_axes)  # dims that may be exchanged
     aligned = math.gcd(16, array.shape[-1] * array.itemsize) // array.itemsize if outer < array.ndim else 1
     order = [*generator.permutation(outer).tolist(), *range(outer, array.ndim)]
     gaps = [aligned * int(generator.integers(3)) if axis == order[-1] else int(generator.integers(3)) for axis in order]

@@ -11,9 +11,9 @@ from tuner.base.fields import Fields, formatted
 from tuner.bench import Comparison, Row
 from tuner.evaluate.measure.device import SIMULATED
 from tuner.evaluate.measure.samples import Estimate
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.operator import Cost
 from tuner.spec.problem import from_fields
-from tuner.spec.telling import telling
 
 Steps = Mapping[str, Mapping[str, Any]]  # by name, as `gpu_rows.steps` has them
 Table = Sequence[Sequence[str]]  # the head first
@@ -202,7 +202,7 @@ def _compared(found: Comparison, again: Sequence[str], names: Sequence[str], dev
 def _short(found: Comparison) -> str:
     """The problem by what is not its operator's default."""
     problem = from_fields(operators.load(found.operator).problem, found.problem)
-    return formatted(telling(problem)) or "default"
+    return formatted(minimal_fields(problem)) or "default"
 
 
 def _cell(row: Row | None, name: str) -> str:

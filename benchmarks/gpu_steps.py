@@ -27,9 +27,9 @@ from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.messages import TimingRequest
 from tuner.evaluate.measurer import Measurer
 from tuner.results.attempt import Attempt
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
-from tuner.spec.telling import telling
 
 ROOT = Path(__file__).parents[1]
 _TRIES, _FEW_TRIES = 160, 12
@@ -167,7 +167,7 @@ def known(operator: Any, problem: Any) -> dict[str, Any]:
     return {
         "operator": operator.name,
         "problem": to_fields(problem),
-        "about": f"{operator.name} {formatted(telling(problem))}".rstrip(),
+        "about": f"{operator.name} {formatted(minimal_fields(problem))}".rstrip(),
         "flops": least.flops,
         "bytes": least.bytes,
     }

@@ -142,7 +142,7 @@ def _drawn(default: Instance, arch: str, count: int) -> Iterator[Instance]:
     if count:
         space = default.implementation.space(default.problem, ARCHES[arch])
         drawn = Random(canonical(default.problem)).sample(range(len(space)), min(count, len(space)))
-        yield from (default.having(space[index]) for index in drawn)
+        yield from (default.with_config(space[index]) for index in drawn)
 
 
 def _asked(

@@ -17,8 +17,8 @@ from typing import Any
 from tuner.arch import ARCHES
 from tuner.base.assets import PEERS, TEMPLATE, TEMPLATES
 from tuner.errors import TemplateError, UsageError
-from tuner.spec.backward import well_matched
-from tuner.spec.contract import held_implementation, held_operator, line_of, well_formed
+from tuner.spec.backward import matching_backward
+from tuner.spec.contract import checked_implementation, checked_operator, line_of, validated
 from tuner.spec.defaults import completed, completed_implementation
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
@@ -82,7 +82,7 @@ def _load(name: str) -> Operator[Any]:
     operator = getattr(module, "OPERATOR", None)
     if not isinstance(operator, Operator) or operator.name != name:
         raise TemplateError(f"{name}/operator.py must define OPERATOR, an Operator named {name!r}")
-    return completed(held_operator(well_formed(replace(operator, folder=Path(module.__file__).parent))))
+    return completed(checked_operator(validated(replace(operator, folder=Path(module.__file__).parent))))
 
 
 def backward(operator: Operator[Any]) -> Operator[Any] | None:
@@ -93,7 +93,7 @@ def backward(operator: Operator[Any]) -> Operator[Any] | None:
         found = load(operator.gradient.operator)
     except UsageError as error:
         raise TemplateError(f"{operator.name}/operator.py: the operator of its gradient: {error}") from error
-    return well_matched(operator, operator.gradient, found)
+    return matching_backward(operator, operator.gradient, found)
 
 
 def peers(name: str) -> Any | None:
@@ -111,7 +111,7 @@ def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
         if not isinstance(implementation, Implementation) or implementation.name != folder.name:
             place, wanted = f"{name}/{folder.name}/implementation.py", f"an Implementation named {folder.name!r}"
             raise TemplateError(f"{place} must define IMPLEMENTATION, {wanted}")
-        found.append(completed_implementation(operator, held_implementation(operator, implementation)))
+        found.append(completed_implementation(operator, checked_implementation(operator, implementation)))
     if not found:
         raise TemplateError(f"{name} has no implementation: {operator.folder} holds no <implementation>/{TEMPLATE}")
     return tuple(found)

@@ -146,8 +146,8 @@ OPERATOR = Operator(
     call=flash_attention,
     gradient=Gradient(
         "flash_attention_backward",
-        taken={"o": "dout"},
-        none={"precision": "the backward pass chooses its own"},
+        upstream={"o": "dout"},
+        no_gradient={"precision": "the backward pass chooses its own"},
     ),
     folder=Path(__file__).parent,
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Array, Arrays, drawn, normal
+from tuner.spec import Array, Arrays, normal, random_tensor
 
 from .problem import Problem
 from .recurrence import LOWER_BOUND
@@ -38,7 +38,7 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     )
     wide = np.float64 if problem.use_gate_in_kernel else problem.gate_dtype.numpy
     of_gate = (*tokens, problem.value_heads, problem.key_dim)
-    g = drawn(rng, of_gate, wide, lambda generator, part: _gate(problem, generator, part, kind))
+    g = random_tensor(rng, of_gate, wide, lambda generator, part: _gate(problem, generator, part, kind))
     if problem.use_gate_in_kernel:
         g = _before_gate(problem, g, A_log, dt_bias)
     return {
@@ -77,7 +77,9 @@ def _vectors(problem: Problem, rng: np.random.Generator, correlation: float) -> 
     """q or k."""
     shape, dtype = (problem.batch, problem.seq_len, problem.heads, problem.key_dim), problem.dtype.numpy
     if not correlation:
-        return drawn(rng, shape, dtype, lambda generator, part: _length(problem, generator.standard_normal(part)))
+        return random_tensor(
+            rng, shape, dtype, lambda generator, part: _length(problem, generator.standard_normal(part))
+        )
     x = rng.standard_normal(shape)
     return _length(problem, correlation * x[:, :1] + (1 - correlation**2) ** 0.5 * x).astype(dtype)
 

@@ -173,12 +173,12 @@ OPERATOR = Operator(
     call=kda,
     gradient=Gradient(
         "kda_backward",
-        taken={"final_state": "dht"},
-        given={"initial_state": "dh0"},
-        none={
+        upstream={"final_state": "dht"},
+        gradients={"initial_state": "dh0"},
+        no_gradient={
             "output_final_state": "that there is a gradient of the state says it",
         },
-        refused=dict.fromkeys(("inplace_final_state", "ssm_state_indices"), "it updates the states in place"),
+        unsupported=dict.fromkeys(("inplace_final_state", "ssm_state_indices"), "it updates the states in place"),
     ),
     folder=Path(__file__).parent,
 )

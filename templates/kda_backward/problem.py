@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tuner.errors import UsageError
-from tuner.spec import DType, Precision, extent, shared, static
+from tuner.spec import DType, Precision, common_fields, extent, static
 
 from ..kda.problem import Problem as Forward
 from ..kda.sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals
@@ -67,4 +67,4 @@ class Problem(Sizes):
 
     def forward(self) -> Forward:
         """The call of kda whose gradients these are."""
-        return Forward(**shared(self, Forward), output_final_state=self.use_final_gradient)
+        return Forward(**common_fields(self, Forward), output_final_state=self.use_final_gradient)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Array, Arrays, drawn
+from tuner.spec import Array, Arrays, random_tensor
 
 from .problem import Problem
 
@@ -37,7 +37,7 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 def _normal(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...], size: int) -> Array:
     dtype = problem.dtype.numpy
-    return drawn(rng, shape, dtype, lambda generator, part: size * generator.standard_normal(part, np.float32))
+    return random_tensor(rng, shape, dtype, lambda generator, part: size * generator.standard_normal(part, np.float32))
 
 
 def _beta(problem: Problem, rng: np.random.Generator, kind: str) -> Array:

@@ -140,9 +140,9 @@ OPERATOR = Operator(
     call=linear_attention,
     gradient=Gradient(
         "linear_attention_backward",
-        taken={"final_state": "dht"},
-        given={"initial_state": "dh0"},
-        none={
+        upstream={"final_state": "dht"},
+        gradients={"initial_state": "dh0"},
+        no_gradient={
             "output_final_state": "that there is a gradient of the state says it",
             "beta_bound": "it chooses the forward kernel",
         },

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tuner.spec import Arrays, drawn
+from tuner.spec import Arrays, random_tensor
 
 from ..linear_attention import cases as forward
 from .problem import Problem
@@ -21,7 +21,7 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     if kind == "far_values":
         given["v"] = (given["v"].astype(np.float32) + 16).astype(problem.dtype.numpy)
     shape, dtype = (problem.batch, problem.seq_len, problem.heads, problem.head_dim), problem.dtype.numpy
-    d_o = drawn(rng, shape, dtype, lambda generator, part: generator.standard_normal(part, np.float32))
+    d_o = random_tensor(rng, shape, dtype, lambda generator, part: generator.standard_normal(part, np.float32))
     dht = rng.standard_normal((problem.final_states, problem.numbers, problem.heads, problem.head_dim), np.float32)
     return {**given, "d_o": d_o, "dht": dht}
 

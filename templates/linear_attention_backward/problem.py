@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.spec import DType, extent, shared, static
+from tuner.spec import DType, common_fields, extent, static
 
 from ..linear_attention.problem import DECAYS, DTYPES
 from ..linear_attention.problem import Problem as Forward
@@ -34,7 +34,7 @@ class Problem(Sizes):
 
     def forward(self) -> Forward:
         """The problem whose gradients these are."""
-        return Forward(**shared(self, Forward), output_final_state=self.use_final_gradient)
+        return Forward(**common_fields(self, Forward), output_final_state=self.use_final_gradient)
 
     @property
     def optional(self) -> Mapping[str, bool]:

@@ -121,8 +121,8 @@ OPERATOR = Operator(
     call=streaming_attention,
     gradient=Gradient(
         "streaming_attention_backward",
-        taken={"o": "dout"},
-        refused=dict.fromkeys(("seq_k", "cache_seqlens", "rolling"), "a cache is what was computed before"),
+        upstream={"o": "dout"},
+        unsupported=dict.fromkeys(("seq_k", "cache_seqlens", "rolling"), "a cache is what was computed before"),
     ),
     folder=Path(__file__).parent,
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.spec import DType, extent, shared, static
+from tuner.spec import DType, common_fields, extent, static
 
 from ..flash_attention import operator as dense
 from ..streaming_attention.problem import DTYPES
@@ -40,7 +40,7 @@ class Problem:
 
     @property
     def forward(self) -> Forward:
-        return Forward(**shared(self, Forward))
+        return Forward(**common_fields(self, Forward))
 
     @property
     def first_keys(self) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from tuner import arch
-from tuner.arch.naming import Told, identify
+from tuner.arch.naming import DriverInfo, identify
 from tuner.backends import gpu
 from tuner.errors import MachineError, UsageError
 
@@ -117,8 +117,8 @@ def test_arches_of_one_family_have_the_same_limits() -> None:
     assert len(families) == len(arch.ARCHES) - 2  # sm_103a is of sm_100a's, sm_121a of sm_120a's
 
 
-def told(name: str, capability: int, sm_count: int, **facts: float) -> Told:
-    return Told(name, capability, sm_count, **facts)  # type: ignore[arg-type]
+def told(name: str, capability: int, sm_count: int, **facts: float) -> DriverInfo:
+    return DriverInfo(name, capability, sm_count, **facts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_a_described_gpu_has_the_name_that_its_machine_gives_it() -> None:
 
 def test_a_gpu_of_its_own_is_called_by_its_model() -> None:
     found = identify(told("NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76))
-    assert all(arch.is_called(found, n) for n in ("rtx 4090 laptop gpu", "NVIDIA GeForce RTX 4090 Laptop GPU"))
-    assert not any(arch.is_called(found, name) for name in ("RTX 4090", "NVIDIA", ""))
-    assert not arch.is_called(arch.gpu("H200"), "")
+    assert all(arch.has_model_name(found, n) for n in ("rtx 4090 laptop gpu", "NVIDIA GeForce RTX 4090 Laptop GPU"))
+    assert not any(arch.has_model_name(found, name) for name in ("RTX 4090", "NVIDIA", ""))
+    assert not arch.has_model_name(arch.gpu("H200"), "")
 
 
 @pytest.mark.parametrize(

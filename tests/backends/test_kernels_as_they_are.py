@@ -79,7 +79,7 @@ def test_it_is_right_on_every_edge_and_keeps_its_promises(operator: str, impleme
 def test_every_config_is_what_its_block_says(operator: str, implementation: str) -> None:
     found = instance(operator, implementation)
     for config in found.implementation.space(found.problem, H200.arch):
-        verdict = check(Job(found.having(config).fields(), arch="sm_80"))
+        verdict = check(Job(found.with_config(config).fields(), arch="sm_80"))
         assert verdict.ok, (config, verdict.reason)
 
 

@@ -98,7 +98,7 @@ def test_the_work_of_the_readme_is_what_the_example_does(tmp_path: Path) -> None
         operator, implementation = operators.load(name), operators.implementation(name, "block")
         problem, target = operator.problem(), gpu("sm_90a")
         config = implementation.default(problem, target.arch)
-        assert implementation.declared
+        assert implementation.declares_work
         assert broken(Instance(operator, implementation, problem, config), target) == ()
 
 

@@ -25,7 +25,7 @@ from tuner.compiler.standalone.general import general
 from tuner.compiler.standalone.launcher import FLAGS, Standalone
 from tuner.compiler.toolkit import Options
 from tuner.errors import UsageError
-from tuner.spec.argument import Located
+from tuner.spec.argument import DeviceTensor
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import parameters, scalars
@@ -190,7 +190,7 @@ def expected(case: Instance, sizes: dict[str, int]) -> list[str]:
     problem = replace(case.problem, **sizes)
     plan, operator = case.at(problem).plan(), case.operator
     tensors = {
-        each.name: Located(addresses(operator)[each.name], shape, dense(shape))
+        each.name: DeviceTensor(addresses(operator)[each.name], shape, dense(shape))
         for each in operator.arguments
         if (shape := each.shape(problem)) or each.dims
     } | workspaces(plan)
@@ -203,11 +203,11 @@ def expected(case: Instance, sizes: dict[str, int]) -> list[str]:
     return [*lines, "returned 0"]
 
 
-def workspaces(plan: Plan) -> dict[str, Located]:
+def workspaces(plan: Plan) -> dict[str, DeviceTensor]:
     """One behind the other, at multiples of 256."""
     found, address = {}, 1 << 40
     for space in plan.workspaces:
-        found[space.name] = Located(address, space.shape, dense(space.shape))
+        found[space.name] = DeviceTensor(address, space.shape, dense(space.shape))
         address += -(-space.nbytes // 256) * 256
     return found
 

@@ -26,7 +26,7 @@ from tuner.evaluate.check.compare import errors
 from tuner.results.attempt import Evidence, Identity, Resources
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import OutputError, Verdict
-from tuner.spec import telling
+from tuner.spec import command_line
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Request
@@ -502,6 +502,6 @@ def test_fields_to_warm_up_that_make_no_problem_are_refused(fields: dict[str, An
 def test_the_search_that_is_named_makes_the_same_problem() -> None:
     operator = operators.load("flash_attention")
     shared = operator.problem(64, heads=32, kv_heads=16)
-    assert telling.telling(shared) == {"head_dim": 64, "heads": 32, "kv_heads": 16}
-    assert telling.telling(operator.problem(64, seq_q=100)) == {"head_dim": 64, "seq_q": 100}
-    assert telling.telling(operator.problem()) == {}
+    assert command_line.minimal_fields(shared) == {"head_dim": 64, "heads": 32, "kv_heads": 16}
+    assert command_line.minimal_fields(operator.problem(64, seq_q=100)) == {"head_dim": 64, "seq_q": 100}
+    assert command_line.minimal_fields(operator.problem()) == {}

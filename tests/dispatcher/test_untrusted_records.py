@@ -99,7 +99,7 @@ def test_a_record_whose_config_holds_code_is_named_and_passed_over(
     config = to_fields(instance.config) | {"ahead": PAYLOAD.format(marker=marker)}
     with monkeypatch.context() as unchecked:  # the digest that a program without the check would accept
         unchecked.setattr(rendering, "check_fields", lambda _: None)
-        digest = rendering.render(instance.having(replace(instance.config, ahead=config["ahead"]))).digest
+        digest = rendering.render(instance.with_config(replace(instance.config, ahead=config["ahead"]))).digest
     at = Dispatcher(snapshot(tmp_path, lines.to_line(record_of(instance, digest, config))), (H200,))
     x = np.ones((1, 4, 2, 8), np.float16)
     o, _ = at.call("linear_attention", x, x, x, 0.5)

@@ -95,7 +95,7 @@ def test_a_script_becomes_a_folder_that_verifies(tmp_path: Path, monkeypatch: py
         assert (instance.config.taps, len(implementation.space(operator.problem(), H200.arch))) == (2, 64)
         assert not broken(instance, H200)
         for config in [*implementation.space(operator.problem(), H200.arch)][::17]:
-            verdict = check(Job(instance.having(config).fields(), arch="sm_90a"))
+            verdict = check(Job(instance.with_config(config).fields(), arch="sm_90a"))
             assert verdict.ok, (config, verdict.reason)
     assert (out / "rows" / "imported" / "source.cu").read_text() == ROWS.replace(
         "#pragma unroll loop_unroll_factor_row", "UNROLL_loop_unroll_factor_row"
@@ -124,7 +124,7 @@ def verdict_of(tmp_path: Path, name: str, made: Call, **config: object) -> objec
     with operators.folder(tmp_path):
         operator, implementation = operators.load(name), operators.implementation(name, "imported")
         one = Instance.default(operator, implementation, operator.problem(), H200.arch)
-        return check(Job(one.having(replace(one.config, **config)).fields(), arch="sm_80"))
+        return check(Job(one.with_config(replace(one.config, **config)).fields(), arch="sm_80"))
 
 
 def test_an_answer_is_what_all_are_judged_by(tmp_path: Path) -> None:

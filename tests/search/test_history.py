@@ -247,7 +247,7 @@ def test_of_a_large_space_a_part_is_ranked_and_the_neighbours_of_its_best() -> N
     assert first == default.config
     assert len(ranked) == len(set(ranked)) == np.count_nonzero(~np.isnan(belief.cost))
     assert 4096 < len(ranked) < 5000 < len(space)
-    assert np.nanmin(belief.cost) == min(prior(default.having(config)) for config in space)
+    assert np.nanmin(belief.cost) == min(prior(default.with_config(config)) for config in space)
 
 
 def test_what_a_belief_does_not_know_does_not_judge_it() -> None:

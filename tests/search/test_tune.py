@@ -431,7 +431,9 @@ def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_bandit(st
     naive = operators.implementation(OPERATOR.name, "naive")
     foreign = Instance(OPERATOR, naive, PROBLEM, naive.default(PROBLEM, gpu("sm_80").arch))
     configs = (told, replace(new, BM=17), new)
-    assert bandit.untried([foreign, *(arm.default.having(each) for each in configs)]) == [arm.default.having(new)]
+    assert bandit.untried([foreign, *(arm.default.with_config(each) for each in configs)]) == [
+        arm.default.with_config(new)
+    ]
 
 
 def test_a_space_in_which_nothing_can_be_gained_is_left_before_the_budget_is_spent(store: Store) -> None:

@@ -19,19 +19,19 @@ STATE = Argument("state", DType.FP32, ("T", "K"))
 
 
 def test_what_has_no_elements_need_not_be_there() -> None:
-    array = STATE.drawn(Sizes(T=0), {})
+    array = STATE.array_from(Sizes(T=0), {})
     assert array.shape == (0, 4) and array.dtype == np.float32
 
 
 def test_what_has_elements_is_missed() -> None:
     with pytest.raises(InputError, match=r"state is missing: the problem takes float32\[2, 4\]"):
-        STATE.drawn(Sizes(T=2), {})
+        STATE.array_from(Sizes(T=2), {})
 
 
 @pytest.mark.parametrize("array", [np.zeros((4, 2), np.float32), np.zeros((2, 4), np.float64)], ids=["shape", "dtype"])
 def test_another_shape_or_dtype_is_refused(array: np.ndarray) -> None:
     with pytest.raises(InputError, match=r"the problem says float32\[2, 4\]"):
-        STATE.drawn(Sizes(T=2), {"state": array})
+        STATE.array_from(Sizes(T=2), {"state": array})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_another_shape_or_dtype_is_refused(array: np.ndarray) -> None:
 )
 def test_strides_are_kept_where_the_kernel_takes_them(strided: bool, view: tuple[slice, ...], kept: bool) -> None:
     array = np.zeros((3, 8), np.float32)[view]
-    laid_out = Argument("x", DType.FP32, ("T", "K"), strided=strided).laid_out(array)
+    laid_out = Argument("x", DType.FP32, ("T", "K"), strided=strided).addressable(array)
     assert (laid_out.strides == array.strides) is kept
 
 

@@ -12,7 +12,7 @@ from tuner.base.assets import ROOT
 from tuner.errors import TemplateError
 
 OPERATORS = ROOT / "tests" / "support" / "differentiable"
-DECLARED = 'Gradient("slopes", taken={"y": "grad_y"}, given={"x": "grad_x"})'
+DECLARED = 'Gradient("slopes", upstream={"y": "grad_y"}, gradients={"x": "grad_x"})'
 X, DB = 'Argument("x", DType.FP32, ("rows", "width"))', 'Argument("db", DType.FP32, ("rows", "width"), Role.OUTPUT)'
 OPTION = 'Argument("exponent", DType.FP32, role=Role.SCALAR)'
 
@@ -44,15 +44,18 @@ def test_ours_fit(name: str) -> None:
     [
         ("7", "gradient is 7: give Gradient"),
         ('Gradient("slope")', "operator of its gradient: unknown operator 'slope'"),
-        ('Gradient("slopes", given={"x": "grad_x"})', "dy is no parameter of own_.*: say in taken"),
-        ('Gradient("slopes", taken={"y": "grad_y"})', r"of x is no output of own_\d+ \(db, grad_x\): say in given"),
+        ('Gradient("slopes", gradients={"x": "grad_x"})', "dy is no parameter of own_.*: name it in upstream"),
+        (
+            'Gradient("slopes", upstream={"y": "grad_y"})',
+            r"of x is no output of own_\d+ \(db, grad_x\): name it in gradients",
+        ),
         (DECLARED.replace('"y"', '"o"'), r"taken names 'o', which is no output of own_\d+ \(y\)"),
         (DECLARED.replace('"grad_y"', '"g"'), r"taken names 'g', which is no parameter of own_\d+ \(grad_y, x\)"),
         (DECLARED.replace('{"x"', '{"z"'), r"given names 'z', which is no parameter of own_\d+ \(b, x\)"),
         (DECLARED.replace('"grad_x"', '"g"'), r"given names 'g', which is no output of own_\d+ \(db, grad_x\)"),
-        (DECLARED.replace(")", ', refused={"z": ""})'), "refused names 'z'"),
-        (DECLARED.replace(")", ', none={"z": ""})'), "none names 'z'"),
-        (DECLARED.replace(")", ', none={"y": "it is rounded"})'), "does not say what grad_y of own_.* is"),
+        (DECLARED.replace(")", ', unsupported={"z": ""})'), "unsupported names 'z'"),
+        (DECLARED.replace(")", ', no_gradient={"z": ""})'), "no_gradient names 'z'"),
+        (DECLARED.replace(")", ', no_gradient={"y": "it is rounded"})'), "does not say what grad_y of own_.* is"),
     ],
 )
 def test_what_does_not_fit_is_told(tmp_path: Path, declared: str, message: str) -> None:
@@ -68,6 +71,6 @@ def test_an_option_that_the_gradients_do_not_hear_of_is_told(tmp_path: Path) -> 
 
 def test_gradients_that_are_updated_in_place_are_told(tmp_path: Path) -> None:
     updated = (DB, DB.replace("OUTPUT", "UPDATED"))
-    declared = (DECLARED, DECLARED.replace(")", ', none={"b": "it is a constant"})'))
+    declared = (DECLARED, DECLARED.replace(")", ', no_gradient={"b": "it is a constant"})'))
     with pair(tmp_path, declared, updated) as name, pytest.raises(TemplateError, match="updates db in place"):
         operators.backward(operators.load(name))

@@ -20,7 +20,7 @@ from tuner.spec.argument import Argument, Role
 from tuner.spec.defaults import completed, completed_implementation, tails
 from tuner.spec.dtype import DType
 from tuner.spec.instance import InstanceFields
-from tuner.spec.operator import Implementation, Operator, Tolerance, left_out
+from tuner.spec.operator import Implementation, Operator, Tolerance, not_defined
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import Arrays, extent, static, to_fields
 from tuner.spec.space import Constraint, Space
@@ -80,7 +80,7 @@ IMPLEMENTATION: Implementation[Any, Any] = completed_implementation(
 
 
 def test_inputs_are_normal_numbers_of_the_dtype_and_shape_of_each_tensor_that_is_given() -> None:
-    operator = completed(replace(OPERATOR, arguments=OPERATOR.arguments[:2], inputs=left_out))
+    operator = completed(replace(OPERATOR, arguments=OPERATOR.arguments[:2], inputs=not_defined))
     drawn = operator.inputs(Problem(rows=500), np.random.default_rng(0), "normal")
     assert list(drawn) == ["x"]
     assert (drawn["x"].dtype, drawn["x"].shape) == (np.float16, (2, 500, 8))
@@ -89,7 +89,7 @@ def test_inputs_are_normal_numbers_of_the_dtype_and_shape_of_each_tensor_that_is
 
 def test_inputs_of_integers_are_not_made_up() -> None:
     index = Argument("index", DType.INT32, ("rows",))
-    operator = completed(replace(OPERATOR, arguments=(index, *OPERATOR.arguments[:2]), inputs=left_out))
+    operator = completed(replace(OPERATOR, arguments=(index, *OPERATOR.arguments[:2]), inputs=not_defined))
     with pytest.raises(TemplateError, match="no inputs are made up for index, int32: write inputs"):
         operator.inputs(Problem(), np.random.default_rng(0), "normal")
 
@@ -112,7 +112,7 @@ def test_a_tolerance_follows_from_the_dtype(dtype: DType, absolute: float) -> No
 def test_the_least_cost_moves_every_tensor_once_and_what_is_updated_twice() -> None:
     assert OPERATOR.cost(Problem()).bytes == 2 * (2 * 4096 * 8) * 2
     state = Argument("state", DType.FP32, ("rows",), Role.UPDATED)
-    updating = completed(replace(OPERATOR, arguments=(*OPERATOR.arguments, state), cost=left_out))
+    updating = completed(replace(OPERATOR, arguments=(*OPERATOR.arguments, state), cost=not_defined))
     assert updating.cost(Problem()).bytes == OPERATOR.cost(Problem()).bytes + 2 * 4096 * 4
 
 
@@ -160,7 +160,7 @@ def test_a_call_takes_the_tensors_by_place_and_by_name_what_they_do_not_show() -
 def test_a_scalar_with_a_default_may_be_given_in_a_call() -> None:
     epsilon = Argument("epsilon", DType.FP32, role=Role.SCALAR, default=lambda _problem: 1e-6)
     operator = completed(
-        replace(OPERATOR, arguments=(*OPERATOR.arguments[:2], epsilon), inputs=left_out, call=left_out)
+        replace(OPERATOR, arguments=(*OPERATOR.arguments[:2], epsilon), inputs=not_defined, call=not_defined)
     )
     assert operator.call("x").scalars == operator.call("x", epsilon=None).scalars == {}
     assert operator.call("x", epsilon=0.5).scalars == {"epsilon": 0.5}
@@ -168,13 +168,13 @@ def test_a_scalar_with_a_default_may_be_given_in_a_call() -> None:
 
 def test_a_size_that_no_tensor_shows_must_be_given_in_a_call() -> None:
     shown = tuple(replace(each, dims=("rows", "columns")) for each in OPERATOR.arguments[:1])
-    operator = completed(replace(OPERATOR, arguments=(*shown, *OPERATOR.arguments[1:]), call=left_out))
+    operator = completed(replace(OPERATOR, arguments=(*shown, *OPERATOR.arguments[1:]), call=not_defined))
     assert signature(operator.call).parameters["batch"].default is Parameter.empty
 
 
 def test_a_choice_without_a_default_must_be_given_in_a_call() -> None:
     kinds = make_dataclass("Kinds", [("mode", str, static("how"))], bases=(Problem,), kw_only=True, frozen=True)
-    call = completed(replace(OPERATOR, problem=kinds, call=left_out)).call
+    call = completed(replace(OPERATOR, problem=kinds, call=not_defined)).call
     assert signature(call).parameters["mode"].default is Parameter.empty
 
 
@@ -197,7 +197,7 @@ def test_work_is_the_least_shared_out_among_the_launches_and_known_not_to_be_dec
     works = IMPLEMENTATION.work(problem, Config(96), TARGET)
     assert [(each.ctas, each.warps) for each in works] == [(4096, 3)] * 2
     assert sum(each.dram_bytes for each in works) == OPERATOR.cost(problem).bytes
-    assert not IMPLEMENTATION.declared
+    assert not IMPLEMENTATION.declares_work
 
 
 def test_a_thread_has_one_load_of_16_bytes_in_flight_where_no_work_is_declared() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tuner import operators
 from tuner.operators.flash_attention_backward import cases
-from tuner.spec.draw import drawn, normal
+from tuner.spec.draw import normal, random_tensor
 
 LARGE = (3, 1 << 14, 96)  # more elements than are drawn at once, and no multiple of a part
 
@@ -34,7 +34,9 @@ def test_a_large_tensor_is_the_same_on_one_processor(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_are_made_whole() -> None:
-    found = drawn(np.random.default_rng(3), LARGE, np.float32, lambda _, part: np.broadcast_to(np.arange(96.0), part))
+    found = random_tensor(
+        np.random.default_rng(3), LARGE, np.float32, lambda _, part: np.broadcast_to(np.arange(96.0), part)
+    )
     assert np.array_equal(found, np.broadcast_to(np.arange(96, dtype=np.float32), LARGE))
 
 

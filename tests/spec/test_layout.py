@@ -62,13 +62,15 @@ def test_strides_are_kept_where_a_kernel_takes_them_and_memory_is_not_dense(oper
     ]
     assert [each.strides for each in dense] == [(12, 4), (4,), (12, 4)]
     for x, bias, y in (own, dense):
-        assert np.array_equal(x.given, ROWS[:, :3]) and np.array_equal(bias.given, ROWS[0, ::2]) and y.given is None
+        assert (
+            np.array_equal(x.initial, ROWS[:, :3]) and np.array_equal(bias.initial, ROWS[0, ::2]) and y.initial is None
+        )
 
 
 def test_a_launch_is_passed_addresses_strides_scalars_and_null_for_what_is_not_there(operator: Operator[Any]) -> None:
     layout = Layout.of(operator, Sizes, {"x": ROWS[:, :3], "bias": ROWS[0, :3], "scale": 5})
-    assert [(each.name, each.nbytes, each.given) for each in workspaces(PLAN)] == [("sums", 12, None)]
-    ((launch, values),) = layout.passed(PLAN, {"x": 512, "y": 1024, "sums": 2048})
+    assert [(each.name, each.nbytes, each.initial) for each in workspaces(PLAN)] == [("sums", 12, None)]
+    ((launch, values),) = layout.launches(PLAN, {"x": 512, "y": 1024, "sums": 2048})
     assert launch is PLAN.launches[0]
     assert values == [512, 6, 0, 1024, 5.0, 2048]
     assert [value.dtype for value in values] == [np.uint64, np.int64, np.uint64, np.uint64, np.float32, np.uint64]

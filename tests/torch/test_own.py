@@ -43,7 +43,7 @@ REFUSED = """if True:
     except tuner.errors.InputError as error:
         print(error)
 """
-DECLARED = 'Gradient("slopes", taken={"y": "grad_y"}, given={"x": "grad_x"})'
+DECLARED = 'Gradient("slopes", upstream={"y": "grad_y"}, gradients={"x": "grad_x"})'
 
 
 def used(code: str, folder: Path, db: Path) -> "subprocess.CompletedProcess[str]":
@@ -68,7 +68,7 @@ def test_gradients_are_those_of_the_operator_that_is_declared_for_them(tmp_path:
 
 
 def test_a_tensor_that_is_said_to_have_no_gradient_is_refused_where_it_requires_one(tmp_path: Path) -> None:
-    declared = DECLARED.replace(")", ', none={"b": "a constant"})')
+    declared = DECLARED.replace(")", ', no_gradient={"b": "a constant"})')
     done = used(REFUSED, differentiable(tmp_path / "own", declared), tmp_path / "tuner.db")
     assert done.returncode == 0, done.stderr
     assert "square has no gradient with b (a constant): call under torch.no_grad()" in done.stdout

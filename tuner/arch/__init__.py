@@ -2,7 +2,7 @@
 
 from tuner.arch.limits import ARCHES, MMA_FLOPS, PARTITIONS, Arch
 from tuner.arch.models import DEVICES, Device
-from tuner.arch.naming import GPU, gpu, is_called, is_listed, kin, model, own_name
+from tuner.arch.naming import GPU, closest_model, custom_name, gpu, has_model_name, is_listed, model
 
 __all__ = [
     "ARCHES",
@@ -12,10 +12,10 @@ __all__ = [
     "PARTITIONS",
     "Arch",
     "Device",
+    "closest_model",
+    "custom_name",
     "gpu",
-    "is_called",
+    "has_model_name",
     "is_listed",
-    "kin",
     "model",
-    "own_name",
 ]

@@ -52,10 +52,10 @@ def gpu(name: str) -> GPU:
 
 def _described(reported: str, arch: Arch, sm_count: int) -> GPU:
     """Under the name that the machine gives it which has it; a listed model is described by its own."""
-    near = kin(reported, arch, sm_count)
+    near = closest_model(reported, arch, sm_count)
     if near.sm_count == sm_count and _plain(reported) in map(_plain, _names(near)):
         return model(near)
-    return GPU(own_name(reported, arch, sm_count), replace(arch, sm_count=sm_count), scaled(near, sm_count))
+    return GPU(custom_name(reported, arch, sm_count), replace(arch, sm_count=sm_count), scaled(near, sm_count))
 
 
 def model(device: Device) -> GPU:
@@ -63,7 +63,7 @@ def model(device: Device) -> GPU:
     return GPU(device.name, replace(device.arch, sm_count=device.sm_count), device)
 
 
-def own_name(reported: str, arch: Arch, sm_count: int) -> str:
+def custom_name(reported: str, arch: Arch, sm_count: int) -> str:
     """What a GPU is called whose model is not listed: what its driver reports, and what any machine must know of it.
 
     Models of one name with fewer SMs, and slices, are GPUs of their own.
@@ -77,13 +77,13 @@ def is_listed(found: GPU) -> bool:
     return found.name in ARCHES or found.name in DEVICES
 
 
-def is_called(found: GPU, name: str) -> bool:
+def has_model_name(found: GPU, name: str) -> bool:
     """Whether a user may mean a GPU of its own by a name: that of its model alone, with or without its maker's."""
     model = found.name.rpartition(" (")[0]
     return bool(model) and _plain(model) == _plain(" ".join(w for w in name.split() if w.lower() not in _MAKERS))
 
 
-def kin(reported: str, arch: Arch, sm_count: int) -> Device:
+def closest_model(reported: str, arch: Arch, sm_count: int) -> Device:
     """The listed model of an arch that is most like one that is not: of a part of its name, else of as many SMs."""
     models = [device for device in DEVICES.values() if device.arch is arch]
     words = _words(reported)
@@ -145,7 +145,7 @@ def _plain(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DriverInfo:
     """What a driver tells of a GPU; 0 where it tells nothing."""
 
     name: str
@@ -157,7 +157,7 @@ class Told:
     l2_bytes: int = 0
 
 
-def identify(told: Told) -> GPU:
+def identify(told: DriverInfo) -> GPU:
     """A listed model with as many SMs, else a GPU by its own name, with its own rates as far as they are told.
 
     Raises MachineError for an arch that is not served.
@@ -169,11 +169,11 @@ def identify(told: Told) -> GPU:
     except UsageError:
         pass
     arch = _arch(told)
-    name = own_name(told.name, arch, told.sm_count)
-    return model(_own(name, told, kin(told.name, arch, told.sm_count)))
+    name = custom_name(told.name, arch, told.sm_count)
+    return model(_own(name, told, closest_model(told.name, arch, told.sm_count)))
 
 
-def _arch(told: Told) -> Arch:
+def _arch(told: DriverInfo) -> Arch:
     for arch in ARCHES.values():
         if arch.compute_capability == told.compute_capability:
             return arch
@@ -184,7 +184,7 @@ def _arch(told: Told) -> Arch:
     )
 
 
-def _own(name: str, told: Told, near: Device) -> Device:
+def _own(name: str, told: DriverInfo, near: Device) -> Device:
     """What is not told is as on its kin. DRAM moves data twice a clock."""
     memory, alike = 2 * told.memory_mhz * told.bus_bits / 8 / 1000, scaled(near, told.sm_count)
     return replace(

@@ -10,8 +10,8 @@ from tuner.base.fields import Fields
 from tuner.evaluate.measure.device import SIMULATED
 from tuner.evaluate.measure.samples import Estimate
 from tuner.results.attempt import Evidence
+from tuner.spec.command_line import independent_fields
 from tuner.spec.problem import from_fields
-from tuner.spec.telling import independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
 
 def spelled(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
     """A problem, or only its fields of these names, without what is off or empty or follows from the rest."""
-    told = independent(from_fields(operators.load(operator).problem, problem))
+    told = independent_fields(from_fields(operators.load(operator).problem, problem))
     return plain_fields.formatted({n: value for n, value in told.items() if value and (names is None or n in names)})
 
 

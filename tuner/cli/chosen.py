@@ -51,7 +51,7 @@ def over(served: Choice, implementation: str | None, settings: list[str] | None)
         served = Choice(instance, target, None, "its default config")
     if settings:
         config = parse_config(instance.implementation.config, instance.config, settings)
-        served = Choice(instance.having(config), target, None, "given by hand")
+        served = Choice(instance.with_config(config), target, None, "given by hand")
     return served
 
 

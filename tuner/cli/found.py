@@ -17,8 +17,8 @@ from tuner.results.record import TuningRecord
 from tuner.search import study
 from tuner.search.campaign import Campaign
 from tuner.search.portfolio import Family
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.problem import to_fields
-from tuner.spec.telling import telling
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
 _NUMBERS = ("margin", "tried")
@@ -34,7 +34,7 @@ def title(request: study.SearchRequest) -> str:
 
 def told(operator: str, problem: Any) -> str:
     """`flash_attention head_dim=72 causal=True`: an operator, and what of its problem is not the default."""
-    return f"{operator} {formatted(telling(problem))}".rstrip()
+    return f"{operator} {formatted(minimal_fields(problem))}".rstrip()
 
 
 def show(found: Campaign, report: Path, *, as_json: bool) -> None:

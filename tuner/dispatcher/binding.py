@@ -12,7 +12,7 @@ from tuner.errors import InputError, TemplateError, UsageError
 from tuner.spec.argument import Argument, Role, dense_strides
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator, Request
-from tuner.spec.shapes import Outline, outline
+from tuner.spec.shapes import InferredProblem, infer_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
     An input that has no elements for the problem is not given. Raises InputError for arrays or values that do not
     fit, naming the argument, what it is and what is accepted.
     """
-    inputs = {argument.name: argument for argument in operator.arguments if argument.given}
+    inputs = {argument.name: argument for argument in operator.arguments if argument.supplied}
     given = [argument for name, argument in inputs.items() if name in facts]
     views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in given]
     found = _outline(operator, request, views)
@@ -53,29 +53,29 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
     if disagreed := absent | (facts.keys() - inputs.keys()):
         names = ", ".join(sorted(disagreed))
         raise TemplateError(f"{operator.name}: call() and the arguments it gives disagree about {names}")
-    free = {each.name for each in operator.arguments if each.free(problem)}
+    free = {each.name for each in operator.arguments if each.required(problem)}
     if silent := free - {name for name, value in request.scalars.items() if value is not None}:
         raise TemplateError(f"{operator.name}: call() gives no value for the scalar {', '.join(sorted(silent))}")
     outputs = {
         argument.name: _output(argument, found.shape(argument), request.axes.get(argument.name))
         for argument in operator.outputs
     }
-    if found.hollow:
-        return Binding(problem, outputs, found.hollow, dict(_held(operator, found, views)))
+    if found.empty_dims:
+        return Binding(problem, outputs, found.empty_dims, dict(_held(operator, found, views)))
     return Binding(problem, {view.argument.name: view.tensor() for view in views} | outputs)
 
 
-def _held(operator: Operator[Any], found: Outline, views: "list[_View]") -> Iterator[tuple[str, float | str]]:
+def _held(operator: Operator[Any], found: InferredProblem, views: "list[_View]") -> Iterator[tuple[str, float | str]]:
     """What outputs hold that have elements although there is nothing to compute. Raises InputError where no operator
     says so."""
     for output in operator.outputs:
         if 0 in found.shape(output):
             continue
-        values = [value for dim, value in output.without.items() if dim in found.hollow]
+        values = [value for dim, value in output.without.items() if dim in found.empty_dims]
         if not values:
-            dim = next(iter(found.hollow))
+            dim = next(iter(found.empty_dims))
             view = next(view for view in views if dim in view.argument.dims)
-            raise InputError(f"{view}: {dim} must be {found.hollow[dim] + 1} or more")
+            raise InputError(f"{view}: {dim} must be {found.empty_dims[dim] + 1} or more")
         yield output.name, values[0]
 
 
@@ -156,14 +156,14 @@ class _View:
         return tuple(strides[self.axes.index(axis)] for axis in range(len(self.axes)))
 
 
-def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> Outline:
+def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> InferredProblem:
     kinds = {each.name: each for each in fields(operator.problem)}
     sizes, dtypes = _sizes(views), dict(_dtypes(operator, views))
     chosen = {name: _coerced(name, value, kinds[name].type) for name, value in request.statics.items()}
     followed = {name: value for name, value in chosen.items() if remembers(value)}  # `follow` makes them: not parsed
     parsed = {name: value for name, value in chosen.items() if name not in followed}
     try:
-        found = outline(operator, {**sizes, **followed}, {**dtypes, **parsed})
+        found = infer_problem(operator, {**sizes, **followed}, {**dtypes, **parsed})
     except InputError:
         raise
     except (UsageError, ValueError) as error:  # a Problem refuses it, or its field does

@@ -13,10 +13,10 @@ from tuner.compiler.render import render
 from tuner.errors import TunerError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.results.record import TuningRecord
+from tuner.spec.command_line import search_command
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
 from tuner.spec.problem import extents, statics, to_fields
-from tuner.spec.telling import search_command
 from tuner.store.read import arch_of
 from tuner.store.records import Candidate, Match, Query, Snapshot
 

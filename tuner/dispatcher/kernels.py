@@ -16,10 +16,10 @@ from tuner.dispatcher.binding import Binding
 from tuner.dispatcher.choice import Choice
 from tuner.errors import MachineError, TemplateError
 from tuner.results.attempt import Failed
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical, statics
-from tuner.spec.telling import telling
 
 if TYPE_CHECKING:
     from tuner.backends import ptx
@@ -145,7 +145,7 @@ def _compiled(choice: Choice, source: Source) -> Cubin | Failed:
         if found := nvrtc.kept(source, options, cache):
             return found
         name, problem = choice.instance.operator.name, choice.instance.problem
-        warmup = f"dispatcher.warmup({name!r}, {telling(problem)}, gpu={choice.gpu.name!r})"
+        warmup = f"dispatcher.warmup({name!r}, {minimal_fields(problem)}, gpu={choice.gpu.name!r})"
         raise MachineError(f"{error}; or fill the cache at {cache_dir()} where NVRTC is, by {warmup}") from error
     if isinstance(outcome, Failed) and source.foreign:  # its headers may be where the warm-up was
         return nvrtc.kept(source, options, cache) or outcome

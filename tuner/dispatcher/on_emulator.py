@@ -42,7 +42,7 @@ class EmulatedKernel:
         values = {**scalars(operator, self._binding.problem), **given}
         layout = Layout(operator, self._binding.problem, tuple(self._regions(arrays)), values)
         with _ONE_CALL, emulator.placed((*layout.tensors, *workspaces(plan))) as memory:
-            for launch, passed in layout.passed(plan, {name: each.address for name, each in memory.items()}):
+            for launch, passed in layout.launches(plan, {name: each.address for name, each in memory.items()}):
                 run = self._kernel.run(launch, passed, Mode())
                 if run.findings:
                     raise TemplateError(f"{operator.name}: {launch.entry} failed on the emulator: {run.findings[0]}")
@@ -57,7 +57,7 @@ class EmulatedKernel:
             if found is not None:
                 dtype = argument.dtype_of(self._binding.problem).numpy
                 strides = tuple(stride * dtype.itemsize for stride in found.strides)
-                given = self._seen(name, arrays[name]) if argument.given else None
+                given = self._seen(name, arrays[name]) if argument.supplied else None
                 yield Region(name, dtype, found.shape, strides, given, argument.written)
 
     def _seen(self, name: str, array: Any) -> Array:

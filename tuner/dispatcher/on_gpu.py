@@ -61,7 +61,7 @@ class Numbers(NamedTuple):
             for each in operator.outputs
         )
         return cls(
-            given=tuple(each.name for each in operator.arguments if each.given and each.name in binding.tensors),
+            given=tuple(each.name for each in operator.arguments if each.supplied and each.name in binding.tensors),
             outputs=made,
             workspaces=tuple(Made(each.name, each.shape, each.dtype) for each in plan.workspaces),
             launches=tuple(_passed(operator, binding, plan, launch) for launch in plan.launches),

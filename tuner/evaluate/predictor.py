@@ -47,7 +47,7 @@ class Predictor:
 
     def prior(self, instance: Instance) -> float:
         """NaN where no work is declared: what the cost says is the same for all configs, and its launches mislead."""
-        if not instance.implementation.declared:
+        if not instance.implementation.declares_work:
             return nan
         return uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
 

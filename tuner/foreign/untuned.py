@@ -115,7 +115,7 @@ def _selecting(
         for value in sorted(others, key=lambda each: abs(values.index(each) - values.index(own)))[:_NEIGHBOURS]:
             config = replace(untuned.config, **{name: value})
             if space.refusal(config) is None:
-                if _other(run, untuned.having(config), written):
+                if _other(run, untuned.with_config(config), written):
                     found[name] = own
                 break
     return found

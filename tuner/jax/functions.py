@@ -14,7 +14,7 @@ from tuner import operators
 from tuner.dispatcher.calls import request_of
 from tuner.errors import InputError
 from tuner.jax import handler, shapes
-from tuner.spec.backward import smooth_outputs, smooth_parameters
+from tuner.spec.backward import differentiable_outputs, differentiable_parameters
 from tuner.spec.operator import Operator, Request
 
 Outputs = tuple[jax.Array, ...]
@@ -156,12 +156,12 @@ class Gradients:
         given = {**dict(zip(self.names, arrays, strict=True)), **dict(zip(outputs, results, strict=True))}
         given = {name: each for name, each in given.items() if name in taken}
         for name, cotangent in zip(outputs, upstream, strict=True):
-            if name in smooth_outputs(self.operator, gradient):
+            if name in differentiable_outputs(self.operator, gradient):
                 given |= _gradient_of(cotangent, taken[gradient.of_output(name)])
         options = {name: value for name, value in self.call.options.items() if name in taken}
         call = Call(backward, tuple(given), options)
         found = dict(zip((each.name for each in backward.outputs), call.run(*given.values()), strict=True))
-        smooth = smooth_parameters(self.operator, gradient)
+        smooth = differentiable_parameters(self.operator, gradient)
         return tuple(
             found[gradient.of_parameter(name)].reshape(array.shape).astype(array.dtype) if name in smooth else None
             for name, array in zip(self.names, arrays, strict=True)
@@ -176,9 +176,9 @@ class Gradients:
         if gradient is None or self._backward is None:
             raise InputError(f"{name} has no gradient: call it outside of jax.grad, or on jax.lax.stop_gradient(…)")
         refused = {
-            each: why for each, why in gradient.refused.items() if each in self.names or self.call.options.get(each)
+            each: why for each, why in gradient.unsupported.items() if each in self.names or self.call.options.get(each)
         }
-        refused |= {each: gradient.none[each] for each in perturbed if each in gradient.none}
+        refused |= {each: gradient.no_gradient[each] for each in perturbed if each in gradient.no_gradient}
         for each, why in refused.items():
             raise InputError(f"{name} has no gradient with {each} ({why}): call it outside of jax.grad")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.assets import REPORTS
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.problem import canonical
-from tuner.spec.telling import telling
 
 _LONGEST = 150  # characters of a name; file systems take 255 bytes
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")  # what a text of a problem may hold, and a file's name had better not
@@ -31,7 +31,7 @@ def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
 
 def _words(problem: Any) -> list[str]:
     """`["head_dim_72", "causal"]`"""
-    told = telling(problem).items()
+    told = minimal_fields(problem).items()
     return [name if value is True else f"no_{name}" if value is False else f"{name}_{value}" for name, value in told]
 
 

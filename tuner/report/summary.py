@@ -21,10 +21,10 @@ from tuner.results.record import TuningRecord
 from tuner.search.bandit import Arm
 from tuner.search.portfolio import Family
 from tuner.search.study import Outcome, Tried
+from tuner.spec.command_line import search_command
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Cost, Operator
 from tuner.spec.problem import from_fields, statics, to_fields
-from tuner.spec.telling import search_command
 
 
 def write(outcomes: Sequence[Outcome], path: Path, families: Sequence[Family] = ()) -> None:
@@ -108,7 +108,7 @@ def rivals(outcome: Outcome) -> tuple[Rival, ...]:
 def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
     """What the winner does against the least that any implementation must do, and at what rate where it was timed."""
     least = won.operator.cost(won.problem)
-    if not won.implementation.declared:
+    if not won.implementation.declares_work:
         return (UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
     whole = floor.together(floor.declared(won, gpu))
     facts = []
@@ -184,7 +184,7 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
     """A parameter as the call spells it; empty where the call leaves it out."""
     name, required = parameter.name, parameter.default is Parameter.empty
     option = getattr(problem, name, parameter.default)
-    tensor = next((each for each in operator.arguments if each.name == name and each.given), None)
+    tensor = next((each for each in operator.arguments if each.name == name and each.supplied), None)
     if tensor is not None and not required:
         return f"{name}={name}" if all(tensor.shape(problem)) else ""
     if tensor is not None or option is Parameter.empty:

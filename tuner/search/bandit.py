@@ -118,7 +118,7 @@ class Bandit:
         while len(found) < count and (running := self._running()):
             for arm, share in zip(running, _dealt(running, count - len(found)), strict=True):
                 indices = arm.sampler.ask(share) if share else []
-                found += [arm.default.having(arm.space[index]) for index in indices]
+                found += [arm.default.with_config(arm.space[index]) for index in indices]
                 if len(indices) < share:
                     arm.close("its space is exhausted")
         return found
@@ -164,12 +164,12 @@ class Bandit:
     def untried(self, wanted: Iterable[Instance]) -> list[Instance]:
         """Those of `wanted`, on this problem, that belong to one of the spaces and were not told of."""
         new = [each for each in wanted if self.knows(each) and not self.told(each)]
-        return [self.arms[each.implementation.name].default.having(each.config) for each in new]
+        return [self.arms[each.implementation.name].default.with_config(each.config) for each in new]
 
     def neighbours(self, instance: Instance) -> list[Instance]:
         """Those not told of that differ in one parameter, the most promising first."""
         arm = self.arms[instance.implementation.name]
-        return [instance.having(config) for config in arm.neighbours(instance.config)]
+        return [instance.with_config(config) for config in arm.neighbours(instance.config)]
 
     def importance(self) -> dict[str, Mapping[str, float]]:
         """Per implementation, how much of the spread each parameter explains."""
@@ -259,12 +259,12 @@ def _costs(
 ) -> Array:
     """What is predicted of a space's configs, by the prior where it has `told` anything; NaN where nothing is."""
     if told:
-        return _ranked(space, lambda index: prior(default.having(space[index])))
+        return _ranked(space, lambda index: prior(default.with_config(space[index])))
     cost = np.full(len(space), np.nan)
     if sampled is None:
         return cost
     drawn = np.random.default_rng(0).permutation(len(space))[:_SAMPLED]
-    found = sampled([default.having(space[int(index)]) for index in drawn])
+    found = sampled([default.with_config(space[int(index)]) for index in drawn])
     learnt = predict(space, dict(zip(drawn.tolist(), found, strict=True)))
     return cost if learnt is None else learnt
 

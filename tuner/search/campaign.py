@@ -11,10 +11,10 @@ from tuner.search import portfolio
 from tuner.search.portfolio import Family, Portfolio, ServedProblem, Terms
 from tuner.search.session import Observe, Session
 from tuner.search.study import Outcome, SearchRequest, Tried
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance
 from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.space import Array
-from tuner.spec.telling import telling
 from tuner.store.records import distance
 
 Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
@@ -151,7 +151,7 @@ def _family(
     number = {column: place for place, column in enumerate(chosen.members)}
     problem = outcomes[0].request.problem
     return Family(
-        statics={name: value for name, value in telling(problem).items() if name in statics(problem)},
+        statics={name: value for name, value in minimal_fields(problem).items() if name in statics(problem)},
         evidence=outcomes[0].evidence,
         terms=terms,
         members=tuple((columns[c].implementation.name, to_fields(columns[c].config)) for c in chosen.members),

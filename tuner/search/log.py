@@ -148,7 +148,7 @@ def _stored(default: Instance, space: Space[Any], attempt: Attempt) -> Instance 
         config = from_fields(default.implementation.config, attempt.config)
     except (TypeError, ValueError):
         return None
-    return default.having(config) if space.refusal(config) is None else None
+    return default.with_config(config) if space.refusal(config) is None else None
 
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:

@@ -89,7 +89,7 @@ def _changed(run: RunningSearch, base: Tried, values: Mapping[str, Scalar]) -> I
     """`base` with other values, where that is a config of the space."""
     config: Any = base.instance.config
     typed = {name: type(getattr(config, name))(value) for name, value in values.items()}
-    instance = base.instance.having(replace(config, **typed))
+    instance = base.instance.with_config(replace(config, **typed))
     return instance if run.bandit.knows(instance) else None
 
 

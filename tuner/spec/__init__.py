@@ -3,11 +3,11 @@
 from tuner.base.fields import Fields, Scalar
 from tuner.spec.argument import Argument, Role, within
 from tuner.spec.constraint import Constraint
-from tuner.spec.draw import drawn, normal
+from tuner.spec.draw import normal, random_tensor
 from tuner.spec.dtype import DType, Precision
 from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Request, Tolerance, Updated, Work
 from tuner.spec.plan import Launch, Plan, Workspace
-from tuner.spec.problem import Array, Arrays, extent, shared, static
+from tuner.spec.problem import Array, Arrays, common_fields, extent, static
 from tuner.spec.space import Space, Value, first_fit
 from tuner.spec.tensor_map import TensorMap
 
@@ -35,11 +35,11 @@ __all__ = [
     "Value",
     "Work",
     "Workspace",
-    "drawn",
+    "common_fields",
     "extent",
     "first_fit",
     "normal",
-    "shared",
+    "random_tensor",
     "static",
     "within",
 ]

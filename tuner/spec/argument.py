@@ -31,7 +31,7 @@ class Role(Enum):
     SCALAR = "scalar"
 
 
-class Located(NamedTuple):
+class DeviceTensor(NamedTuple):
     """A tensor or a workspace in a device's memory."""
 
     address: int  # of its first element; 0 for an input that is not given
@@ -55,7 +55,7 @@ class Parameter:
     pointer: bool = False
     tensor_map: TensorMap | None = None  # passed by value: 128 bytes that `MappedTensor` describes
 
-    def value(self, tensors: Mapping[str, Located], scalars: Mapping[str, float]) -> np.generic | MappedTensor:
+    def value(self, tensors: Mapping[str, DeviceTensor], scalars: Mapping[str, float]) -> np.generic | MappedTensor:
         """What a launch passes, in the parameter's own size; a tensor map is yet to be encoded."""
         if self.axis is None and not self.pointer and self.tensor_map is None:
             scalar: np.generic = self.dtype.numpy.type(scalars[self.argument])
@@ -92,7 +92,7 @@ class Argument:
     constant: bool = False
 
     @property
-    def given(self) -> bool:
+    def supplied(self) -> bool:
         """Whether a call brings it, with contents."""
         return self.role in (Role.INPUT, Role.UPDATED)
 
@@ -102,11 +102,11 @@ class Argument:
         return self.role in (Role.OUTPUT, Role.UPDATED)
 
     @property
-    def stepped(self) -> range:
+    def strided_axes(self) -> range:
         """The axes whose strides the kernel takes."""
         return range(len(self.dims) - (self.strided != "all") if self.strided else 0)
 
-    def free(self, problem: Any) -> bool:
+    def required(self, problem: Any) -> bool:
         """Whether only a call can say the scalar; `problem` is a Problem or its type."""
         said = self.default is not None or self.name in problem.__dataclass_fields__ or hasattr(problem, self.name)
         return self.role is Role.SCALAR and not said
@@ -124,7 +124,7 @@ class Argument:
         """Of a dense tensor."""
         return self.dtype_of(problem).itemsize * prod(self.shape(problem))
 
-    def drawn(self, problem: Any, arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
+    def array_from(self, problem: Any, arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
         """What `arrays` holds for the tensor: one that has no elements for the problem need not be there.
 
         Raises InputError where it is missing, or its shape or dtype is not the problem's.
@@ -139,7 +139,7 @@ class Argument:
             raise InputError(f"{self.name} is {array.dtype}{list(array.shape)}, the problem says {dtype}{list(shape)}")
         return array
 
-    def laid_out(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def addressable(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The array as a kernel can address it: with its own strides where the kernel takes them, dense otherwise."""
         rows = self.strided and array.ndim and array.strides[-1] == array.itemsize
         keeps = (rows or self.strided == "all") and min(array.strides) >= 0
@@ -155,7 +155,7 @@ class Argument:
         const = " const" if self.role is Role.INPUT else ""
         pointer = f"{dtype.cuda}{const}* __restrict__ {self.name}"
         found = [Parameter(pointer, self.name, dtype, pointer=True)]
-        for axis in self.stepped:
+        for axis in self.strided_axes:
             declaration = f"long long {self.name}_{self.dims[axis]}_stride"
             found.append(Parameter(declaration, self.name, DType.INT64, axis=axis))
         return found

@@ -13,22 +13,22 @@ _TENSORS = (Any, Updated, Any | float)  # how a call annotates parameters that a
 _INTEGERS = (DType.INT32, DType.INT64)
 
 
-def well_matched(operator: Operator[Any], gradient: Gradient, backward: Operator[Any]) -> Operator[Any]:
+def matching_backward(operator: Operator[Any], gradient: Gradient, backward: Operator[Any]) -> Operator[Any]:
     """`backward`; both are complete. Raises TemplateError where its call and the operator's do not fit together."""
     for wrong in _mismatches(operator, gradient, backward):
         raise TemplateError(f"{operator.name}/operator.py: gradient {wrong}")
     return backward
 
 
-def smooth_outputs(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
+def differentiable_outputs(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
     """The outputs that a gradient goes through."""
-    without = {*gradient.none, *_integers(operator)}
+    without = {*gradient.no_gradient, *_integers(operator)}
     return tuple(each.name for each in operator.outputs if each.name not in without)
 
 
-def smooth_parameters(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
+def differentiable_parameters(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
     """The parameters of the operator's call that are tensors with a gradient."""
-    without = {*gradient.none, *gradient.refused, *_integers(operator)}
+    without = {*gradient.no_gradient, *gradient.unsupported, *_integers(operator)}
     tensors = (name for name, each in _parameters(operator.call) if each.annotation in _TENSORS)
     return tuple(name for name in tensors if name not in without)
 
@@ -36,26 +36,28 @@ def smooth_parameters(operator: Operator[Any], gradient: Gradient) -> tuple[str,
 def _mismatches(operator: Operator[Any], gradient: Gradient, backward: Operator[Any]) -> Complaints:
     parameters, outputs = dict(_parameters(operator.call)), {each.name for each in operator.outputs}
     takes, gives = dict(_parameters(backward.call)), {each.name for each in backward.outputs}
-    yield from _unknown("taken", gradient.taken, outputs, f"output of {operator.name}")
-    yield from _unknown("taken", gradient.taken.values(), takes, f"parameter of {backward.name}")
-    yield from _unknown("given", gradient.given, parameters, f"parameter of {operator.name}")
-    yield from _unknown("given", gradient.given.values(), gives, f"output of {backward.name}")
-    yield from _unknown("refused", gradient.refused, parameters, f"parameter of {operator.name}")
-    yield from _unknown("none", gradient.none, {**parameters, **dict.fromkeys(outputs)}, f"name of {operator.name}'s")
-    upstream = {gradient.of_output(each) for each in smooth_outputs(operator, gradient)}
+    yield from _unknown("upstream", gradient.upstream, outputs, f"output of {operator.name}")
+    yield from _unknown("upstream", gradient.upstream.values(), takes, f"parameter of {backward.name}")
+    yield from _unknown("gradients", gradient.gradients, parameters, f"parameter of {operator.name}")
+    yield from _unknown("gradients", gradient.gradients.values(), gives, f"output of {backward.name}")
+    yield from _unknown("unsupported", gradient.unsupported, parameters, f"parameter of {operator.name}")
+    yield from _unknown(
+        "no_gradient", gradient.no_gradient, {**parameters, **dict.fromkeys(outputs)}, f"name of {operator.name}'s"
+    )
+    upstream = {gradient.of_output(each) for each in differentiable_outputs(operator, gradient)}
     for name in sorted(upstream - takes.keys()):
-        yield f"{name} is no parameter of {backward.name}: say in taken how it is called, or in none why there is none"
-    for name in smooth_parameters(operator, gradient):
+        yield f"{name} is no parameter of {backward.name}: name it in upstream, or say in no_gradient why there is none"
+    for name in differentiable_parameters(operator, gradient):
         if gradient.of_parameter(name) not in gives:
             yield (
                 f"of {name} is no output of {backward.name} ({', '.join(sorted(gives))}): "
-                "say in given how it is called, or in none why there is none"
+                "name it in gradients, or say in no_gradient why there is none"
             )
     if backward.updated:
         yield f"is of {backward.name}, which updates {backward.updated[0].name} in place: return it instead"
-    known = {*takes, *smooth_parameters(operator, gradient), *gradient.none, *gradient.refused}
+    known = {*takes, *differentiable_parameters(operator, gradient), *gradient.no_gradient, *gradient.unsupported}
     for name in (each for each in parameters if each not in known):
-        yield f"leaves out {name}, which {backward.name} does not take: say in none or refused why"
+        yield f"leaves out {name}, which {backward.name} does not take: say why in no_gradient or unsupported"
     for name, each in takes.items():
         if each.default is Parameter.empty and name not in {*parameters, *outputs, *upstream}:
             yield f"does not say what {name} of {backward.name} is: no parameter, output or gradient of {operator.name}"

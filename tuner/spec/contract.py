@@ -14,7 +14,7 @@ import numpy as np
 
 from tuner.errors import TemplateError, TunerError
 from tuner.spec.argument import KEYWORDS, Argument, Role
-from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Tolerance, Work, left_out
+from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Tolerance, Work, not_defined
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import sizes, statics
 from tuner.spec.space import Space
@@ -23,11 +23,11 @@ Complaints = Iterator[str]  # what is wrong with a value, the first first
 _COLUMNS = range(0, 513, 32)  # of tensor memory: sums of powers of two, of which each is an allocation
 
 
-def held(
+def checked(
     function: Callable[..., Any], place: str, folder: Path, called: str, check: Callable[..., Complaints]
 ) -> Callable[..., Any]:
     """`function` of the file `place`, called as `called`; `check` gets what it returned and its arguments."""
-    if function is left_out:
+    if function is not_defined:
         return function
 
     @wraps(function)
@@ -55,13 +55,13 @@ def line_of(error: Exception, operators: Sequence[Path]) -> str:
     return ""
 
 
-def of_kind(found: Any, kind: Any, wanted: str) -> Complaints:
+def expect_type(found: Any, kind: Any, wanted: str) -> Complaints:
     """Says what to return instead of a value of another kind."""
     if not isinstance(found, kind):
-        yield f"returned {shown(found)}: return {wanted}"
+        yield f"returned {brief(found)}: return {wanted}"
 
 
-def shown(found: Any) -> str:
+def brief(found: Any) -> str:
     """A value in few words."""
     return f"{found!r:.60}" if found is None or isinstance(found, bool | int | str) else f"a {type(found).__name__}"
 
@@ -71,19 +71,19 @@ def is_frozen(kind: Any) -> bool:
     return is_dataclass(kind) and getattr(kind, "__dataclass_params__", None).frozen  # type: ignore[union-attr]
 
 
-def well_formed(operator: Operator[Any]) -> Operator[Any]:
+def validated(operator: Operator[Any]) -> Operator[Any]:
     """The operator. Raises TemplateError when its Problem, arguments or kinds of inputs make no sense together."""
     for wrong in _declared(operator):
         raise TemplateError(f"{operator.name}/operator.py: {wrong}")
     return operator
 
 
-def held_operator(operator: Operator[Any]) -> Operator[Any]:
+def checked_operator(operator: Operator[Any]) -> Operator[Any]:
     """The operator with functions that check what they return."""
     place = f"{operator.name}/operator.py"
 
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
-        return held(getattr(operator, name), place, operator.folder, f"{name}({called})", check)
+        return checked(getattr(operator, name), place, operator.folder, f"{name}({called})", check)
 
     return replace(
         operator,
@@ -103,7 +103,7 @@ def _declared(operator: Operator[Any]) -> Complaints:
     if not operator.written:
         yield "no argument has Role.OUTPUT or Role.UPDATED: say where the kernel leaves its results"
     if not isinstance(operator.gradient, Gradient | None):
-        yield f"gradient is {shown(operator.gradient)}: give Gradient(…), or None"
+        yield f"gradient is {brief(operator.gradient)}: give Gradient(…), or None"
     kinds = operator.input_kinds
     if not isinstance(kinds, tuple) or not kinds:
         yield f'input_kinds is {kinds!r}: give a tuple of names, such as ("normal",)'
@@ -128,7 +128,7 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
             yield f"argument {argument.name} has a dim {dim!r}, which is no field of Problem ({', '.join(known)})"
     if argument.constant and (argument.role is not Role.INPUT or argument.strided):
         yield f"argument {argument.name} is a __constant__ symbol: that is a dense Role.INPUT"
-    given = [each.name for each in operator.arguments if each.given]
+    given = [each.name for each in operator.arguments if each.supplied]
     for dim, value in argument.without.items():
         if argument.role is not Role.OUTPUT or (isinstance(value, str) and value not in given):
             yield (
@@ -144,14 +144,14 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
 
 def _inputs(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
     if not isinstance(found, Mapping):
-        yield f"returned {shown(found)}: return a dict of arrays by argument"
+        yield f"returned {brief(found)}: return a dict of arrays by argument"
         return
     known = {each.name: each for each in operator.arguments if each.role is not Role.OUTPUT}
     for name in found.keys() - known.keys():
         yield f"returned {name!r}, which is no argument that a call brings ({', '.join(known)})"
     for each in known.values():
         if each.role is Role.SCALAR:
-            if each.name not in found and each.free(problem):
+            if each.name not in found and each.required(problem):
                 yield f"left out {each.name}: return it, or make it a field of Problem, or give the Argument a default"
         elif each.name in found:
             yield from _tensor(each, problem, found[each.name])
@@ -163,7 +163,7 @@ def _tensor(argument: Argument, problem: Any, found: Any) -> Complaints:
     dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
     is_array = isinstance(found, np.ndarray)
     if not is_array or found.dtype != dtype or found.shape != shape:
-        actual = f"{found.dtype}{list(found.shape)}" if is_array else shown(found)
+        actual = f"{found.dtype}{list(found.shape)}" if is_array else brief(found)
         wanted = f"{dtype}{list(shape)}"
         cast = f": .astype({_spelled(argument)})" if is_array and found.dtype != dtype else ""
         yield f"returned {argument.name} as {actual}, the problem says {wanted}{cast}"
@@ -177,7 +177,7 @@ def _spelled(argument: Argument) -> str:
 def _results(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
     names = [each.name for each in operator.written]
     if not isinstance(found, Mapping) or set(names) - found.keys():
-        what = shown(found) if not isinstance(found, Mapping) else f"{', '.join(found) or 'nothing'}"
+        what = brief(found) if not isinstance(found, Mapping) else f"{', '.join(found) or 'nothing'}"
         yield f"returned {what}: return a dict with {', '.join(names)}"
         return
     for each in operator.written:
@@ -203,14 +203,14 @@ def _tolerances(operator: Operator[Any], found: Any) -> Complaints:
 
 
 def _cost(found: Any) -> Complaints:
-    yield from of_kind(found, Cost, "a Cost")
+    yield from expect_type(found, Cost, "a Cost")
     if not found.bytes > 0 or found.flops < 0 or not found.items > 0:
         yield f"returned {found}: bytes and items must be over 0, flops 0 or more"
 
 
 def _tails(found: Any, problem: Any) -> Complaints:
     if not isinstance(found, tuple) or not found or not all(isinstance(each, type(problem)) for each in found):
-        yield f"returned {shown(found) if found else 'nothing'}: return a tuple of at least one Problem"
+        yield f"returned {brief(found) if found else 'nothing'}: return a tuple of at least one Problem"
         return
     for each in found:
         for name in set(statics(problem)) - set(sizes(problem)):
@@ -222,7 +222,9 @@ def _tails(found: Any, problem: Any) -> Complaints:
                 )
 
 
-def held_implementation(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Implementation[Any, Any]:
+def checked_implementation(
+    operator: Operator[Any], implementation: Implementation[Any, Any]
+) -> Implementation[Any, Any]:
     """The implementation with functions that check what they return. Raises TemplateError if Config is not frozen."""
     place, config = f"{operator.name}/{implementation.name}/implementation.py", implementation.config
     if not is_frozen(config):
@@ -232,7 +234,7 @@ def held_implementation(operator: Operator[Any], implementation: Implementation[
         raise TemplateError(f"{place}: checked_on is {implementation.checked_on!r}: say 'emulator' or 'ptx'")
 
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
-        return held(getattr(implementation, name), place, operator.folder, f"{name}({called})", check)
+        return checked(getattr(implementation, name), place, operator.folder, f"{name}({called})", check)
 
     plan = hold("plan", "problem, config", lambda found, *_: _plan(found))
     calls = count()
@@ -245,17 +247,17 @@ def held_implementation(operator: Operator[Any], implementation: Implementation[
     return replace(
         implementation,
         refusal=hold(
-            "refusal", "problem, arch", lambda found, *_: of_kind(found, (str, type(None)), "None or a reason")
+            "refusal", "problem, arch", lambda found, *_: expect_type(found, (str, type(None)), "None or a reason")
         ),
         space=hold("space", "problem, arch", lambda found, *_: _space(found, config)),
         plan=plan,
-        default=hold("default", "problem, arch", lambda found, *_: of_kind(found, config, "a Config")),
+        default=hold("default", "problem, arch", lambda found, *_: expect_type(found, config, "a Config")),
         work=hold("work", "problem, config, gpu", works),
     )
 
 
 def _space(found: Any, config: Any) -> Complaints:
-    yield from of_kind(found, Space, "a Space")
+    yield from expect_type(found, Space, "a Space")
     wanted = [each.name for each in fields(config)]
     if set(wanted) != set(found.choices):
         yield f"has choices for {', '.join(found.choices)}: give them for each field of Config ({', '.join(wanted)})"
@@ -265,10 +267,10 @@ def _space(found: Any, config: Any) -> Complaints:
 
 
 def _plan(found: Any) -> Complaints:
-    yield from of_kind(found, Plan, "a Plan")
+    yield from expect_type(found, Plan, "a Plan")
     launches = found.launches
     if not isinstance(launches, tuple) or not launches or not all(isinstance(each, Launch) for each in launches):
-        yield f"has launches that are {shown(launches)}: give a tuple of Launch, (Launch(…),) for one"
+        yield f"has launches that are {brief(launches)}: give a tuple of Launch, (Launch(…),) for one"
         return
     for each in launches:
         grid = each.grid
@@ -303,7 +305,7 @@ def _whole(value: Any) -> bool:
 
 def _works(found: Any) -> Complaints:
     if not isinstance(found, tuple) or not all(isinstance(each, Work) for each in found):
-        yield f"returned {shown(found)}: return a tuple with a Work for each launch, (Work(…),) for one"
+        yield f"returned {brief(found)}: return a tuple with a Work for each launch, (Work(…),) for one"
 
 
 def _one_a_launch(found: tuple[Work, ...], plan: Plan) -> Complaints:

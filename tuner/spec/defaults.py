@@ -12,7 +12,7 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError, UsageError
 from tuner.spec.argument import Argument, Role
 from tuner.spec.dtype import DType
-from tuner.spec.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work, left_out
+from tuner.spec.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work, not_defined
 from tuner.spec.plan import Plan
 from tuner.spec.problem import Arrays, extents, sizes
 
@@ -47,20 +47,22 @@ def completed_implementation(
         "default": lambda problem, arch: first(implementation, problem, arch),
         "work": lambda problem, config, _gpu: work(operator.cost(problem), implementation.plan(problem, config)),
     }
-    return replace(implementation, declared=implementation.work is not left_out, **_missing(implementation, made))
+    return replace(
+        implementation, declares_work=implementation.work is not not_defined, **_missing(implementation, made)
+    )
 
 
 def _missing(value: Any, made: Functions) -> dict[str, Any]:
-    return {name: function for name, function in made.items() if getattr(value, name) is left_out}
+    return {name: function for name, function in made.items() if getattr(value, name) is not_defined}
 
 
 def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> Arrays:
     """Standard normal numbers for every tensor that is given."""
     for each in operator.arguments:
-        if each.free(problem):
+        if each.required(problem):
             wanted = "write inputs, or give the Argument a default"
             raise TemplateError(f"{operator.name}: no inputs are made up for {each.name}, a free scalar: {wanted}")
-    return {each.name: _normal(operator, each, problem, rng) for each in operator.arguments if each.given}
+    return {each.name: _normal(operator, each, problem, rng) for each in operator.arguments if each.supplied}
 
 
 def _normal(operator: Operator[Any], argument: Argument, problem: Any, rng: np.random.Generator) -> Any:
@@ -127,9 +129,9 @@ def _accepted(problem: Any, extent: Mapping[str, int]) -> Any:
 def call(operator: Operator[Any]) -> Callable[..., Request]:
     """The tensors that are given, in order; then by name what they do not show: fields of the Problem, and scalars,
     of which None leaves one at its default."""
-    given = {each.name: each for each in operator.arguments if each.given}
+    given = {each.name: each for each in operator.arguments if each.supplied}
     chosen = {each.name: each for each in fields(operator.problem) if each.name not in _shown(operator)}
-    free = [each.name for each in operator.arguments if each.free(operator.problem)]
+    free = [each.name for each in operator.arguments if each.required(operator.problem)]
     usual = [each.name for each in operator.arguments if each.role is Role.SCALAR and each.default is not None]
     parameters = [
         Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD, annotation=Updated if each.written else Any)
@@ -157,7 +159,7 @@ def call(operator: Operator[Any]) -> Callable[..., Request]:
 
 def _shown(operator: Operator[Any]) -> set[Any]:
     """The fields of the Problem that a given tensor shows by a dim or its dtype."""
-    return {name for each in operator.arguments if each.given for name in (*each.dims, each.dtype)}
+    return {name for each in operator.arguments if each.supplied for name in (*each.dims, each.dtype)}
 
 
 def _usual(operator: Operator[Any], each: Field[Any]) -> Any:

@@ -16,7 +16,7 @@ _PART = 1 << 18  # elements, about: of a size that stays in a cache while it is 
 Make = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
-def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, make: Make) -> Array:
+def random_tensor(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, make: Make) -> Array:
     """make(rng, shape) as `dtype`. `make` must treat all rows, which lie along the last dim, alike: of a large tensor
     it is asked for some at a time, as [rows, columns], by several threads, each part from a generator of its own.
 
@@ -40,4 +40,4 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, make: Ma
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
     """N(0, 1)."""
-    return drawn(rng, shape, dtype, lambda generator, part: generator.standard_normal(part))
+    return random_tensor(rng, shape, dtype, lambda generator, part: generator.standard_normal(part))

@@ -54,7 +54,7 @@ class Instance:
         """The same config on another problem."""
         return replace(self, problem=problem)
 
-    def having(self, config: Any) -> "Instance":
+    def with_config(self, config: Any) -> "Instance":
         """Another config on the same problem."""
         return replace(self, config=config)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.spec.argument import Located, Role, dense_strides
+from tuner.spec.argument import DeviceTensor, Role, dense_strides
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch, Plan
@@ -23,7 +23,7 @@ class Region:
     dtype: "np.dtype[Any]"
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in bytes; of what is given they may be 0 or negative
-    given: Array | None = field(default=None, compare=False)  # what it holds at first; None: nothing that may be read
+    initial: Array | None = field(default=None, compare=False)  # what it holds at first; None: nothing that may be read
     writable: bool = True  # by kernels
 
     @property
@@ -44,9 +44,11 @@ class Region:
         """The region's bytes as the array that they hold."""
         return np.ndarray(self.shape, self.dtype, memory, self.before, self.strides)
 
-    def located(self, address: int) -> Located:
+    def located(self, address: int) -> DeviceTensor:
         """At an address of its memory."""
-        return Located(address + self.before, self.shape, tuple(each // self.dtype.itemsize for each in self.strides))
+        return DeviceTensor(
+            address + self.before, self.shape, tuple(each // self.dtype.itemsize for each in self.strides)
+        )
 
 
 @dataclass(frozen=True)
@@ -65,22 +67,22 @@ class Layout:
         """
         tensors = []
         for argument in operator.arguments:
-            if argument.given:
-                array = argument.drawn(problem, arrays)
-                array = np.ascontiguousarray(array) if dense else argument.laid_out(array)
+            if argument.supplied:
+                array = argument.array_from(problem, arrays)
+                array = np.ascontiguousarray(array) if dense else argument.addressable(array)
                 tensors.append(Region(argument.name, array.dtype, array.shape, array.strides, array, argument.written))
             elif argument.role is not Role.SCALAR:
                 tensors.append(_dense(argument.name, argument.dtype_of(problem).numpy, argument.shape(problem)))
         return cls(operator, problem, tuple(tensors), scalars(operator, problem, arrays))
 
-    def passed(
+    def launches(
         self, plan: Plan, addresses: Mapping[str, int]
     ) -> Iterator[tuple[Launch, list[np.generic | MappedTensor]]]:
         """Every launch with the values of its parameters; tensor maps are yet to be encoded.
 
         What has no address is an input that is not given: a null pointer.
         """
-        tensors = {argument.name: Located(0) for argument in self.operator.arguments}
+        tensors = {argument.name: DeviceTensor(0) for argument in self.operator.arguments}
         regions = (each for each in (*self.tensors, *workspaces(plan)) if each.name in addresses)
         tensors |= {each.name: each.located(addresses[each.name]) for each in regions}
         for launch in plan.launches:

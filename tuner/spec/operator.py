@@ -97,30 +97,31 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """Which operator computes the gradients of an operator, and what its call names them.
+    """The operator that computes the gradients of an operator, and how the names of the two calls correspond.
 
-    That call takes by name what its parameters share with the forward call: parameters and outputs. `taken` and
-    `given` tell names that are not d<name>. What a call's options and tensors are to the gradients is said of each:
-    the backward call takes it, or has a gradient for it, or it stands in `none` or `refused`, with the reason. Tensors
-    in `none` that require grad are refused, too.
+    The backward call takes by name every parameter and output of the forward call that it shares with it. The gradient
+    of `x` is called `dx`, unless `upstream` or `gradients` names it otherwise. Every other parameter of the forward
+    call is in `no_gradient` or `unsupported`, with the reason; a tensor in `no_gradient` that requires grad is refused.
     """
 
     operator: str
-    taken: Mapping[str, str] = field(default_factory=dict)  # output → the parameter that takes its gradient
-    given: Mapping[str, str] = field(default_factory=dict)  # parameter → the output that is its gradient
-    none: Mapping[str, str] = field(default_factory=dict)  # what changes no gradient, or has none → why
-    refused: Mapping[str, str] = field(default_factory=dict)  # parameter with which a call has no gradient → why
+    upstream: Mapping[str, str] = field(default_factory=dict)  # output → backward parameter that takes its gradient
+    gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → backward output that is its gradient
+    no_gradient: Mapping[str, str] = field(default_factory=dict)  # parameter or output without a gradient → why
+    unsupported: Mapping[str, str] = field(
+        default_factory=dict
+    )  # parameter that a differentiated call may not have → why
 
     def of_output(self, name: str) -> str:
         """The backward call's parameter for the gradient of an output."""
-        return self.taken.get(name, f"d{name}")
+        return self.upstream.get(name, f"d{name}")
 
     def of_parameter(self, name: str) -> str:
         """The backward call's output that is the gradient of a parameter."""
-        return self.given.get(name, f"d{name}")
+        return self.gradients.get(name, f"d{name}")
 
 
-def left_out(*_: Any) -> Any:
+def not_defined(*_: Any) -> Any:
     """Stands for a function that a folder does not define: `defaults` puts one in its place."""
     raise TemplateError("an operator is complete when `operators` has loaded it")
 
@@ -143,13 +144,13 @@ class Operator(Generic[P]):
     problem: type[P]
     arguments: tuple[Argument, ...]
     reference: Callable[[P, Arrays], Arrays]
-    inputs: Callable[[P, np.random.Generator, str], Arrays] = left_out
+    inputs: Callable[[P, np.random.Generator, str], Arrays] = not_defined
     input_kinds: tuple[str, ...] = ("normal",)
-    rounded: Callable[[P, Arrays], Arrays] = left_out
-    tolerance: Callable[[P], Mapping[str, Tolerance]] = left_out
-    cost: Callable[[P], Cost] = left_out
-    tails: Callable[[P], tuple[P, ...]] = left_out
-    call: Callable[..., Request] = left_out
+    rounded: Callable[[P, Arrays], Arrays] = not_defined
+    tolerance: Callable[[P], Mapping[str, Tolerance]] = not_defined
+    cost: Callable[[P], Cost] = not_defined
+    tails: Callable[[P], tuple[P, ...]] = not_defined
+    call: Callable[..., Request] = not_defined
     gradient: Gradient | None = field(default=None, hash=False)  # its mappings have no hash
     folder: Path = Path()
 
@@ -191,10 +192,10 @@ class Implementation(Generic[P, C]):
     config: type[C]
     space: Callable[[P, Arch], Space[C]]
     plan: Callable[[P, C], Plan]
-    refusal: Callable[[P, Arch], str | None] = left_out
-    default: Callable[[P, Arch], C] = left_out
-    work: Callable[[P, C, GPU], tuple[Work, ...]] = left_out
-    declared: bool = True  # whether `work` is the implementation's own
+    refusal: Callable[[P, Arch], str | None] = not_defined
+    default: Callable[[P, Arch], C] = not_defined
+    work: Callable[[P, C, GPU], tuple[Work, ...]] = not_defined
+    declares_work: bool = True  # whether `work` is the implementation's own
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
     unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it

@@ -47,6 +47,6 @@ def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None =
             found[argument.name] = given[argument.name]
         elif argument.default is not None:
             found[argument.name] = argument.default(problem)
-        elif not argument.free(problem):
+        elif not argument.required(problem):
             found[argument.name] = getattr(problem, argument.name)
     return found

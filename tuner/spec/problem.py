@@ -52,7 +52,7 @@ def statics(problem: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "static")
 
 
-def shared(problem: Any, other: type[Any]) -> dict[str, Any]:
+def common_fields(problem: Any, other: type[Any]) -> dict[str, Any]:
     """Those fields of a Problem that another one has, too: a backward call's for the forward call."""
     names = {each.name for each in fields(other)}
     return {each.name: getattr(problem, each.name) for each in fields(problem) if each.name in names}

@@ -1,4 +1,4 @@
-"""The Problem that the sizes of tensors spell, and what follows from it: where there is nothing to compute, too."""
+"""The Problem that the shapes of tensors imply, and which of its dims are empty."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -8,41 +8,43 @@ from tuner.spec.argument import Argument
 from tuner.spec.operator import Operator
 from tuner.spec.problem import extents, parse_fields
 
-_NOTHING = {"boundaries": 1}  # N + 1 stand around N sequences; of any other dim 0 is nothing
+_EMPTY = {"boundaries": 1}  # N + 1 entries delimit N sequences; every other dim is empty at 0
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """A Problem takes no size of 0, so `problem` has 1 where a call has 0, and `wider` 2: sizes that follow from these
-    grow by as much from one to the other as they did before."""
+class InferredProblem:
+    """The Problem of a call.
+
+    A Problem accepts no size of 0. Where a call has empty dims, `problem` has size 1 in their place and `enlarged` size
+    2, so that sizes which depend on them are extrapolated linearly to 0.
+    """
 
     problem: Any
-    wider: Any
-    hollow: Mapping[str, int]  # sizes of the Problem's fields that are nothing, empty where there is something to do
+    enlarged: Any
+    empty_dims: Mapping[str, int]  # Problem field → size, for the dims that are empty
 
     def size(self, dim: str) -> int:
-        """Of a dim of any tensor."""
-        found: int = getattr(self.problem, dim)
-        return max(2 * found - getattr(self.wider, dim), 0) if self.hollow else found
+        """The size of a dim of any tensor."""
+        size: int = getattr(self.problem, dim)
+        return max(2 * size - getattr(self.enlarged, dim), 0) if self.empty_dims else size
 
     def shape(self, argument: Argument) -> tuple[int, ...]:
         return tuple(map(self.size, argument.dims))
 
 
-def outline(operator: Operator[Any], sizes: Mapping[str, int], told: Mapping[str, Any]) -> Outline:
-    """From the sizes of tensors' dims, and the Problem's other fields. Raises UsageError for what is no problem."""
-    given = {each.name: sizes[each.name] for each in fields(operator.problem) if each.name in sizes}
-    hollow = {name: given[name] for name in extents(operator.problem) if name in given and _nothing(name, given[name])}
+def infer_problem(operator: Operator[Any], sizes: Mapping[str, int], others: Mapping[str, Any]) -> InferredProblem:
+    """The problem with these sizes of dims and these other fields. Raises UsageError if there is no such problem."""
+    shown = {field.name: sizes[field.name] for field in fields(operator.problem) if field.name in sizes}
+    empty = {name: shown[name] for name in extents(operator.problem) if name in shown and _is_empty(name, shown[name])}
+    others = parse_fields(operator.problem, others)
 
-    others = parse_fields(operator.problem, told)
-
-    def with_more(more: int) -> Any:
+    def with_empty_at(size: int) -> Any:
         # Sizes come from shapes and may be symbolic integers of a framework; the other fields are parsed.
-        return operator.problem(**{**given, **{name: hollow[name] + more for name in hollow}, **others})
+        return operator.problem(**{**shown, **{name: empty[name] + size for name in empty}, **others})
 
-    problem = with_more(1)
-    return Outline(problem, with_more(2) if hollow else problem, hollow)
+    problem = with_empty_at(1)
+    return InferredProblem(problem, with_empty_at(2) if empty else problem, empty)
 
 
-def _nothing(dim: str, size: int) -> bool:
-    return size <= _NOTHING.get(dim, 0)
+def _is_empty(dim: str, size: int) -> bool:
+    return size <= _EMPTY.get(dim, 0)

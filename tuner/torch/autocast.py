@@ -34,7 +34,7 @@ def cast(operator: Operator[Any], call: Callable[..., Any], device: str) -> Call
 
 def _together(operator: Operator[Any]) -> Iterable[tuple[str, ...]]:
     """Parameters whose tensors are of one dtype, which a field of the Problem holds; none that a call updates."""
-    shown = [each for each in operator.arguments if each.given and not each.written and isinstance(each.dtype, str)]
+    shown = [each for each in operator.arguments if each.supplied and not each.written and isinstance(each.dtype, str)]
     fields = {each.name: _leading(operator, str(each.dtype)) for each in shown}
     for field in dict.fromkeys(fields.values()):
         yield tuple(name for name in fields if fields[name] == field)

@@ -11,7 +11,7 @@ import torch
 
 from tuner import operators
 from tuner.errors import InputError
-from tuner.spec.backward import smooth_outputs
+from tuner.spec.backward import differentiable_outputs
 from tuner.spec.operator import Gradient, Operator
 from tuner.torch.declared import schema
 from tuner.torch.rows import dense
@@ -79,10 +79,10 @@ class Differentiable:
         )
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
-        for name, why in self.gradient.refused.items():
+        for name, why in self.gradient.unsupported.items():
             if isinstance(given.get(name), torch.Tensor) or given.get(name):
                 raise self._without(name, why)
-        for name, why in self.gradient.none.items():
+        for name, why in self.gradient.no_gradient.items():
             if isinstance(given.get(name), torch.Tensor) and given[name].requires_grad:
                 raise self._without(name, why)
 
@@ -92,7 +92,7 @@ class Differentiable:
     @cached_property
     def _upstream(self) -> dict[str, str]:
         """Output → the backward call's parameter that takes its gradient."""
-        return {name: self.gradient.of_output(name) for name in smooth_outputs(self.operator, self.gradient)}
+        return {name: self.gradient.of_output(name) for name in differentiable_outputs(self.operator, self.gradient)}
 
     def _taken(
         self, outputs: Mapping[str, tuple[Any, Any, Any]], upstream: tuple[Any, ...]

@@ -8,7 +8,7 @@ import torch
 from tuner.errors import InputError
 from tuner.spec.dtype import DType
 from tuner.spec.operator import Operator, Request
-from tuner.spec.shapes import Outline, outline
+from tuner.spec.shapes import InferredProblem, infer_problem
 
 
 def outputs(operator: Operator[Any]) -> Callable[..., Any]:
@@ -29,10 +29,10 @@ def outputs(operator: Operator[Any]) -> Callable[..., Any]:
     return fake
 
 
-def outlined(operator: Operator[Any], request: Request) -> Outline:
+def outlined(operator: Operator[Any], request: Request) -> InferredProblem:
     """The Problem of a call. Raises UsageError for what is none."""
     sizes, dtypes = _facts(operator, request)
-    return outline(operator, sizes, {**dtypes, **request.statics})
+    return infer_problem(operator, sizes, {**dtypes, **request.statics})
 
 
 def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], dict[str, DType]]:

@@ -55,7 +55,7 @@ def count_flops(operator: Operator[Any], packet: Any) -> None:
     def formula(*args: Any, out_val: Any = None, **named: Any) -> int:
         del out_val
         made = meta.outlined(operator, operator.call(*args, **named))
-        return 0 if made.hollow else int(operator.cost(made.problem).flops)
+        return 0 if made.empty_dims else int(operator.cost(made.problem).flops)
 
     register_flop_formula(packet, get_raw=True)(formula)
 
@@ -107,7 +107,7 @@ def _empty(operator: Operator[Any], specs: tuple[Any, ...], named: dict[str, Any
         for each in specs
     ]
     made = meta.outlined(operator, operator.call(*metas, **named))
-    return frozenset(each.name for each in operator.outputs if not made.hollow and 0 in made.shape(each))
+    return frozenset(each.name for each in operator.outputs if not made.empty_dims and 0 in made.shape(each))
 
 
 def _axes(operator: Operator[Any], request: Any, name: str) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str
             shape, dtype = argument.shape(problem), argument.dtype_of(problem).numpy
             spread = argument.strided and 0 not in shape and len(shape) > 1
             found[argument.name] = vast(shape, dtype) if spread else np.zeros(shape, dtype)
-            if argument.given:
+            if argument.supplied:
                 found[argument.name][...] = given[argument.name]
     return found
 
@@ -61,7 +61,7 @@ def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mappin
     regions = [Region(name, each.dtype, each.shape, each.strides) for name, each in arrays.items()]
     layout = Layout(operator, problem, tuple(regions), scalars(operator, problem, given))
     addresses = {name: each.__array_interface__["data"][0] for name, each in (plan_memory | dict(arrays)).items()}
-    for step, values in layout.passed(plan, addresses):
+    for step, values in layout.launches(plan, addresses):
         run = built.run(step, values, emulator.Mode())
         assert not run.findings, run.findings
 

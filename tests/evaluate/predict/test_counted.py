@@ -105,7 +105,7 @@ def test_counts_are_kept_by_what_was_compiled_and_the_problem(tmp_path: Path) ->
 def test_what_the_machine_does_not_know_is_told_by_machine_code_with_the_reason() -> None:
     operator, found = operators.load("flash_attention"), operators.implementation("flash_attention", "wgmma")
     instance, target = Instance.default(operator, found, operator.problem(), gpu("sm_90a").arch), gpu("sm_90a")
-    bare = replace(instance, implementation=replace(found, declared=False))
+    bare = replace(instance, implementation=replace(found, declares_work=False))
     cubin = nvrtc.compile(render(instance), Options("sm_90a"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin)
     (counts,) = counts_of(bare, cubin, target)

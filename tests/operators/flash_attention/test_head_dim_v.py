@@ -12,9 +12,9 @@ from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.evaluate.check.compare import errors
 from tuner.operators.flash_attention.operator import Problem
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.dtype import DType, Precision
 from tuner.spec.instance import Instance
-from tuner.spec.telling import telling
 
 OPERATOR = operators.load("flash_attention")
 HOPPER = ARCHES["sm_90a"]
@@ -105,5 +105,5 @@ def test_columns_of_values_do_not_touch_each_other() -> None:
 
 def test_a_problem_has_one_name_whether_the_width_of_its_values_is_said_or_not() -> None:
     assert Problem(head_dim=72) == Problem(head_dim=72, head_dim_v=72)
-    assert telling(Problem(head_dim=72, head_dim_v=72)) == {"head_dim": 72}
-    assert telling(MLA) == {"head_dim": 192, "head_dim_v": 128}
+    assert minimal_fields(Problem(head_dim=72, head_dim_v=72)) == {"head_dim": 72}
+    assert minimal_fields(MLA) == {"head_dim": 192, "head_dim_v": 128}

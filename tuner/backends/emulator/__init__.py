@@ -61,7 +61,7 @@ def run(
         runs: list[Run] = []
         for argument in instance.operator.constants:
             kernel.fill(argument.name, memory[argument.name].array)
-        for launch, values in layout.passed(plan, {name: each.address for name, each in memory.items()}):
+        for launch, values in layout.launches(plan, {name: each.address for name, each in memory.items()}):
             runs.append(kernel.run(launch, values, mode, most_seconds=most_seconds))
             if runs[-1].findings:
                 break
@@ -85,11 +85,11 @@ def placed(regions: Iterable[Region]) -> Iterator[dict[str, Placed]]:
     memory: dict[str, Placed] = {}
     with ExitStack() as stack:
         for each in regions:
-            initialized = each.given is not None
+            initialized = each.initial is not None
             buffer = Buffer(each.name, each.nbytes, writable=each.writable, initialized=initialized)
             stack.enter_context(buffer)
             view = each.view(buffer.view(np.uint8, (each.nbytes,)))
-            if each.given is not None:
-                view[...] = each.given
+            if each.initial is not None:
+                view[...] = each.initial
             memory[each.name] = Placed(buffer.address, view)
         yield memory

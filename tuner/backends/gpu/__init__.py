@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from tuner import arch
 from tuner.arch import GPU
-from tuner.arch.naming import Told, identify
+from tuner.arch.naming import DriverInfo, identify
 from tuner.base.cache import spare
 from tuner.compiler.cubin import symbol_sizes
 from tuner.compiler.toolkit import Toolkit
@@ -103,7 +103,7 @@ def named(name: str) -> GPU:
     try:
         found = arch.gpu(name)
     except UsageError:
-        if (here := _here()) and arch.is_called(here, name):
+        if (here := _here()) and arch.has_model_name(here, name):
             return here
         raise
     here = None if arch.is_listed(found) else _here()
@@ -153,7 +153,7 @@ def _gpu(ordinal: int) -> GPU:
             return 0
 
     return identify(
-        Told(
+        DriverInfo(
             _name(ordinal),
             10 * int(properties["major"]) + int(properties["minor"]),
             int(properties["multiProcessorCount"]),

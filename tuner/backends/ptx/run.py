@@ -50,7 +50,7 @@ def run(
     _fill_symbols(memory, instance, tables.values(), views)
     begin = partial(launch, order=order, races=races, most_seconds=most_seconds)
     executed, fault = 0, ""
-    for step, values in layout.passed(plan, {name: memory.address(name) for name in views}):
+    for step, values in layout.launches(plan, {name: memory.address(name) for name in views}):
         shape = Shape(step.grid, step.block, step.smem_bytes, step.cluster)
         try:
             executed += begin(entries[step.entry], shape, memory, values, blocks=step.sample if sampled else None)
@@ -89,6 +89,6 @@ def _placed(regions: tuple[Region, ...], tables: tuple[Table, ...]) -> tuple[Glo
         memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
     views = {each.name: each.view(memory.view(each.name, np.uint8, (each.nbytes,))) for each in regions}
     for each in regions:
-        if each.given is not None:
-            views[each.name][...] = each.given
+        if each.initial is not None:
+            views[each.name][...] = each.initial
     return memory, views

@@ -22,7 +22,7 @@ from tuner.bench.peers.base import (
 from tuner.bench.peers.ceiling import matmul_tflop_s
 from tuner.bench.peers.rehearsed import Rehearsed
 from tuner.errors import TemplateError
-from tuner.spec.contract import Complaints, held, of_kind, shown
+from tuner.spec.contract import Complaints, brief, checked, expect_type
 
 __all__ = [
     "AbsentError",
@@ -63,11 +63,11 @@ def context(operator: str, problem: Any) -> Context | None:
     if told is None:
         return None
     folder = operators.load(operator).folder
-    found: Context | None = held(told, f"{operator}/peers.py", folder, "context(problem)", _context)(problem)
+    found: Context | None = checked(told, f"{operator}/peers.py", folder, "context(problem)", _context)(problem)
     return found
 
 
 def _context(found: Any, _: Any) -> Complaints:
-    yield from of_kind(found, (Context, type(None)), "a Context, or None")
+    yield from expect_type(found, (Context, type(None)), "a Context, or None")
     if found is not None and not isinstance(found.problem, kind := operators.load(found.operator).problem):
-        yield f"returned {shown(found.problem)} for {found.operator}: return a {kind.__module__}.{kind.__qualname__}"
+        yield f"returned {brief(found.problem)} for {found.operator}: return a {kind.__module__}.{kind.__qualname__}"

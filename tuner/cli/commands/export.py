@@ -13,9 +13,9 @@ from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.report.notation import counted
 from tuner.search.replay import attempts
+from tuner.spec.command_line import search_command
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical
-from tuner.spec.telling import search_command
 from tuner.store.sql import Store
 
 

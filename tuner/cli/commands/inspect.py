@@ -50,7 +50,7 @@ def inspect_command(
     mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in launches}
     found, work = lint_all(cubin), _work(chosen)
     costs = predicted(chosen.instance, chosen.gpu, cubin)
-    counted = () if chosen.instance.implementation.declared else undeclared(chosen.instance, chosen.gpu, cubin)
+    counted = () if chosen.instance.implementation.declares_work else undeclared(chosen.instance, chosen.gpu, cubin)
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
         code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
@@ -131,7 +131,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
 def _print_work(work: Sequence[Declared], chosen: Choice) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
     operator, implementation = chosen.instance.operator, chosen.instance.implementation
-    if not implementation.declared:
+    if not implementation.declares_work:
         typer.echo(f"work: not declared by {implementation.name}.py; the prediction counts what blocks execute instead")
         return
     least = operator.cost(chosen.instance.problem)

@@ -16,9 +16,9 @@ from tuner.compiler.standalone.general import general
 from tuner.compiler.standalone.launcher import Standalone
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
+from tuner.spec.command_line import minimal_fields
 from tuner.spec.operator import Operator
 from tuner.spec.problem import statics
-from tuner.spec.telling import telling
 
 
 def render_command(
@@ -75,7 +75,7 @@ def standalone(chosen: Choice) -> Standalone:
     """The config as C++ for programs that do without this one."""
     runs, operation, arch = chosen.instance.fields(), chosen.instance.operator, chosen.gpu.arch
     fixed = {name: value for name, value in runs.problem.items() if name in statics(operation.problem)}
-    known = {name: value for name, value in telling(chosen.instance.problem).items() if name in fixed}
+    known = {name: value for name, value in minimal_fields(chosen.instance.problem).items() if name in fixed}
     words = [name if value is True else f"{name}_{value}" for name, value in known.items()]
     about = (
         f"{operation.name}: {operation.summary}",

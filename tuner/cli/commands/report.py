@@ -20,7 +20,7 @@ from tuner.report import default_path, summary, write
 from tuner.results.attempt import Evidence
 from tuner.search import campaign, study
 from tuner.search.portfolio import Terms
-from tuner.spec import telling
+from tuner.spec import command_line
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical
 from tuner.store.sql import Store
@@ -72,7 +72,9 @@ def _recalled(
     stored = store.attempts(operator.name, canonical(problem), target.name)
     policies = dict.fromkeys(each.attempt.identity.policy for each in reversed(stored))
     predicting = target, *machines
-    request = study.SearchRequest(operator, problem, target, command=telling.search_command(operator, problem, target))
+    request = study.SearchRequest(
+        operator, problem, target, command=command_line.search_command(operator, problem, target)
+    )
     for evaluator in (*(_Timed(each, *predicting) for each in policies if is_of_times(each)), Predictor(*predicting)):
         outcome = study.recall(request, store, evaluator)
         if outcome.tried:

@@ -102,15 +102,15 @@ def _row(record: TuningRecord) -> tuple[str, ...]:
 
 def _problem(identity: Identity) -> str:
     """The fields that are not the default; all of them where the operator is not here, or has other fields today."""
+    from tuner.spec.command_line import minimal_fields
     from tuner.spec.problem import from_fields
-    from tuner.spec.telling import telling
 
     data = decode(identity.problem)
     try:
         problem = from_fields(_operators().load(identity.operator).problem, data)
     except (TunerError, TypeError, KeyError, ValueError):
         return formatted(data)
-    return formatted(telling(problem)) or "the defaults"
+    return formatted(minimal_fields(problem)) or "the defaults"
 
 
 def _config(record: TuningRecord) -> str:

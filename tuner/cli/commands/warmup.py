@@ -12,7 +12,7 @@ from tuner.cli.output import GpuOption, JsonOption, emit_json, table
 from tuner.dispatcher import choice
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError
-from tuner.spec import telling
+from tuner.spec import command_line
 from tuner.spec.operator import Operator
 from tuner.store.records import Snapshot
 
@@ -35,7 +35,7 @@ def warmup_command(
         return
     rows = [
         (
-            formatted(telling.telling(each.instance.problem)) or "the defaults",
+            formatted(command_line.minimal_fields(each.instance.problem)) or "the defaults",
             each.instance.implementation.name,
             each.why,
         )

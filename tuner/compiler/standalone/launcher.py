@@ -138,7 +138,7 @@ class Standalone:
         yield from self._locals()
         for each in self._tensors:
             steps = _dense(self._shape(each))
-            for axis, name in zip(each.stepped, _strides(each), strict=True):
+            for axis, name in zip(each.strided_axes, _strides(each), strict=True):
                 yield f"  p.{name} = {spell(term_of(steps[axis]))};"
         yield "}"
         yield ""
@@ -184,7 +184,7 @@ class Standalone:
         """A tensor map, by the tensor that it is of."""
         argument = self.operator.argument(map.argument)
         shape, steps = self._shape(argument), dict(enumerate(_dense(self._shape(argument))))
-        named = dict(zip(argument.stepped, _strides(argument), strict=True))
+        named = dict(zip(argument.strided_axes, _strides(argument), strict=True))
         strides = ", ".join(f"p.{named[i]}" if i in named else spell(term_of(steps[i])) for i in range(len(shape)))
         dims, box = (", ".join(spell(term_of(size)) for size in sizes) for sizes in (shape, map.box))
         dtype = argument.dtype_of(self.general.problem)
@@ -204,7 +204,7 @@ class Standalone:
             return f"Pointer{{{name}}}"
         argument = self.operator.argument(name)
         if parameter.axis is not None:
-            return f"p.{dict(zip(argument.stepped, _strides(argument), strict=True))[parameter.axis]}"
+            return f"p.{dict(zip(argument.strided_axes, _strides(argument), strict=True))[parameter.axis]}"
         if parameter.pointer:
             return f"Pointer{{p.{name}}}"
         return f"p.{name}" if argument in self._given else spell(term_of(self.general.scalars[name]))
@@ -242,7 +242,7 @@ class Standalone:
     def _given(self) -> list[Argument]:
         """Scalars that a caller may choose: what does not follow from the problem."""
         scalars = [each for each in self._taken if each.role is Role.SCALAR]
-        return [each for each in scalars if each.default is not None or each.free(self.general.problem)]
+        return [each for each in scalars if each.default is not None or each.required(self.general.problem)]
 
     @property
     def _maps(self) -> tuple[Any, ...]:
@@ -297,7 +297,7 @@ def _walk(facts: Any) -> Iterator[Operand]:
 
 
 def _strides(argument: Argument) -> list[str]:
-    return [f"{argument.name}_{argument.dims[axis]}_stride" for axis in argument.stepped]
+    return [f"{argument.name}_{argument.dims[axis]}_stride" for axis in argument.strided_axes]
 
 
 def _dense(shape: tuple[int, ...]) -> list[int]:

@@ -21,7 +21,7 @@ def broken(instance: Instance, gpu: GPU) -> tuple[str, ...]:
         *_unread(instance, gpu),
         *_frozen_sizes(instance),
         *_outside(instance.implementation, instance.problem, gpu),
-        *(_misdeclared(instance, gpu) if instance.implementation.declared else ()),
+        *(_misdeclared(instance, gpu) if instance.implementation.declares_work else ()),
     )
 
 
@@ -29,7 +29,7 @@ def _unread(instance: Instance, gpu: GPU) -> Iterator[str]:
     implementation, read = instance.implementation, template_variables(instance.operator, instance.implementation)
     choices = implementation.space(instance.problem, gpu.arch).choices
     for each in fields(implementation.config):
-        others = (instance.having(replace(instance.config, **{each.name: value})) for value in choices[each.name])
+        others = (instance.with_config(replace(instance.config, **{each.name: value})) for value in choices[each.name])
         if each.name not in read and all(_entries(other) == _entries(instance) for other in others):
             yield f"{template_name(implementation)} never reads {each.name}: a search would try equal kernels"
 

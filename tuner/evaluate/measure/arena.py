@@ -31,13 +31,13 @@ class _Place:
     @property
     def absent(self) -> bool:
         """An input without elements is a null pointer."""
-        return self.region.given is not None and not self.region.nbytes
+        return self.region.initial is not None and not self.region.nbytes
 
     @property
     def given(self) -> Bytes:
         """What it holds at first."""
-        assert self.region.given is not None, "asked of inputs and updates alone"
-        return self.region.given.reshape(-1).view(np.uint8)
+        assert self.region.initial is not None, "asked of inputs and updates alone"
+        return self.region.initial.reshape(-1).view(np.uint8)
 
 
 class Arena(Closing):
@@ -80,7 +80,7 @@ class Arena(Closing):
                 self._fill(place)
         addresses = {name: place.address for name, place in self._places.items() if not place.absent}
         addresses |= {name: self._spaces[key].address for name, key in spaces.items()}
-        steps = tuple(Step(launch, self._encoded(values)) for launch, values in self._layout.passed(plan, addresses))
+        steps = tuple(Step(launch, self._encoded(values)) for launch, values in self._layout.launches(plan, addresses))
         return Call(steps, self._layout, addresses)
 
     def poison(self) -> None:
@@ -117,7 +117,7 @@ class Arena(Closing):
     def _fill(self, place: _Place) -> None:
         """Poison, and in it what is given."""
         self._device.fill(place.begin, place.region.nbytes + 2 * _GUARD)
-        if place.region.given is not None:
+        if place.region.initial is not None:
             self._device.write(place.address, place.given)
 
     def _encoded(self, values: Iterable[np.generic | MappedTensor]) -> tuple[np.generic, ...]:

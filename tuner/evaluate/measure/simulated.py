@@ -229,7 +229,7 @@ class SimulatedDevice:
         """The reference, rounded as kernels round it, in the place of the kernels."""
         operator, tensors = program.instance.operator, self._tensors(call)
         layout = _layout(call)
-        given = {each.name: tensors[each.name] for each in layout.tensors if each.given is not None}
+        given = {each.name: tensors[each.name] for each in layout.tensors if each.initial is not None}
         right = operator.rounded(layout.problem, {**layout.scalars, **given})
         for argument in operator.written:
             tensors[argument.name][...] = right[argument.name]

@@ -20,7 +20,7 @@ from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.usage import occupancy
 from tuner.errors import UsageError
-from tuner.spec.argument import Located, Role, dense_strides
+from tuner.spec.argument import DeviceTensor, Role, dense_strides
 from tuner.spec.instance import Instance
 from tuner.spec.layout import workspaces
 from tuner.spec.operator import Operator
@@ -83,8 +83,10 @@ def _counted(instance: Instance, launch: Launch, entry: ptx.Entry, l1_bytes: int
         return {name: each for name, each in held.items() if name in sizes} | tables | filled
 
     memory = Sketch(sizes, drawn)
-    located = {name: Located(memory.address(name), each.shape(problem)) for name, each in tensors.items()}
-    located = {name: Located(each.address, each.shape, dense_strides(each.shape)) for name, each in located.items()}
+    located = {name: DeviceTensor(memory.address(name), each.shape(problem)) for name, each in tensors.items()}
+    located = {
+        name: DeviceTensor(each.address, each.shape, dense_strides(each.shape)) for name, each in located.items()
+    }
     located |= {each.name: each.located(memory.address(each.name)) for each in workspaces(plan)}
     taken = parameters(operator, problem, plan, launch)
     given = scalars(operator, problem, _free(operator, problem))
@@ -95,7 +97,7 @@ def _counted(instance: Instance, launch: Launch, entry: ptx.Entry, l1_bytes: int
 
 def _free(operator: Operator[Any], problem: Any) -> Mapping[str, Any]:
     """The scalars that only a call can say, as they are drawn."""
-    if not any(each.free(problem) for each in operator.arguments):
+    if not any(each.required(problem) for each in operator.arguments):
         return {}
     return operator.inputs(problem, np.random.default_rng(0), operator.input_kinds[0])
 

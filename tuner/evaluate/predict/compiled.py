@@ -22,7 +22,7 @@ from tuner.spec.plan import Launch, Plan
 
 def predict_launches(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[tuple[str, Prediction], ...]:
     """(kernel, cost) of each launch of a compiled config."""
-    if not instance.implementation.declared:
+    if not instance.implementation.declares_work:
         return tuple((launch.launch.entry, launch.prediction) for launch in undeclared(instance, gpu, cubin))
     each = zip(instance.plan().launches, instance.work(gpu), strict=True)
     return tuple((launch.entry, predict_launch(cubin, launch, work, gpu)) for launch, work in each)

@@ -33,5 +33,5 @@ OPERATOR = Operator(
     problem=Problem,
     arguments=ARGUMENTS,
     reference=reference,
-    gradient=Gradient("slopes", taken={"y": "grad_y"}, given={"x": "grad_x"}),
+    gradient=Gradient("slopes", upstream={"y": "grad_y"}, gradients={"x": "grad_x"}),
 )

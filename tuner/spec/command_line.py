@@ -15,18 +15,18 @@ from tuner.spec.problem import to_fields
 def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
     """The command line that tunes a problem; fields that the others imply are left out."""
     words = ["tuner", "search", operator.name, "--gpu", target.name]
-    for name, value in telling(problem).items():
+    for name, value in minimal_fields(problem).items():
         flag = name.replace("_", "-")
         words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return shlex.join(words)
 
 
-def telling(problem: Any) -> dict[str, Scalar]:
+def minimal_fields(problem: Any) -> dict[str, Scalar]:
     """The fields that make this problem when the others have their defaults, or what they follow from."""
     return _fewest(problem, {each.name for each in fields(problem)})
 
 
-def independent(problem: Any) -> dict[str, Scalar]:
+def independent_fields(problem: Any) -> dict[str, Scalar]:
     """A problem without the fields that follow from others, such as a number of KV heads that is that of the heads."""
     return _fewest(problem, {each.name for each in fields(problem) if getattr(problem, each.name) != each.default})
 
