@@ -1,4 +1,4 @@
-"""A problem in few words, and the command that tunes it."""
+"""A problem as the fewest options, and the command that tunes it."""
 
 import shlex
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from tuner.spec.problem import to_fields
 
 
 def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
-    """The command line that tunes a problem; fields that the others imply are left out."""
+    """The command line that tunes a problem; fields that others imply are omitted."""
     words = ["tuner", "search", operator.name, "--gpu", target.name]
     for name, value in minimal_fields(problem).items():
         flag = name.replace("_", "-")
@@ -22,27 +22,27 @@ def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
 
 
 def minimal_fields(problem: Any) -> dict[str, Scalar]:
-    """The fields that make this problem when the others have their defaults, or what they follow from."""
-    return _fewest(problem, {each.name for each in fields(problem)})
+    """The fewest fields that determine the problem, when every other field has its default or is derived."""
+    return _fewest(problem, {field.name for field in fields(problem)})
 
 
 def independent_fields(problem: Any) -> dict[str, Scalar]:
-    """A problem without the fields that follow from others, such as a number of KV heads that is that of the heads."""
-    return _fewest(problem, {each.name for each in fields(problem) if getattr(problem, each.name) != each.default})
+    """The problem without fields that are derived from others, such as `kv_heads` where it equals `heads`."""
+    return _fewest(problem, {field.name for field in fields(problem) if getattr(problem, field.name) != field.default})
 
 
-def _fewest(problem: Any, spare: Collection[str]) -> dict[str, Scalar]:
-    """The problem without those of the `spare` fields that need not be told."""
-    told = {each.name: getattr(problem, each.name) for each in fields(problem)}
-    for each in fields(problem):
-        rest = {name: value for name, value in told.items() if name != each.name}
-        if each.name in spare and each.default is not MISSING and _makes(problem, rest):
-            told = rest
-    return {name: value for name, value in to_fields(problem).items() if name in told}
+def _fewest(problem: Any, removable: Collection[str]) -> dict[str, Scalar]:
+    """The fields of the problem, without those of `removable` that the others imply."""
+    kept = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    for field in fields(problem):
+        rest = {name: value for name, value in kept.items() if name != field.name}
+        if field.name in removable and field.default is not MISSING and _determines(problem, rest):
+            kept = rest
+    return {name: value for name, value in to_fields(problem).items() if name in kept}
 
 
-def _makes(problem: Any, told: dict[str, Any]) -> bool:
+def _determines(problem: Any, values: dict[str, Any]) -> bool:
     try:
-        return bool(type(problem)(**told) == problem)
-    except TunerError:  # no problem at all without the rest
+        return bool(type(problem)(**values) == problem)
+    except TunerError:  # these fields alone are no problem
         return False
