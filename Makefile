@@ -8,11 +8,12 @@ MINUTES ?= 8
 OUT     ?= reports/out/gpu
 
 CLIENTS := .venv-clients
+DOCS    := .venv-docs
 # A requirement, such as torch==2.13.0; without one a build for the CPU where pip knows any, which is small, or else torch.
 TORCH   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-all test-clients lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help docs venv test test-all test-clients lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +29,15 @@ $(CLIENTS)/.installed: pyproject.toml
 	test -n "$$torch" || torch=$$($$pip index versions torch 2>/dev/null | grep -oEm 1 '[0-9.]+\+cpu' | sed 's/^/torch==/'); \
 	$$pip install --quiet "$${torch:-torch}" --editable '.[$(CUDA),dev,clients]'
 	@touch $@
+
+$(DOCS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+docs: $(DOCS)/.installed ## the documentation site in build/site; a broken link is an error
+	$(DOCS)/bin/python docs/generate.py
+	NO_COLOR=1 $(DOCS)/bin/zensical build --clean --strict
 
 venv: $(STAMP) ## make the virtual environment and install everything into it
 
@@ -77,4 +87,4 @@ bench-search: $(STAMP) ## tries a search needs on recorded spaces: make bench-se
 	$(BIN)/python benchmarks/search.py
 
 clean: ## remove the virtual environment and the caches of the checks
-	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) $(CLIENTS) $(DOCS) .mypy_cache .ruff_cache .pytest_cache build dist
