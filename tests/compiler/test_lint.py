@@ -106,7 +106,7 @@ def test_a_branch_between_the_wgmmas_of_a_group_is_found() -> None:
     old = "for (int k = 0; k < BN; k += 16) multiply_values(k);"
     new = "for (int k = 0; k < BN; k += 16) if (k % 32 || mask.seq_k > k) multiply_values(k);"
     failures = lint(with_replaced(old, new), ENTRY).failures
-    assert any("stands between the wgmmas of the group" in each for each in failures)
+    assert any("splits the group of wgmmas" in failure for failure in failures)
 
 
 def test_exponentials_are_not_judged_where_the_code_has_calls() -> None:
@@ -118,7 +118,7 @@ def test_products_of_tcgen05_are_issued_without_a_loop_over_lanes_by_who_was_ele
     cubin = compiled(Source((), BLACKWELL.read_text(), (), "cuda"), "sm_100a")
     assert lint(cubin, "elected") == lint(cubin, "softmax") == Lint()
     (reason,) = lint(cubin, "by_lane").failures
-    assert reason == "5 instructions of tcgen05 stand in loops over lanes: choose who issues them by elect.sync"
+    assert reason == "5 tcgen05 instructions are in loops over lanes: choose the issuing lane with elect.sync"
 
 
 def test_a_kernel_without_wgmma_has_nothing_to_overlap() -> None:

@@ -124,7 +124,7 @@ def test_the_decoder_agrees_with_nvdisasm_on_packed_arithmetic(arch: str) -> Non
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loops_are_where_nvdisasm_has_backward_branches(arch: str) -> None:
     cubin = every_class(arch)
-    found = [(loop.start, loop.stop) for loop in cubin.innermost_loops("products")]
+    found = [(16 * loop.indices[0], 16 * loop.indices[-1]) for loop in cubin.innermost_loops("products")]
     assert found == loops_of(disassembled(cubin, "products"))
 
 

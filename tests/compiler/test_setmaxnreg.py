@@ -18,7 +18,7 @@ from tuner.backends import emulator
 from tuner.base.assets import TEMPLATES
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import headers, render
-from tuner.compiler.sass.decode import decode, holds
+from tuner.compiler.sass.decode import decode
 from tuner.compiler.source import Source
 from tuner.evaluate.check.edges import served
 from tuner.spec.instance import Instance
@@ -88,7 +88,7 @@ def shapes_of(
 @pytest.mark.parametrize("pair", CASES)
 def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str]) -> None:
     for instance, kind, _, cubin in shapes(pair):
-        moving = [each for each in instance.plan().launches if holds(cubin.code(each.entry), "USETMAXREG")]
+        moving = [each for each in instance.plan().launches if "USETMAXREG" in cubin.mnemonics(each.entry)]
         launched = sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in moving)
         arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), kind)
         happened = emulator.run(instance, arrays, emulator.Mode())[1]

@@ -13,10 +13,9 @@ from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.sass.decode import work_mix
-from tuner.compiler.sass.paths import pass_mix
+from tuner.compiler.sass.paths import outer_mix, pass_mix, steady_mix
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
-from tuner.evaluate.predict.compiled import outer_mix, steady_mix
 from tuner.spec.instance import Instance
 
 H200 = gpu("H200")
@@ -42,7 +41,7 @@ def compiled(text: str, arch: str) -> Cubin:
 
 
 def products(rare: str, arch: str) -> dict[str, float]:
-    return dict(steady_mix(compiled(PRODUCTS.format(rare=rare), arch), "products"))
+    return dict(steady_mix(compiled(PRODUCTS.format(rare=rare), arch).instructions("products")))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
@@ -61,7 +60,7 @@ def test_a_way_with_accesses_of_its_own_is_counted() -> None:
 def test_what_lies_around_the_loop_is_found_beside_it(arch: str) -> None:
     before = "float d[4] = {};\n  for (int j = 0; j < 32; ++j) d[j % 4] = __fmaf_rn(d[j % 4], x[j], x[j + 32]);"
     text = PRODUCTS.format(rare="").replace("float d[4] = {};", before)
-    found = outer_mix(compiled(text, arch), "products")
+    found = outer_mix(compiled(text, arch).instructions("products"))
     assert found["fma"] >= 32
     assert found["global"] >= 64
     assert "mma" not in found
@@ -79,7 +78,7 @@ def passes_of_kda_backward() -> dict[str, tuple[float, float]]:
     return {
         launch.entry: (
             work.mma * work.longest_cta / (prod(launch.grid) * work.warps * work.chain),
-            steady_mix(cubin, launch.entry)["mma"],
+            steady_mix(cubin.instructions(launch.entry))["mma"],
         )
         for launch, work in zip(launches, works, strict=True)
     }
@@ -98,11 +97,11 @@ def test_a_loop_that_ptxas_laid_out_in_parts_is_counted_whole() -> None:
     source = render(Instance.default(operator, kernel, problem, H200.arch))
     cubin = nvrtc.compile(source, Options("sm_90a"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
-    loop = max(cubin.innermost_loops("kda_prep"), key=lambda each: work_mix(each.mix).get("mma", 0.0))
-    assert pass_mix(cubin.code("kda_prep"), loop, "sm_90a") == {}
-    assert steady_mix(cubin, "kda_prep") == work_mix(loop.mix)
+    loop = max(cubin.innermost_loops("kda_prep"), key=lambda loop: work_mix(loop.mix).get("mma", 0.0))
+    assert pass_mix(cubin.instructions("kda_prep"), loop) == {}
+    assert steady_mix(cubin.instructions("kda_prep")) == work_mix(loop.mix)
 
 
 def test_where_one_thread_issues_all_products_the_loop_with_the_exponentials_is_looked_at() -> None:
-    mix = steady_mix(compiled(BLACKWELL.read_text(), "sm_100a"), "softmax")
+    mix = steady_mix(compiled(BLACKWELL.read_text(), "sm_100a").instructions("softmax"))
     assert (mix["mufu"], mix["tmem"], mix.get("tcgen05")) == (8, 2, None)

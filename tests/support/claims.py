@@ -14,7 +14,6 @@ from tuner.base.cache import Cache
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import compile, ptx
 from tuner.compiler.render import render
-from tuner.compiler.sass.decode import holds
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.evaluate.check.checker import CHECKED, PLAIN, Job, check
@@ -126,7 +125,7 @@ def assert_no_spills(
 def assert_memory_is_known(cubin: Cubin) -> None:
     """No kernel has generic accesses: for each, hardware finds out whether it is of global or of shared memory."""
     for entry in cubin.entries:
-        found = [name for name in ("LD", "ST", "ATOM") if holds(cubin.code(entry), name)]
+        found = [name for name in ("LD", "ST", "ATOM") if name in cubin.mnemonics(entry)]
         assert not found, f"{entry}: {', '.join(found)}"
 
 

@@ -1,1 +1,1 @@
-"""Config → source → machine code, and what that code is made of."""
+"""Config → source → machine code, and its analysis."""

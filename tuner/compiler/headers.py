@@ -1,7 +1,7 @@
-"""Headers that a source includes and does not carry: NVIDIA's, and those of libraries that TUNER_INCLUDE names.
+"""Headers that a source includes but does not contain: NVIDIA's, and those in the folders of TUNER_INCLUDE.
 
-They are the toolkit's, as the compiler is: a source's digest is without them, and what was made of it is kept, and
-compared, under the digest of their text.
+They belong to the toolkit, as the compiler does: a source's digest excludes them, and compiled results are cached and
+compared with the digest of their text.
 """
 
 import os

@@ -1,52 +1,51 @@
-"""What machine code must not do if its products are to run beside the softmax: rules on one kernel of a cubin."""
+"""Rules on the machine code of a kernel, mostly those that let its products run beside the softmax."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+import numpy as np
 
 from tuner.compiler.cubin import Cubin
-from tuner.compiler.sass.decode import Instruction, decode, holds, successors
+from tuner.compiler.sass.decode import Instruction, successors
 from tuner.compiler.sass.fields import BYTES, destination, ends_group, function, groups_left, opcode
-from tuner.compiler.sass.flight import overwritten, waits
+from tuner.compiler.sass.wgmma_registers import overwrites_in_flight, waits_for_wgmma
 from tuner.compiler.toolkit import Toolkit
 from tuner.results.attempt import Lint
 
-Edges = Mapping[int, Sequence[int]]  # by index of an instruction: what may follow it
+Code = Sequence[Instruction]
+Edges = Mapping[int, Sequence[int]]  # successors of each instruction, by index
 
 _SERIALIZED = re.compile(r"\(?(C75\d\d)\)?[^\n]*")  # ptxas's warnings about wgmma
-_MENDED = {"C7516": (12, 4)}  # the first CUDA that compiled clean what the one before serialized with that warning
-_UNDECIDED = frozenset({"CALL", "RET"})  # where control goes is not in the instruction
+_FIXED = {"C7516": (12, 4)}  # the first CUDA version without that warning's cause
+_UNDECIDED = frozenset({"CALL", "RET"})  # their target is not in the instruction
 _BRX = 0x149  # an indirect branch
 _LANE_LOOP = 8  # instructions, at most
-_MANY = 8  # groups in flight, at most
-_FACTORS = 2  # exponentials by which a thread's rows of O are rescaled: they may wait for it
-_MOST_BARE = 0.05  # of the exponentials, where a loop has many
+_MAX_GROUPS = 8  # counted in flight
+_RESCALING = 2  # exponentials that rescale a thread's rows of O: they may wait for it
+_MAX_BARE = 0.05  # of the exponentials, in a loop with many
 
 
 def lint(cubin: Cubin, entry: str) -> Lint:
-    """The rules on the kernel `entry`. Code without wgmma or tcgen05 has one to break, the first: it is not decoded."""
+    """The rules on the kernel `entry`. Without wgmma and tcgen05, spills are the only rule."""
     failures = [*_spills(cubin, entry), *_serialized(cubin, entry)]
-    if holds(cubin.code(entry), "UTCHMMA"):
-        failures += _looped(_instructions(cubin, entry))
-    if not holds(cubin.code(entry), "HGMMA"):
+    code, mnemonics = cubin.instructions(entry), cubin.mnemonics(entry)
+    if "UTCHMMA" in mnemonics:
+        failures += _lane_loops(code)
+    if "HGMMA" not in mnemonics:
         return Lint(tuple(failures))
-    code = _instructions(cubin, entry)
-    failures += [*_overwritten(code), *_split_groups(code)]
-    if any(each.mnemonic in _UNDECIDED or opcode(each.word) == _BRX for each in code):
+    failures += [*_overwrites(code), *_split_groups(code)]
+    if mnemonics & _UNDECIDED or any(opcode(instruction.word) == _BRX for instruction in code):
         return Lint(tuple(failures), ("exponentials under wgmma: not checked (calls, indirect branches)",))
     return Lint((*failures, *_bare_exponentials(code)))
 
 
 def lint_all(cubin: Cubin) -> Lint:
-    """The rules on every kernel of a cubin; a sentence names its kernel where there are several."""
-    found = {entry: lint(cubin, entry) for entry in cubin.entries}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    failures = tuple(f"{entry}: {each}" for entry, one in found.items() for each in one.failures)
-    return Lint(failures, tuple(f"{entry}: {each}" for entry, one in found.items() for each in one.unchecked))
-
-
-def _instructions(cubin: Cubin, entry: str) -> tuple[Instruction, ...]:
-    return decode(cubin.code(entry), cubin.options.arch)
+    """The rules on every kernel of a cubin; each sentence names its kernel if there are several."""
+    lints = {entry: lint(cubin, entry) for entry in cubin.entries}
+    if len(lints) == 1:
+        return next(iter(lints.values()))
+    failures = tuple(f"{entry}: {text}" for entry, one in lints.items() for text in one.failures)
+    return Lint(failures, tuple(f"{entry}: {text}" for entry, one in lints.items() for text in one.unchecked))
 
 
 def _spills(cubin: Cubin, entry: str) -> Iterable[str]:
@@ -55,144 +54,113 @@ def _spills(cubin: Cubin, entry: str) -> Iterable[str]:
 
 
 def _serialized(cubin: Cubin, entry: str) -> Iterable[str]:
-    for found in _SERIALIZED.finditer(cubin.log):
-        if entry in found[0] or "function" not in found[0]:
-            yield f"ptxas warns {found[0].strip()}{_remedy(found[1], cubin.toolkit)}"
+    for warning in _SERIALIZED.finditer(cubin.log):
+        if entry in warning[0] or "function" not in warning[0]:
+            yield f"ptxas warns {warning[0].strip()}{_remedy(warning[1], cubin.toolkit)}"
             return
 
 
 def _remedy(warning: str, toolkit: Toolkit) -> str:
-    mended = _MENDED.get(warning, ())
-    if tuple(map(int, toolkit.version.split("."))) >= mended:
+    fixed = _FIXED.get(warning, ())
+    if tuple(map(int, toolkit.version.split("."))) >= fixed:
         return ""
-    return f"; {toolkit} serializes what CUDA {'.'.join(map(str, mended))} and later compile clean: install one of them"
+    return f"; {toolkit} serializes what CUDA {'.'.join(map(str, fixed))} and later compile clean: install one of them"
 
 
-def _looped(code: Sequence[Instruction]) -> Iterable[str]:
-    """ptxas makes a loop over lanes, which elects one a pass, of what it cannot prove a single lane to execute."""
-    loops = ((each.target, index) for index, each in enumerate(code) if each.target is not None and each.target < index)
-    bodies = ({each.mnemonic for each in code[first:last]} for first, last in loops if last - first < _LANE_LOOP)
-    if looped := sum("ELECT" in body and bool(body & {"UTCHMMA", "UTCBAR"}) for body in bodies):
-        yield f"{looped} instructions of tcgen05 stand in loops over lanes: choose who issues them by elect.sync"
+def _lane_loops(code: Code) -> Iterable[str]:
+    """ptxas puts tcgen05 into a loop over lanes, unless it can prove that a single lane issues it."""
+    targets = enumerate(instruction.target for instruction in code)
+    loops = (code[first:last] for last, first in targets if first is not None and first < last < first + _LANE_LOOP)
+    bodies = ({instruction.mnemonic for instruction in loop} for loop in loops)
+    if count := sum("ELECT" in body and bool(body & {"UTCHMMA", "UTCBAR"}) for body in bodies):
+        yield f"{count} tcgen05 instructions are in loops over lanes: choose the issuing lane with elect.sync"
 
 
-def _overwritten(code: Sequence[Instruction]) -> Iterable[str]:
-    if places := overwritten(code):
+def _overwrites(code: Code) -> Iterable[str]:
+    if indices := overwrites_in_flight(code):
         yield (
-            f"{len(places)} instructions, the first at {places[0] * BYTES:#x}, write registers of a wgmma that may not "
-            "be done with them: ptxas does so until CUDA 13.3"
+            f"{len(indices)} instructions, the first at {indices[0] * BYTES:#x}, write registers of a wgmma that may "
+            "still use them: ptxas before CUDA 13.3 generates such code"
         )
 
 
-def _split_groups(code: Sequence[Instruction]) -> Iterable[str]:
-    """Between wgmmas that add to one accumulator, with no wait in between, the code must run straight on.
+def _split_groups(code: Code) -> Iterable[str]:
+    """No branch may stand between wgmmas that add to one accumulator without a wait between them.
 
-    ptxas makes several groups of what a branch cuts, without a warning.
+    ptxas splits such a group at the branch, without a warning.
     """
     newest: dict[int, int] = {}  # wgmma by accumulator, since the last wait
     branch = -1
-    for index, each in enumerate(code):
-        if each.target is not None:
+    for index, instruction in enumerate(code):
+        if instruction.target is not None:
             branch = index
-        elif waits(each):
+        elif waits_for_wgmma(instruction):
             newest.clear()
-        elif each.mnemonic == "HGMMA":
-            if branch > newest.get(accumulator := destination(each.word), index):
-                at, around = branch * BYTES, index * BYTES
-                yield f"a branch at {at:#x} stands between the wgmmas of the group around {around:#x}"
+        elif instruction.mnemonic == "HGMMA":
+            if branch > newest.get(accumulator := destination(instruction.word), index):
+                yield f"a branch at {branch * BYTES:#x} splits the group of wgmmas around {index * BYTES:#x}"
                 return
             newest[accumulator] = index
 
 
-def _bare_exponentials(code: Sequence[Instruction]) -> Iterable[str]:
-    counts = _steady_exponentials(code)
+def _bare_exponentials(code: Code) -> Iterable[str]:
+    counts = _groups_at_exponentials(code)
     bare = sum(count == 0 for count in counts.values())
-    if bare > max(_FACTORS, _MOST_BARE * len(counts)):
+    if bare > max(_RESCALING, _MAX_BARE * len(counts)):
         yield f"{bare} of the loop's {len(counts)} exponentials run with no wgmma in flight"
 
 
-def _is_exponential(each: Instruction) -> bool:
-    return each.mnemonic == "MUFU" and function(each.word) == "EX2"
-
-
-def _after(each: Instruction, in_flight: int) -> int:
-    """Groups in flight after an instruction, which found so many."""
-    if each.mnemonic == "HGMMA" and ends_group(each.word):
-        return min(in_flight + 1, _MANY)
-    if waits(each):
-        return min(in_flight, groups_left(each.word))
-    return in_flight
-
-
-def _steady_exponentials(code: Sequence[Instruction]) -> Mapping[int, int]:
-    """Groups surely in flight at each exponential of the loops that issue wgmma, by index: the fewest of any path."""
-    steady = _steady(code)
-    in_flight = _fewest_in_flight(code)
-    exponentials = (index for index in sorted(steady) if _is_exponential(code[index]))
+def _groups_at_exponentials(code: Code) -> Mapping[int, int]:
+    """Groups in flight at each exponential of the innermost loops that issue wgmma, by index; the minimum of paths."""
+    following = {index: successors(code, index) for index in range(len(code))}
+    issues = {index for index, instruction in enumerate(code) if instruction.mnemonic == "HGMMA"}
+    steady = sorted(_innermost(following, following, issues))
+    in_flight = _fewest_in_flight(code, following)
+    exponentials = (index for index in steady if code[index].mnemonic == "MUFU" and function(code[index].word) == "EX2")
     return {index: in_flight.get(index, 0) for index in exponentials}
 
 
-def _fewest_in_flight(code: Sequence[Instruction]) -> dict[int, int]:
-    """By index of each instruction that can be reached: groups in flight before it, on the path with the fewest."""
-    found = {0: 0}
+def _fewest_in_flight(code: Code, following: Edges) -> dict[int, int]:
+    """Groups in flight before each reachable instruction, by index, on the path with the fewest."""
+    fewest = {0: 0}
     pending = [0]
     while pending:
         index = pending.pop()
-        after = _after(code[index], found[index])
-        for following in successors(code, index):
-            if after < found.get(following, _MANY + 1):
-                found[following] = after
-                pending.append(following)
-    return found
+        after = _in_flight_after(code[index], fewest[index])
+        improved = [successor for successor in following[index] if after < fewest.get(successor, _MAX_GROUPS + 1)]
+        fewest |= dict.fromkeys(improved, after)
+        pending += improved
+    return fewest
 
 
-def _steady(code: Sequence[Instruction]) -> set[int]:
-    """Indices of the instructions of innermost loops that issue wgmma."""
-    after = {index: successors(code, index) for index in range(len(code))}
-    issues = {index for index, each in enumerate(code) if each.mnemonic == "HGMMA"}
-    return _innermost(after, after, issues)
+def _in_flight_after(instruction: Instruction, before: int) -> int:
+    if instruction.mnemonic == "HGMMA" and ends_group(instruction.word):
+        return min(before + 1, _MAX_GROUPS)
+    return min(before, groups_left(instruction.word)) if waits_for_wgmma(instruction) else before
 
 
-def _innermost(after: Edges, inside: Edges, issues: set[int]) -> set[int]:
-    """The loops of the graph `inside`, a part of `after`, that issue and hold no other loop that does."""
-    found: set[int] = set()
-    for loop in _components(inside):
+def _innermost(code: Edges, subgraph: Edges, issues: Set[int]) -> set[int]:
+    """The loops of `subgraph`, a part of `code`, that issue wgmma and contain no other loop that does."""
+    innermost: set[int] = set()
+    for loop in _cycles(subgraph):
         if loop & issues:
-            entries = {to for index in after.keys() - loop for to in after[index] if to in loop}
-            body = {index: [to for to in inside[index] if to in loop - entries] for index in loop}
-            found |= _innermost(after, body, issues) or loop
-    return found
+            entries = {to for index in code.keys() - loop for to in code[index] if to in loop}
+            body = {index: [to for to in subgraph[index] if to in loop - entries] for index in loop}
+            innermost |= _innermost(code, body, issues) or loop
+    return innermost
 
 
-def _components(after: Edges) -> list[set[int]]:
-    """Strongly connected components that hold a cycle (Kosaraju's algorithm)."""
-    before: dict[int, list[int]] = {index: [] for index in after}
-    for index, following in after.items():
-        for to in following:
-            before[to].append(index)
-    found, seen = [], set[int]()
-    for root in reversed(_left(after)):
-        component, pending = set[int](), [root]
-        while pending:
-            index = pending.pop()
-            if index not in seen:
-                seen.add(index)
-                component.add(index)
-                pending += before[index]
-        if len(component) > 1 or root in after[root]:
-            found.append(component)
-    return found
+def _cycles(graph: Edges) -> list[set[int]]:
+    """Strongly connected components that contain a cycle."""
+    from scipy.sparse import coo_array  # only kernels with wgmma need it
+    from scipy.sparse.csgraph import connected_components
 
-
-def _left(after: Edges) -> list[int]:
-    """Indices in the order in which a depth-first walk leaves them."""
-    found, seen = [], set[int]()
-    pending = [(index, False) for index in after]
-    while pending:
-        index, leaving = pending.pop()
-        if leaving:
-            found.append(index)
-        elif index not in seen:
-            seen.add(index)
-            pending += [(index, True), *((to, False) for to in after[index])]
-    return found
+    indices = {node: position for position, node in enumerate(graph)}
+    edges = np.array([(indices[a], indices[b]) for a in graph for b in graph[a]], int).reshape(-1, 2)
+    size = len(graph)
+    matrix = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(size, size))
+    _, labels = connected_components(matrix, connection="strong")
+    components: dict[int, set[int]] = {}
+    for node, label in zip(graph, labels.tolist(), strict=True):
+        components.setdefault(label, set()).add(node)
+    return [loop for loop in components.values() if len(loop) > 1 or any(node in graph[node] for node in loop)]

@@ -1,4 +1,4 @@
-"""CUDA source to cubin on a machine without a GPU: NVRTC, a cache, and a pool of processes."""
+"""CUDA source to cubin without a GPU: NVRTC, a cache, and a pool of worker processes."""
 
 import base64
 import re
@@ -316,7 +316,7 @@ def _entry(outcome: Cubin | Failed) -> Entry:
 
 def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
     entry = cache.get(key)
-    if entry is None:
+    if entry is None or (entry.data and "ptx" not in entry.metadata):  # what an earlier version stored lacks it
         return None
     if not entry.data:
         return Failed(Stage.COMPILE, str(entry.metadata["reason"]), str(entry.metadata["log"]))

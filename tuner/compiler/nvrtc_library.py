@@ -1,4 +1,4 @@
-"""NVRTC's C functions, through cuda.bindings: the library that cuda.pathfinder finds, as CuPy does.
+"""NVRTC's C functions through cuda.bindings; cuda.pathfinder finds the library, as for CuPy.
 
 Importing CuPy for them takes a quarter of a second. cuda.bindings takes 20 ms and 7 MB more than ctypes did, once in a
 process that compiles (`python -X importtime -c 'import cuda.bindings.nvrtc'`).

@@ -1,4 +1,4 @@
-"""A rendered translation unit with every header it reaches: all that decides what a compiler sees."""
+"""A rendered translation unit with all headers that it reaches: everything that a compiler sees."""
 
 import re
 from collections.abc import Mapping

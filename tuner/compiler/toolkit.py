@@ -1,4 +1,4 @@
-"""Which compiler made a cubin, and what it was told: with the source, all that decides the machine code."""
+"""The compiler and its options: together with the source, they determine the machine code."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What a kernel takes of an SM, as ptxas tells it, and how many of its CTAs fit."""
+"""Resources of a kernel, from ptxas's log, and the number of its CTAs that fit on an SM."""
 
 import re
 from dataclasses import dataclass

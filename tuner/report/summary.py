@@ -110,7 +110,7 @@ def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...
     least = won.operator.cost(won.problem)
     if not won.implementation.declares_work:
         return (UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
-    whole = floor.together(floor.declared(won, gpu))
+    whole = floor.total(floor.declared(won, gpu))
     facts = []
     if whole.mma:
         facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))

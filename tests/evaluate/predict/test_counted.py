@@ -19,9 +19,9 @@ from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.predict.blocks import Uncounted, counts_of
-from tuner.evaluate.predict.compiled import predict_launches, undeclared
-from tuner.evaluate.predict.counted import Counted
+from tuner.evaluate.predict.block_counts import NotCounted, block_counts
+from tuner.evaluate.predict.compiled import predict_launches, predict_undeclared
+from tuner.evaluate.predict.counted import CountedLaunch
 from tuner.evaluate.predictor import Predictor
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
@@ -66,18 +66,18 @@ def test_what_is_declared_is_what_blocks_do(name: str) -> None:
     found = operators.implementation(operator, implementation)
     loaded = operators.load(operator)
     instance = Instance.default(loaded, found, found.example or loaded.problem(), TARGET.arch)
-    for work, counts in zip(instance.work(TARGET), counts_of(instance, compiled(instance), TARGET), strict=True):
+    for work, counts in zip(instance.work(TARGET), block_counts(instance, compiled(instance), TARGET), strict=True):
         assert isinstance(counts, Counts) and not counts.unsure, counts
         counted = done(counts, work)
         assert counted["mma"] == pytest.approx(work.products, rel=1e-6)
         assert counted["l2"] == pytest.approx(work.l2_bytes, rel=0.05)
 
 
-def of_softmax(name: str, threads: int, vector: int) -> Counted:
+def of_softmax(name: str, threads: int, vector: int) -> CountedLaunch:
     found, operator = operators.implementation(name, "block"), operators.load(name)
     config = from_fields(found.config, {"threads": threads, "vector": vector})
     instance = Instance(operator, found, operator.problem(), config)
-    (launch,) = undeclared(instance, TARGET, compiled(instance))
+    (launch,) = predict_undeclared(instance, TARGET, compiled(instance))
     assert launch.counted is not None, launch.reason
     return launch.counted
 
@@ -95,8 +95,8 @@ def test_counts_are_kept_by_what_was_compiled_and_the_problem(tmp_path: Path) ->
     with own_operator(tmp_path) as name:
         operator, found = operators.load(name), operators.implementation(name, "block")
         instance = Instance.default(operator, found, operator.problem(), TARGET.arch)
-        first, again = (counts_of(instance, compiled(instance), TARGET)[0] for _ in range(2))
-        other = counts_of(instance.at(operator.problem(rows=8)), compiled(instance), TARGET)[0]
+        first, again = (block_counts(instance, compiled(instance), TARGET)[0] for _ in range(2))
+        other = block_counts(instance.at(operator.problem(rows=8)), compiled(instance), TARGET)[0]
     assert isinstance(first, Counts) and isinstance(again, Counts) and isinstance(other, Counts)
     assert np.array_equal(first.tally, again.tally) and first.loops == again.loops
     assert first.accesses == other.accesses  # of a block, whose rows are as long
@@ -108,9 +108,9 @@ def test_what_the_machine_does_not_know_is_told_by_machine_code_with_the_reason(
     bare = replace(instance, implementation=replace(found, declares_work=False))
     cubin = nvrtc.compile(render(instance), Options("sm_90a"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin)
-    (counts,) = counts_of(bare, cubin, target)
-    (launch,) = undeclared(bare, target, cubin)
-    assert isinstance(counts, Uncounted) and launch.reason == counts.reason
+    (counts,) = block_counts(bare, cubin, target)
+    (launch,) = predict_undeclared(bare, target, cubin)
+    assert isinstance(counts, NotCounted) and launch.reason == counts.reason
     assert np.isfinite(launch.prediction.cost)
 
 

@@ -53,7 +53,7 @@ def test_kda_stays_near_the_floor_without_a_workspace_and_below_two_and_a_half_w
     problem = KDA.problem(key_dim=dim, value_dim=dim)
     implementation = operators.implementation("kda", name)
     config = implementation.default(problem, H200.arch)
-    whole = floor.together(floor.declared(Instance(KDA, implementation, problem, config), H200))
+    whole = floor.total(floor.declared(Instance(KDA, implementation, problem, config), H200))
     assert 1 <= whole.bytes_ratio <= most
     assert whole.bytes_ratio == whole.dram_bytes / KDA.cost(problem).bytes
 

@@ -63,7 +63,7 @@ def test_products_through_tcgen05_cost_what_its_own_rate_says() -> None:
     assert by_mma.terms["tensor"] == pytest.approx(4 * float(by_tcgen05.terms["tensor"]), rel=1e-4)
 
 
-@pytest.mark.parametrize("look", [formula, lambda *at: from_cubin(*at, 0, {"mma": 64, "alu": 64})])
+@pytest.mark.parametrize("look", [formula, lambda *at: from_cubin(*at, 0, {"mma": 64, "alu": 64}, {})])
 def test_products_of_tf32_operands_run_at_half_the_rate(look: Callable[[Work, GPU, float], Prediction]) -> None:
     bound = replace(WORK, mma=1e9)
     bf16, tf32 = look(bound, H100, 2), look(replace(bound, tf32=bound.mma), H100, 2)
@@ -74,15 +74,15 @@ def test_products_of_tf32_operands_run_at_half_the_rate(look: Callable[[Work, GP
 
 def test_four_warps_run_what_surrounds_a_wgmma_that_they_share() -> None:
     mix = {"mma": 64, "alu": 64, "fma": 64, "mufu": 16}
-    by_mma = from_cubin(WORK, H100, 2, 0, mix)
-    by_wgmma = from_cubin(replace(WORK, mma=0.0, wgmma=WORK.mma), H100, 2, 0, mix)
+    by_mma = from_cubin(WORK, H100, 2, 0, mix, {})
+    by_wgmma = from_cubin(replace(WORK, mma=0.0, wgmma=WORK.mma), H100, 2, 0, mix, {})
     assert by_wgmma.terms["integer"] == pytest.approx(4 * by_mma.terms["integer"], rel=1e-4)
 
 
 def test_exponentials_tell_how_often_warps_pass_that_issue_no_products() -> None:
     by_one_thread = replace(WORK, mma=0.0, tcgen05=WORK.mma)
     mix = {"alu": 64, "fma": 64, "mufu": 16}
-    found = from_cubin(by_one_thread, gpu("B200"), 2, 0, mix)
+    found = from_cubin(by_one_thread, gpu("B200"), 2, 0, mix, {})
     assert found.terms["integer"] == pytest.approx(WORK.mufu / 16 * 64 * 32 / 64 / 148, rel=1e-4)
 
 
@@ -92,12 +92,12 @@ def test_two_sums_in_an_instruction_are_issued_once_and_take_as_long_as_two() ->
     assert in_pairs["fp32"] == one_by_one["fp32"]
     spared = (float(one_by_one["issue"]) - float(in_pairs["issue"])) * 148 * 4
     assert spared == pytest.approx(WORK.fma / 2, rel=1e-3)
-    found = from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64, "paired": 64})
-    assert found.terms["issue"] < from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64}).terms["issue"]
+    found = from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64, "paired": 64}, {})
+    assert found.terms["issue"] < from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64}, {}).terms["issue"]
 
 
 def test_spills_cost() -> None:
-    assert from_cubin(WORK, H100, 2, 256, {}).cost > from_cubin(WORK, H100, 2, 0, {}).cost
+    assert from_cubin(WORK, H100, 2, 256, {}, {}).cost > from_cubin(WORK, H100, 2, 0, {}, {}).cost
 
 
 def test_what_lies_around_the_main_loop_counts_as_often_as_it_is_passed() -> None:
@@ -110,8 +110,8 @@ def test_what_lies_around_the_main_loop_counts_as_often_as_it_is_passed() -> Non
 
 
 def test_what_the_compiler_put_around_each_mma_replaces_the_declared_counts() -> None:
-    lean = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 64, "fma": 64, "mufu": 16})
-    bloated = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 6400, "fma": 64, "mufu": 16})
+    lean = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 64, "fma": 64, "mufu": 16}, {})
+    bloated = from_cubin(WORK, H100, 2, 0, {"mma": 64, "alu": 6400, "fma": 64, "mufu": 16}, {})
     assert bloated.cost > lean.cost
     assert bloated.terms["integer"] == pytest.approx(100 * lean.terms["integer"], rel=1e-4)
 
@@ -155,7 +155,7 @@ def test_the_tail_of_one_launch_does_not_scale_the_traffic_of_another() -> None:
 def test_what_surrounds_the_mma_of_a_single_step_is_not_taken_for_all_of_it() -> None:
     once = replace(WORK, chain=1)
     mix = {"mma": 64, "alu": 0, "fma": 0, "mufu": 0}
-    assert from_cubin(once, H100, 2, 0, mix).terms["fp32"] == formula(once, H100, 2).terms["fp32"]
+    assert from_cubin(once, H100, 2, 0, mix, {}).terms["fp32"] == formula(once, H100, 2).terms["fp32"]
 
 
 def test_a_grid_of_one_block_an_sm_does_not_wait_for_room_that_it_leaves() -> None:
@@ -254,6 +254,6 @@ def test_as_many_bytes_in_flight_as_were_found_to_fill_a_memory_fill_it(name: st
 
 
 def test_every_term_is_told_in_words() -> None:
-    spilled = from_cubin(replace(WORK, cluster_bytes=1e9), H100, 2, 256, {})
+    spilled = from_cubin(replace(WORK, cluster_bytes=1e9), H100, 2, 256, {}, {})
     of_counts = {"double"}  # of work that is declared, fp64 has no count
     assert set(in_turn([spilled, spilled]).terms) == set(TERMS) - of_counts

@@ -16,12 +16,13 @@ from tuner.cli.commands.inspect_waits import print_waiting, waiting
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
+from tuner.compiler.sass.paths import steady_mix
 from tuner.compiler.usage import occupancy
 from tuner.dispatcher.choice import Choice
 from tuner.errors import NoValidConfigError
 from tuner.evaluate.predict import floor
-from tuner.evaluate.predict.compiled import steady_mix, undeclared
-from tuner.evaluate.predict.floor import Declared
+from tuner.evaluate.predict.compiled import predict_undeclared
+from tuner.evaluate.predict.floor import DeclaredLaunch
 from tuner.results.attempt import Failed, Lint
 from tuner.spec.operator import Operator
 
@@ -47,10 +48,12 @@ def inspect_command(
         typer.echo(cubin.log, err=True)
         raise NoValidConfigError(f"it does not compile: {cubin.reason}")
     launches = chosen.instance.plan().launches
-    mixes = {launch.entry: _rounded(steady_mix(cubin, launch.entry)) for launch in launches}
+    mixes = {launch.entry: _rounded(steady_mix(cubin.instructions(launch.entry))) for launch in launches}
     found, work = lint_all(cubin), _work(chosen)
     costs = predicted(chosen.instance, chosen.gpu, cubin)
-    counted = () if chosen.instance.implementation.declares_work else undeclared(chosen.instance, chosen.gpu, cubin)
+    counted = (
+        () if chosen.instance.implementation.declares_work else predict_undeclared(chosen.instance, chosen.gpu, cubin)
+    )
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
         code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
@@ -86,10 +89,10 @@ def _used(chosen: Choice, cubin: Cubin) -> list[dict[str, Any]]:
     return rows
 
 
-def _work(chosen: Choice) -> tuple[Declared, ...]:
+def _work(chosen: Choice) -> tuple[DeclaredLaunch, ...]:
     """What each launch declares to do, then all together."""
     launches = floor.declared(chosen.instance, chosen.gpu)
-    return (*launches, floor.together(launches))
+    return (*launches, floor.total(launches))
 
 
 def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -128,7 +131,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
     )
 
 
-def _print_work(work: Sequence[Declared], chosen: Choice) -> None:
+def _print_work(work: Sequence[DeclaredLaunch], chosen: Choice) -> None:
     """What each launch declares to do, by items of the problem, and how that compares with the least."""
     operator, implementation = chosen.instance.operator, chosen.instance.implementation
     if not implementation.declares_work:

@@ -8,12 +8,12 @@ import typer
 
 from tuner.backends.ptx.counting import Access, Counts
 from tuner.cli.output import table
-from tuner.evaluate.predict.compiled import Undeclared
+from tuner.evaluate.predict.compiled import UndeclaredLaunch
 
 _SHOWN = 12  # accesses of a kernel, those with the most turns first
 
 
-def print_counted(found: Sequence[Undeclared]) -> None:
+def print_counted(found: Sequence[UndeclaredLaunch]) -> None:
     """The loops and the accesses of each launch, and what the numbers stand on."""
     for each in found:
         if each.counted is None:
@@ -81,7 +81,7 @@ def _row(each: Access, counts: Counts) -> tuple[str, ...]:
     )
 
 
-def as_json(found: Sequence[Undeclared]) -> list[dict[str, Any]]:
+def as_json(found: Sequence[UndeclaredLaunch]) -> list[dict[str, Any]]:
     """A value a launch: its loops and accesses, counts of a block."""
     return [
         {"kernel": each.launch.entry, "counted": False, "why": each.reason}

@@ -9,7 +9,7 @@ from tuner.arch import GPU, PARTITIONS
 from tuner.cli.output import table
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.sass.fields import BYTES
-from tuner.compiler.sass.timeline import Timeline, timelines
+from tuner.compiler.sass.simulate import PathCycles, simulate_kernel
 from tuner.compiler.usage import occupancy
 from tuner.spec.plan import Launch
 
@@ -23,7 +23,7 @@ class Waiting:
 
     kernel: str
     warps: int
-    paths: tuple[Timeline, ...]
+    paths: tuple[PathCycles, ...]
 
 
 def waiting(cubin: Cubin, launches: Sequence[Launch], gpu: GPU) -> tuple[Waiting, ...]:
@@ -37,7 +37,9 @@ def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
     x, y, z = launch.grid
     blocks = max(1, min(fits, -(-x * y * z // gpu.device.sm_count)))
     warps = -(-blocks * launch.block_threads // 32 // PARTITIONS)  # of the scheduler with the most
-    return Waiting(launch.entry, warps, timelines(cubin.code(launch.entry), gpu, warps, min(blocks, warps)))
+    return Waiting(
+        launch.entry, warps, simulate_kernel(cubin.instructions(launch.entry), gpu, warps, min(blocks, warps))
+    )
 
 
 def print_waiting(found: Sequence[Waiting]) -> None:
@@ -52,10 +54,10 @@ def print_waiting(found: Sequence[Waiting]) -> None:
     )
 
 
-def _row(path: Timeline, warps: int) -> tuple[str, ...]:
+def _row(path: PathCycles, warps: int) -> tuple[str, ...]:
     pipe, clocks = next(iter(path.pipes.items()))
     causes = (f"{cause} {clocks:.0f}" for cause, clocks in path.causes.items())
-    places = (f"{wait.at * BYTES:#x}: {wait.cause} {wait.clocks:.0f}" for wait in path.waits)
+    places = (f"{wait.index * BYTES:#x}: {wait.cause} {wait.cycles:.0f}" for wait in path.stalls)
     together = f"{path.together:.0f} ({warps})" if path.path.repeats else ""
     return (
         _span(path),
@@ -68,7 +70,7 @@ def _row(path: Timeline, warps: int) -> tuple[str, ...]:
     )
 
 
-def _span(path: Timeline) -> str:
+def _span(path: PathCycles) -> str:
     first, last = (path.path.indices[at] * BYTES for at in (0, -1))
     return f"loop {first:#x} to {last:#x}" if path.path.repeats else "once through"
 
@@ -86,7 +88,7 @@ def as_json(found: Sequence[Waiting]) -> list[dict[str, Any]]:
             "warps": each.warps,
             "causes": path.causes,
             "waits": [
-                {"at": wait.at * BYTES, "cause": wait.cause, "clocks": wait.clocks} for wait in path.waits[:_LISTED]
+                {"at": wait.index * BYTES, "cause": wait.cause, "clocks": wait.cycles} for wait in path.stalls[:_LISTED]
             ],
         }
         for each in found

@@ -1,1 +1,1 @@
-"""Machine code read: instructions, loops and how long a warp waits."""
+"""Analysis of machine code: instructions, loops and stalls."""

@@ -1,7 +1,7 @@
-"""Machine code by class of instruction, decoded without tools for sm_80 to sm_120; its text through nvdisasm.
+"""Decodes machine code (SASS) of sm_80 to sm_120 without tools, and classifies its instructions; text through nvdisasm.
 
-An instruction is 128 bits: the opcode is the lowest nine, the form of its operands the next three. The opcodes were
-learnt from what nvdisasm 13.5 prints for kernels compiled for every arch, and a test compares the two again.
+An instruction is 128 bits: the opcode is the lowest nine, the form of its operands the next three. The opcodes come
+from the listings that nvdisasm 13.5 prints of kernels compiled for every arch; a test compares the two.
 """
 
 import re
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from tuner.compiler.sass import fields
 from tuner.compiler.sass.fields import BYTES, TRUE, bits
 from tuner.errors import MachineError
 
-_DIVERGED = 91  # the bit of a branch that is taken only where lanes have diverged: BRA.DIV
+_DIVERGED = 91  # bit of BRA.DIV, which branches only if lanes have diverged
 
-# Class of work, then mnemonics with their opcodes. What is not listed counts as OTHER.
+# Class of work, then mnemonics with their opcodes. Other opcodes are named OTHER.
 _TABLE = """
 mma     HMMA 03c IMMA 037 DMMA 03f QMMA 07a HGMMA 1f0 QGMMA 1f3
 tcgen05 UTCHMMA 1ea UTCBAR 1e9
@@ -50,7 +50,7 @@ _REUSED = {  # opcodes that mean different things, by the compute capability's t
     12: {0x035: "IADD"},
 }
 _REUSED_CLASSES = {"FMUL2": "fma", "IADD": "alu"}
-PACKED = frozenset({"FFMA2", "FADD2", "FMUL2"})  # in fp32, two a lane: the pipe takes as long as for two instructions
+PACKED = frozenset({"FFMA2", "FADD2", "FMUL2"})  # two fp32 operations per lane; they occupy the pipe twice as long
 
 
 def _read_table() -> tuple[dict[int, str], dict[str, str]]:
@@ -69,80 +69,70 @@ _OPCODES, _CLASSES = _read_table()
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: its 128 bits, its mnemonic, and the index that it branches to (None: no branch)."""
+    """One instruction: its 128 bits, its mnemonic, and the index of its branch target (None: no branch)."""
 
     word: int
+    name: str  # with the shape of a product, the bits of an access per thread, …: "HMMA.16816", "LDS.128"
     mnemonic: str
     target: int | None
 
     @property
     def always(self) -> bool:
-        """Whether it is executed whenever it is reached: by the guard, and by a branch's own condition."""
+        """Whether its guard, and a branch's own condition, always hold."""
         taken = self.target is None or (bits(self.word, 87, 4) == TRUE and not bits(self.word, _DIVERGED, 1))
         return fields.guard(self.word) == TRUE and taken
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
-    """An innermost loop: the instructions from a backward branch's target to the branch. Byte offsets in the code."""
+class InnermostLoop:
+    """The instructions from the target of a backward branch to the branch, by index, and their static counts."""
 
-    start: int
-    stop: int  # of the branch itself
+    indices: range
     mix: Mapping[str, int]
-
-
-def instruction_mix(code: bytes, arch: str) -> Mapping[str, int]:
-    """How often each instruction stands in machine code of `arch`, such as {"HMMA.16816": 64, "LDS.128": 8}.
-
-    Counts are static. Names are SASS mnemonics, with the shape of a matrix product, the bits of a memory access a
-    thread, the matrices of LDSM and STSM (`x4`), the function of MUFU. NOPs, which pad the end, are left out.
-    """
-    return mix_of(_words(code), arch)
-
-
-def mix_of(words: Iterable[int], arch: str) -> Mapping[str, int]:
-    """The same of instructions one by one, each its 128 bits."""
-    names = (_name(word, _generation(arch)) for word in words)
-    return Counter(name for name in names if name != "NOP")
 
 
 def decode(code: bytes, arch: str) -> tuple[Instruction, ...]:
     """Machine code of `arch`, instruction by instruction."""
-    generation = _generation(arch)
-    targets = {at // BYTES: to // BYTES for at, to in _branches(code, generation)}
-    names = ((word, _name(word, generation).partition(".")[0]) for word in _words(code))
-    return tuple(Instruction(word, name, targets.get(index)) for index, (word, name) in enumerate(names))
+    tens = int(re.sub(r"\D", "", arch)) // 10
+    generation = 10 if tens == 11 else tens  # instructions of sm_110a are those of sm_100a
+    words = [int.from_bytes(code[at : at + BYTES], "little") for at in range(0, len(code), BYTES)]
+    return tuple(_instruction(index, word, generation) for index, word in enumerate(words))
+
+
+def _instruction(index: int, word: int, generation: int) -> Instruction:
+    name = _name(word, generation)
+    mnemonic = name.partition(".")[0]
+    target = index + 1 + _branch_distance(word, generation) // BYTES if mnemonic == "BRA" else None
+    return Instruction(word, name, mnemonic, target)
+
+
+def instruction_mix(code: Iterable[Instruction]) -> Mapping[str, int]:
+    """Static counts by name, such as {"HMMA.16816": 64, "LDS.128": 8}. NOPs, which pad the end, are left out."""
+    return Counter(instruction.name for instruction in code if instruction.name != "NOP")
 
 
 def successors(code: Sequence[Instruction], index: int) -> tuple[int, ...]:
-    """Indices of what may be executed after an instruction, the next one first; a call is taken to come back."""
-    each = code[index]
-    leaves = each.always and (each.target is not None or each.mnemonic in ("EXIT", "RET"))
+    """Indices of the instructions that may follow, the next one first; a call is assumed to return."""
+    instruction, target = code[index], code[index].target
+    leaves = instruction.always and (target is not None or instruction.mnemonic in ("EXIT", "RET"))
     following = () if leaves or index + 1 == len(code) else (index + 1,)
-    return following if each.target is None else (*following, each.target)
+    return following if target is None else (*following, target)
 
 
-def holds(code: bytes, mnemonic: str) -> bool:
-    """Whether machine code has an instruction of that name, found without decoding the others."""
-    return next(_places(code, mnemonic), None) is not None
-
-
-def innermost_loops(code: bytes, arch: str) -> tuple[Loop, ...]:
-    """Loops that hold no other loop, in the order of their code."""
-    back_edges = [(to, at) for at, to in _branches(code, _generation(arch)) if to < at]
-    inner = [edge for edge in back_edges if not any(_inside(other, edge) for other in back_edges)]
-    return tuple(Loop(to, at, instruction_mix(code[to : at + BYTES], arch)) for to, at in sorted(inner))
-
-
-def span(code: bytes, loop: Loop) -> bytes:
-    """The loop's own part of the code, its branch included."""
-    return code[loop.start : loop.stop + BYTES]
+def innermost_loops(code: Sequence[Instruction]) -> tuple[InnermostLoop, ...]:
+    """Loops that contain no other loop, in the order of the code."""
+    targets = enumerate(instruction.target for instruction in code)
+    spans = [(first, last) for last, first in targets if first is not None and first < last]
+    inner = [a for a in spans if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in spans)]
+    return tuple(
+        InnermostLoop(range(first, last + 1), instruction_mix(code[first : last + 1])) for first, last in sorted(inner)
+    )
 
 
 def work_mix(mix: Mapping[str, int]) -> Mapping[str, float]:
-    """A mix by class: `mma` in units of m16n8k16, `fma` of 32 lanes, and `mufu`, `alu`, `shared`, `copy`, `local` …
+    """Counts by class: `mma` in units of m16n8k16, `fma` of 32 lanes, and `mufu`, `alu`, `shared`, `copy`, `local` …
 
-    `paired` says how many of `fma` are two to an instruction.
+    `paired` is the part of `fma` that packed instructions do, two at a time.
     """
     total: defaultdict[str, float] = defaultdict(float)
     for name, count in mix.items():
@@ -166,32 +156,22 @@ def disassemble(image: bytes) -> Mapping[str, str]:
 
 
 def nvdisasm() -> str:
-    """The wheel's nvdisasm before the one on PATH, which may be older than NVRTC."""
-    found = _with_wheel() or shutil.which("nvdisasm")
-    if found is None:
+    """Path of nvdisasm: the wheel's, else the one on PATH, which may be older than NVRTC."""
+    path = _from_wheel() or shutil.which("nvdisasm")
+    if path is None:
         raise MachineError("no nvdisasm: pip install 'kerntune[sass]', or put a CUDA toolkit's bin folder on PATH")
-    return found
+    return path
 
 
-def _with_wheel() -> str | None:
-    from importlib import metadata  # a sixth of the start of a process that compiles
+def _from_wheel() -> str | None:
+    from importlib import metadata  # importing it takes a sixth of the start-up of a compile worker
 
     try:
         files = metadata.files("nvidia-cuda-nvdisasm") or []
     except metadata.PackageNotFoundError:
         return None
-    places = (file.locate() for file in files if file.name in ("nvdisasm", "nvdisasm.exe"))
-    return next((str(path) for path in places if Path(path).is_file()), None)
-
-
-def _generation(arch: str) -> int:
-    """8, 9, 10 or 12: the compute capability's tens. Instructions of sm_110a are those of sm_100a."""
-    tens = int(re.sub(r"\D", "", arch)) // 10
-    return 10 if tens == 11 else tens
-
-
-def _words(code: bytes) -> Iterator[int]:
-    return (int.from_bytes(code[at : at + BYTES], "little") for at in range(0, len(code), BYTES))
+    paths = (file.locate() for file in files if file.name in ("nvdisasm", "nvdisasm.exe"))
+    return next((str(path) for path in paths if Path(path).is_file()), None)
 
 
 def _name(word: int, generation: int) -> str:
@@ -223,7 +203,7 @@ _MODIFIERS: Mapping[str, Callable[[int], str | int]] = {
 
 
 def _units(name: str) -> float:
-    """Multiply-adds of a matrix instruction over those of m16n8k16; 2 for packed arithmetic, 1 for everything else."""
+    """Multiply-adds of a matrix instruction relative to m16n8k16; 2 for packed arithmetic, 1 for all others."""
     base, _, shape = name.partition(".")
     if base == "HGMMA":
         n, k = (int(side) for side in shape.split("x")[1:])
@@ -231,22 +211,8 @@ def _units(name: str) -> float:
     return {"1688": 0.5, "1684": 0.25}.get(shape, 1.0) if base == "HMMA" else 2.0 if base in PACKED else 1.0
 
 
-def _branches(code: bytes, generation: int) -> Iterator[tuple[int, int]]:
-    """(offset, target's offset) of each branch."""
-    for at in _places(code, "BRA"):
-        word = int.from_bytes(code[at : at + BYTES], "little")
-        yield at, at + BYTES + _branch_distance(word, generation)
-
-
-def _places(code: bytes, mnemonic: str) -> Iterator[int]:
-    """Offsets of the instructions of that name, found without decoding the others."""
-    opcodes = {opcode for opcode, name in _OPCODES.items() if name == mnemonic}
-    lowest = zip(code[::BYTES], code[1::BYTES], strict=True)
-    return (index * BYTES for index, (low, high) in enumerate(lowest) if low | (high & 1) << 8 in opcodes)
-
-
 def _branch_distance(word: int, generation: int) -> int:
-    """Bytes from the next instruction: 50 bits up to sm_89; in fours, split in two fields, from sm_90 on."""
+    """Bytes from the next instruction: 50 bits up to sm_89; from sm_90 on in units of 4, split over two fields."""
     if generation < 9:
         return _signed(bits(word, 32, 50), 50)
     return 4 * _signed(bits(word, 34, 48) << 8 | bits(word, 16, 8), 56)
@@ -254,7 +220,3 @@ def _branch_distance(word: int, generation: int) -> int:
 
 def _signed(value: int, width: int) -> int:
     return value - (1 << width) if value >> width - 1 else value
-
-
-def _inside(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
-    return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]

@@ -1,4 +1,4 @@
-"""Fields of an instruction for sm_80 to sm_120: where they lie among its 128 bits, and what they say.
+"""Fields of an instruction for sm_80 to sm_120: their positions among its 128 bits, and their meaning.
 
 Learnt, as the opcodes of `sass`, from what nvdisasm 13.5 prints for kernels compiled for every arch.
 """

@@ -1,4 +1,4 @@
-"""How a plan follows from sizes: its grids, workspaces and shapes as terms, and the conditions under which they hold.
+"""A plan as a function of sizes: grids, workspaces and shapes as expressions, and the conditions under which they hold.
 
 The plan is computed once with sizes that remember (`sizes`). What that says of other sizes is held against the plan
 itself at drawn ones; a size on which it depends in a way that cannot be followed is fixed.

@@ -1,4 +1,4 @@
-"""A config as C++ for other programs: a header, and a .cu of kernels and a launcher, which nvcc compiles by itself."""
+"""A config as C++ for other programs: a header, and a .cu of kernels and a launcher, which nvcc compiles."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sizes that remember what they were computed from: what a plan says of one problem, as expressions for others.
+"""Symbolic integers: sizes that record how a plan computes with them, and the comparisons that it makes.
 
 Arithmetic gives sizes again, and each comparison leaves a condition under which the same way is taken again. A `Size`
 is an int: `int()` and NumPy give plain numbers, so who reads expressions checks them at other sizes. A `StrictSize` is

@@ -1,4 +1,4 @@
-"""C++ that every standalone file has: headers in their places, and what launchers compute with."""
+"""C++ text common to all standalone files: inlined headers, and helper functions of launchers."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,1 +1,1 @@
-"""What a config costs, without a device: by the work it declares and by its machine code."""
+"""The predicted cost of a config, without a device: from declared work and from machine code."""

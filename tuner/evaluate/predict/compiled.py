@@ -1,117 +1,92 @@
-"""What a compiled config is predicted to cost, and what it uses."""
+"""Predicts the cost of a compiled config, and reads the resources that it uses."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
 from tuner.arch import GPU
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
-from tuner.compiler.sass.decode import Loop, holds, work_mix
-from tuner.compiler.sass.paths import mix_around, pass_mix
+from tuner.compiler.sass.paths import outer_mix, steady_mix
 from tuner.compiler.usage import occupancy
-from tuner.evaluate.predict.blocks import Uncounted, counts_of
+from tuner.evaluate.predict.block_counts import NotCounted, block_counts
 from tuner.evaluate.predict.cost import MODEL, combine, formula, from_cubin
-from tuner.evaluate.predict.counted import Counted, of_launch
-from tuner.evaluate.predict.undeclared import work_of_code
-from tuner.results.attempt import Prediction, Resources
+from tuner.evaluate.predict.counted import CountedLaunch, counted_launch
+from tuner.evaluate.predict.static_work import static_work
+from tuner.results.attempt import Lint, Prediction, Resources
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch, Plan
 
+_NO_FIT = Prediction(inf, {}, "", MODEL)  # of a launch that no SM can hold
+
 
 def predict_launches(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[tuple[str, Prediction], ...]:
-    """(kernel, cost) of each launch of a compiled config."""
+    """(kernel, prediction) of each launch of a compiled config."""
     if not instance.implementation.declares_work:
-        return tuple((launch.launch.entry, launch.prediction) for launch in undeclared(instance, gpu, cubin))
-    each = zip(instance.plan().launches, instance.work(gpu), strict=True)
-    return tuple((launch.entry, predict_launch(cubin, launch, work, gpu)) for launch, work in each)
+        return tuple((one.launch.entry, one.prediction) for one in predict_undeclared(instance, gpu, cubin))
+    launches = zip(instance.plan().launches, instance.work(gpu), strict=True)
+    return tuple((launch.entry, predict_launch(cubin, launch, work, gpu)) for launch, work in launches)
 
 
 @dataclass(frozen=True)
-class Undeclared:
-    """A launch whose work nobody declared: counted, or told by its machine code where no block could be executed."""
+class UndeclaredLaunch:
+    """A launch without declared work: counted by executing blocks, else estimated from its machine code."""
 
     launch: Launch
     prediction: Prediction
-    counted: Counted | None
+    counted: CountedLaunch | None
     reason: str = ""  # why it is not counted
 
 
-def undeclared(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[Undeclared, ...]:
-    """Each launch of a compiled config whose work is not declared; what no SM can hold costs infinitely much."""
-    plan, least = instance.plan(), instance.work(gpu)
-    told = work_of_code(instance.operator, instance.problem, plan, least, cubin)
-    counts = counts_of(instance, cubin, gpu)
-    found = []
-    for launch, of_cost, of_code, each in zip(plan.launches, least, told, counts, strict=True):
+def predict_undeclared(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[UndeclaredLaunch, ...]:
+    """Each launch of a compiled config whose work is not declared; the cost is inf if no SM can hold a block."""
+    least, counts = instance.work(gpu), block_counts(instance, cubin, gpu)
+    works = static_work(instance, least, cubin) if any(isinstance(x, NotCounted) for x in counts) else least
+    launches = []
+    for launch, minimum, work, count in zip(instance.plan().launches, least, works, counts, strict=True):
         ctas = occupancy(cubin.entries[launch.entry], launch, gpu.arch).ctas
         if not ctas:
-            found.append(Undeclared(launch, Prediction(inf, {}, "", MODEL), None, "no SM holds a block of it"))
-        elif isinstance(each, Uncounted):
-            by_code = predict_launch(cubin, launch, of_code, gpu, declared=False)
-            found.append(Undeclared(launch, by_code, None, each.reason))
+            launches.append(UndeclaredLaunch(launch, _NO_FIT, None, "no SM holds a block of it"))
+        elif isinstance(count, NotCounted):
+            prediction = predict_launch(cubin, launch, work, gpu, declared=False)
+            launches.append(UndeclaredLaunch(launch, prediction, None, count.reason))
         else:
-            counted = of_launch(launch, of_cost, each, cubin, gpu)
-            found.append(Undeclared(launch, counted.prediction(gpu, ctas), counted))
-    return tuple(found)
+            counted = counted_launch(minimum, count, cubin.instructions(launch.entry), gpu)
+            launches.append(UndeclaredLaunch(launch, counted.prediction(gpu, ctas), counted))
+    return tuple(launches)
 
 
 def predict_launch(cubin: Cubin, launch: Launch, work: Work, gpu: GPU, *, declared: bool = True) -> Prediction:
-    """The cost of one launch of a compiled config: by what it declares, and by what the compiler made of it.
+    """The cost of one launch of a compiled config, from its work and its machine code; inf if no SM can hold a block.
 
-    Work that is not declared is by the machine code already. What no SM can hold costs infinitely much.
+    Work that is not declared comes from the machine code already.
     """
     usage = cubin.entries[launch.entry]
     ctas = occupancy(usage, launch, gpu.arch).ctas
     if not ctas:
-        return Prediction(inf, {}, "", MODEL)
-    mix = steady_mix(cubin, launch.entry) if declared else {}
-    around = outer_mix(cubin, launch.entry) if work.around else None
-    compiled = from_cubin(work, gpu, ctas, usage.spills, mix, around)
-    return combine(formula(work, gpu, ctas), compiled)
+        return _NO_FIT
+    code = cubin.instructions(launch.entry)
+    steady, outer = steady_mix(code) if declared else {}, outer_mix(code) if work.around else {}
+    return combine(formula(work, gpu, ctas), from_cubin(work, gpu, ctas, usage.spills, steady, outer))
 
 
 def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
-    """What a compiled config uses; of several kernels, the one that leaves the fewest CTAs on an SM, and all flaws."""
-    found, faults = [], lint_all(cubin)
-    for launch in plan.launches:
-        usage = cubin.entries[launch.entry]
-        fit = occupancy(usage, launch, gpu.arch)
-        found.append(
-            Resources(
-                registers=usage.registers,
-                spill_bytes=usage.spills,
-                smem_bytes=launch.smem_bytes + usage.static_shared,
-                threads=launch.block_threads,
-                ctas_per_sm=fit.ctas,
-                limiter=fit.limiter,
-                sass_digest=cubin.sass_digest,
-                lint=faults,
-            )
-        )
-    return min(found, key=lambda each: (each.ctas_per_sm, -each.spill_bytes))
+    """Resources of the kernel that leaves the fewest CTAs on an SM, and the lint of all kernels."""
+    lint = lint_all(cubin)
+    resources = (_resources(cubin, launch, gpu, lint) for launch in plan.launches)
+    return min(resources, key=lambda one: (one.ctas_per_sm, -one.spill_bytes))
 
 
-def steady_mix(cubin: Cubin, entry: str) -> Mapping[str, float]:
-    """Instructions by class of a pass of a kernel's main loop along its common way; of the whole kernel without one.
-
-    The main loop does the most mma. One thread issues all products of tcgen05, in a loop of its own: there it is the
-    one with the most exponentials.
-    """
-    if (loop := _main_loop(cubin, entry)) is None:
-        return work_mix(cubin.instruction_mix(entry))
-    return pass_mix(cubin.code(entry), loop, cubin.options.arch) or work_mix(loop.mix)
-
-
-def outer_mix(cubin: Cubin, entry: str) -> Mapping[str, float]:
-    """The same of what lies around the main loop; nothing without one."""
-    loop = _main_loop(cubin, entry)
-    return mix_around(cubin.code(entry), loop, cubin.options.arch) if loop else {}
-
-
-def _main_loop(cubin: Cubin, entry: str) -> Loop | None:
-    loops = [(work_mix(loop.mix), loop) for loop in cubin.innermost_loops(entry)]
-    leading = "mufu" if holds(cubin.code(entry), "UTCHMMA") else "mma"
-    mix, loop = max(loops, key=lambda each: each[0].get(leading, 0.0), default=({}, None))
-    return loop if mix.get(leading) else None
+def _resources(cubin: Cubin, launch: Launch, gpu: GPU, lint: Lint) -> Resources:
+    usage = cubin.entries[launch.entry]
+    fit = occupancy(usage, launch, gpu.arch)
+    return Resources(
+        registers=usage.registers,
+        spill_bytes=usage.spills,
+        smem_bytes=launch.smem_bytes + usage.static_shared,
+        threads=launch.block_threads,
+        ctas_per_sm=fit.ctas,
+        limiter=fit.limiter,
+        sass_digest=cubin.sass_digest,
+        lint=lint,
+    )

@@ -1,10 +1,10 @@
-"""Rank configs without a device: cycles a pipe would need, from the work that an implementation declares.
+"""Ranks configs without a device, by the cycles that each pipe needs for the work that an implementation declares.
 
-Two looks at one launch. `formula` needs nothing compiled: declared work over the rates of pipes, and the latencies of
-what waits for each other. `from_cubin` replaces what the compiler decides (residency, spills, the instructions around
-each mma). `combine` takes their geometric mean, which ranked better than either on recorded spaces; `in_turn` adds up
-the launches of a config. The result orders configs and names what binds. It is not a time: on recorded kernels absolute
-errors ran from 4 to 57 %.
+There are two estimates of a launch. `formula` needs no compiled code: it divides declared work by the rates of pipes,
+and adds latencies of dependent steps. `from_cubin` replaces what the compiler decides (residency, spills, the
+instructions around each mma). `combine` takes their geometric mean, which ranked better than either on recorded spaces;
+`in_turn` adds up the launches of a config. The result orders configs and names the bottleneck. It is not a time: on
+recorded kernels absolute errors ran from 4 to 57 %.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from tuner.spec.plan import Launch, Plan
 
 MODEL = "predicted/8"
 
-TERMS: Mapping[str, str] = {  # in a user's words
+TERMS: Mapping[str, str] = {  # descriptions for users
     "tensor": "matrix products",
     "fp32": "fp32 arithmetic",
     "double": "fp64 arithmetic",
@@ -31,42 +31,42 @@ TERMS: Mapping[str, str] = {  # in a user's words
     "L2": "bytes between L2 and the SMs",
     "DRAM": "bytes between DRAM and L2",
     "cluster": "bytes between the SMs of a cluster",
-    "spills": "registers that went to memory",
-    "tail": "SMs that idle beside others, and parts of an SM without a warp",
-    "latency": "results that the next instruction waits for, one loop step after the other",
-    "in flight": "loads that are waited for; more stages, or more blocks an SM, keep more bytes on their way at once",
-    "launches": "the start of each launch after the one before",
+    "spills": "registers spilled to memory",
+    "tail": "idle SMs at the end of the grid, and partitions of an SM without a warp",
+    "latency": "dependent instructions, one loop step after the other",
+    "in flight": "waiting for loads; more stages, or more blocks per SM, keep more bytes in flight",
+    "launches": "the start of each launch after the previous one",
 }
 
-_INTEGER_LANES = 64
-_SPILL_BYTES = 64  # local memory through L1, a clock and SM
-_WARPS = 4  # a warpgroup
-_SHARED = {"L2", "DRAM"}  # pipes that are not an SM's own
-SM_BYTES = 64  # a clock: what one SM takes from L2, and through it from DRAM
-# A clock and SM, between the SMs of a cluster: 14 in clusters of two and 11 in clusters of four, on an H800 (3.27 and
-# 2.65 TB/s, arXiv 2402.13499), through loads and stores of threads.
+_INTEGER_LANES = 64  # CUDA C++ Programming Guide, arithmetic throughput
+_SPILL_BYTES = 64  # of local memory through L1, per cycle and SM
+_WARPS = 4  # of a warpgroup
+_SHARED_PIPES = {"L2", "DRAM"}  # of all SMs
+SM_BYTES = 64  # per cycle: what one SM receives from L2, and through it from DRAM
+# Per cycle and SM between the SMs of a cluster: 14 in clusters of two and 11 in clusters of four, on an H800 (3.27 and
+# 2.65 TB/s, arXiv 2402.13499), with loads and stores of threads.
 _CLUSTER_BYTES = 12
-_NORM = 1.5  # pipes overlap, but not perfectly: between their sum (1) and their maximum (∞)
-_STEP_LATENCY = 700.0  # cycles of a dependent loop step of which nobody counted what is serial
-# Until an instruction can use another one's result: an mma.sync m16n8k16 of 24 (as ptxas spaces them for sm_80) to
-# 33 (H100: arXiv 2501.12084), a shuffle, a load from shared memory or a barrier of 23 to 33.
+_NORM = 1.5  # of pipe cycles: pipes overlap imperfectly, between their sum (1) and their maximum (∞)
+_STEP_LATENCY = 700.0  # cycles of a dependent loop step whose serial part is not counted
+# Cycles until a dependent instruction can issue: after an mma.sync m16n8k16 from 24 (as ptxas spaces them for sm_80) to
+# 33 (H100: arXiv 2501.12084), after a shuffle, a load from shared memory or a barrier from 23 to 33.
 _RESULT_LATENCY = 33.0
 # Of a load, by pointer chasing (github.com/te42kyfo/gpu-benches): 211, 266 and 277 cycles from L2, and 572, 658 and
 # 632 from DRAM, on A100, H100 PCIe and L40.
 L2_LATENCY = 250.0
 DRAM_LATENCY = 600.0
 _LAUNCH_LATENCY = 2000.0  # cycles from the end of a launch to the first work of the next, about a microsecond
-_GUESSED_REGISTERS = 168  # before the compiler has spoken
+_GUESSED_REGISTERS = 168  # per thread, before a kernel is compiled
 
 
 def uncompiled(plan: Plan, work: Sequence[Work], gpu: GPU) -> Prediction:
-    """The cost of a plan of which nothing is compiled yet; `work` has one value a launch."""
-    each = zip(plan.launches, work, strict=True)
-    return in_turn([formula(of_launch, gpu, guess_residency(launch, gpu)) for launch, of_launch in each])
+    """The cost of a plan before compilation; `work` has one value per launch."""
+    launches = zip(plan.launches, work, strict=True)
+    return in_turn([formula(one, gpu, guess_residency(launch, gpu)) for launch, one in launches])
 
 
 def guess_residency(launch: Launch, gpu: GPU) -> float:
-    """CTAs an SM would hold by shared memory, threads and a guess at registers."""
+    """CTAs that fit on an SM by shared memory, threads and a guess of registers."""
     arch = gpu.arch
     by_smem = arch.smem_per_sm // (launch.smem_bytes + arch.smem_reserved)
     by_threads = arch.threads_per_sm // launch.block_threads
@@ -77,61 +77,55 @@ def guess_residency(launch: Launch, gpu: GPU) -> float:
 
 def formula(work: Work, gpu: GPU, ctas_per_sm: float) -> Prediction:
     """The cost of one launch's declared work, with `ctas_per_sm` CTAs resident."""
-    return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles=0.0)
+    return assemble(work, _pipes(work, gpu), gpu, ctas_per_sm)
 
 
 def from_cubin(
-    work: Work,
-    gpu: GPU,
-    ctas_per_sm: float,
-    spill_bytes: int,
-    mix: Mapping[str, float],
-    around: Mapping[str, float] | None = None,
+    work: Work, gpu: GPU, ctas_per_sm: float, spill_bytes: int, steady: Mapping[str, float], outer: Mapping[str, float]
 ) -> Prediction:
-    """The cost with what the compiler made of it.
+    """The cost with instruction counts and spills of the compiled kernel.
 
-    `mix` counts by class the instructions of a pass of the kernel's main loop along its common way: what only few
-    passes run, a mask or a maximum that grew, is not in it. How often each runs is anchored on the products: declared
-    over static count. Kernels without any, and those of a single step, most of which lies outside any loop, keep the
-    declared counts. `around` counts what lies around that loop, for a kernel that says how often it is passed: of that
-    one all code is counted, exchanges between lanes too, which shared memory makes.
+    `steady` counts by class the instructions in one pass of the main loop along its common path, `outer` those outside
+    that loop if the kernel declares how often they run (`Work.around`). Trip counts follow from products: declared over
+    static count. Kernels without products, and those of a single step, most of which lies outside any loop, keep the
+    declared counts. Shuffles outside the loop use shared memory's cycles.
     """
-    outside = around or {}
-    if work.chain > 1 and (trips := _trips(work, mix, outside)):
-
-        def found(name: str) -> float:
-            return mix.get(name, 0.0) * trips + outside.get(name, 0.0) * work.around
-
-        wavefronts = work.smem_wavefronts + (found("lanes") if work.around else 0.0)
-        fma, paired, mufu, alu = map(found, ("fma", "paired", "mufu", "alu"))
+    if work.chain > 1 and (trips := _trips(work, steady, outer)):
+        total = {x: steady.get(x, 0.0) * trips + outer.get(x, 0.0) * work.around for x in (*_COUNTED, "lanes")}
+        wavefronts = work.smem_wavefronts + (total.pop("lanes") if work.around else 0.0)
+        fma, paired, mufu, alu = (total[name] for name in _COUNTED)
         work = replace(work, fma=fma, paired=paired, mufu=mufu, alu=alu, smem_wavefronts=wavefronts)
-    steps = work.ctas * work.warps * 32 * max(work.chain / work.longest_cta, 1.0)
-    spill_cycles = spill_bytes * steps / (_SPILL_BYTES * gpu.device.sm_count)
-    return _assemble(work, _pipes(work, gpu), gpu, ctas_per_sm, spill_cycles)
+    pipes = _pipes(work, gpu)
+    if spill_bytes:
+        steps = work.ctas * work.warps * 32 * max(work.chain / work.longest_cta, 1.0)
+        pipes["spills"] = spill_bytes * steps / (_SPILL_BYTES * gpu.device.sm_count)
+    return assemble(work, pipes, gpu, ctas_per_sm)
 
 
-def _trips(work: Work, mix: Mapping[str, float], around: Mapping[str, float]) -> float:
-    """Passes of a main loop by all warps; 0 where nothing tells.
+_COUNTED = ("fma", "paired", "mufu", "alu")
 
-    Each of a warpgroup's four warps runs the wgmma that the four execute together. Of tcgen05 another warp issues the
-    products than those whose loop is looked at: there exponentials tell.
+
+def _trips(work: Work, steady: Mapping[str, float], outer: Mapping[str, float]) -> float:
+    """Passes of the main loop by all warps; 0 if they cannot be inferred.
+
+    Each of a warpgroup's four warps runs the wgmma that the four execute together. With tcgen05 the warp that issues
+    the products is not in this loop: its exponentials give the trips.
     """
-    declared, static = work.mma + _WARPS * work.wgmma - around.get("mma", 0.0) * work.around, mix.get("mma", 0.0)
+    declared, static = work.mma + _WARPS * work.wgmma - outer.get("mma", 0.0) * work.around, steady.get("mma", 0.0)
     if work.tcgen05:
-        declared, static = work.mufu, mix.get("mufu", 0.0)
+        declared, static = work.mufu, steady.get("mufu", 0.0)
     return declared / static if static else 0.0
 
 
-def combine(*looks: Prediction) -> Prediction:
-    """One prediction from several looks at the same launch; the last look's terms are shown."""
-    cost = prod(look.cost for look in looks) ** (1 / len(looks))
-    return replace(looks[-1], cost=cost)
+def combine(*estimates: Prediction) -> Prediction:
+    """The geometric mean of estimates of one launch, with the terms of the last one."""
+    return replace(estimates[-1], cost=prod(one.cost for one in estimates) ** (1 / len(estimates)))
 
 
 def in_turn(launches: Sequence[Prediction]) -> Prediction:
-    """One prediction for launches of which each waits for the one before: costs and terms add up.
+    """One prediction for launches that wait for each other: costs and terms add up.
 
-    What binds is what binds the costliest launch.
+    The bottleneck is that of the costliest launch.
     """
     if len(launches) == 1:
         return launches[0]
@@ -145,9 +139,9 @@ def in_turn(launches: Sequence[Prediction]) -> Prediction:
 
 
 def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
-    """Cycles that each pipe alone would need, the work spread evenly."""
+    """Cycles that each pipe alone needs, with the work spread evenly over SMs."""
     device, arch = gpu.device, gpu.arch
-    mma = work.mma + work.tf32  # half of an m16n8k16 in tf32 is an instruction, and takes as long as all of one
+    mma = work.mma + work.tf32  # tf32: an instruction does half an m16n8k16 in the same time
     instructions = mma + work.fma - work.paired / 2 + work.mufu + work.alu + work.smem_wavefronts / 4
     sm_cycles = {
         "tensor": MMA_FLOPS * (mma / device.mma_flops + _of_units(work, device)),
@@ -159,39 +153,34 @@ def _pipes(work: Work, gpu: GPU) -> dict[str, float]:
     }
     if work.cluster_bytes:
         sm_cycles["cluster"] = work.cluster_bytes / _CLUSTER_BYTES
+    return {name: cycles / device.sm_count for name, cycles in sm_cycles.items()} | memory_pipes(work, gpu)
+
+
+def memory_pipes(work: Work, gpu: GPU) -> dict[str, float]:
+    """Cycles that the bytes of all SMs take from L2 and from DRAM."""
+    device = gpu.device
     reach = SM_BYTES * min(work.ctas, device.sm_count)
-    return {name: cycles / device.sm_count for name, cycles in sm_cycles.items()} | {
+    return {
         "L2": work.l2_bytes / min(device.l2_bytes_per_clock, reach),
         "DRAM": work.dram_bytes / min(device.dram_bytes_per_clock, reach),
     }
 
 
 def _of_units(work: Work, device: Device) -> float:
-    """Products that shared or tensor memory feeds, over their rates."""
-    return _over(work.wgmma, device.wgmma_flops) + _over(work.tcgen05, device.tcgen05_flops)
+    """wgmma and tcgen05 over their rates; a device with a rate of 0 has no such work."""
+    units = ((work.wgmma, device.wgmma_flops), (work.tcgen05, device.tcgen05_flops))
+    return sum((amount / rate for amount, rate in units if amount), 0.0)
 
 
-def _over(work: float, rate: int) -> float:
-    return work / rate if work else 0.0  # a rate of 0 belongs to devices that are never asked for such work
-
-
-def _assemble(work: Work, pipes: Mapping[str, float], gpu: GPU, ctas_per_sm: float, spill_cycles: float) -> Prediction:
-    busy = dict(pipes) | ({"spills": spill_cycles} if spill_cycles else {})
-    return assembled(work, busy, gpu, ctas_per_sm)
-
-
-def assembled(
-    work: Work, busy: Mapping[str, float], gpu: GPU, ctas_per_sm: float, chain: "Waiting | None" = None
+def assemble(
+    work: Work, busy: Mapping[str, float], gpu: GPU, ctas_per_sm: float, chain: "ChainCycles | None" = None
 ) -> Prediction:
-    """The cost of a launch whose pipes are `busy` for so many cycles.
-
-    `chain` is what its blocks wait for, where that is known better than steps tell.
-    """
+    """The cost of a launch from the cycles of each pipe; `chain` replaces the latency that follows from loop steps."""
     throughput = _overlapped(busy.values())
-    resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # a small grid shares its SMs with nobody
+    resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # of a small grid, one CTA is alone on its SM
     waves = work.ctas / (gpu.device.sm_count * resident)
-    # An uneven grid leaves pipes of SMs idle; L2 and DRAM serve the others.
-    own = _overlapped(busy[name] for name in busy.keys() - _SHARED)
+    # In the last wave pipes of some SMs idle, while L2 and DRAM serve the others.
+    own = _overlapped(cycles for name, cycles in busy.items() if name not in _SHARED_PIPES)
     idle = PARTITIONS / min(PARTITIONS, work.warps * resident)
     tail = own * (_imbalance(work, waves, resident) * idle - 1)
     chain = chain or _chain(work, ceil(waves))
@@ -202,13 +191,13 @@ def assembled(
 
 
 def _overlapped(cycles: Iterable[float]) -> float:
-    return float(sum(each**_NORM for each in cycles) ** (1 / _NORM))
+    return float(sum(busy**_NORM for busy in cycles) ** (1 / _NORM))
 
 
 def _imbalance(work: Work, waves: float, resident: float) -> float:
-    """How much longer the grid takes than an even spread: half of the last wave's idle slots, or its longest CTA.
+    """Duration of the grid relative to an even spread: half of the last wave's idle slots count, or its longest CTA.
 
-    That one's SM also runs what lies beside it, until then or until there is no more: mean CTAs, in every other slot.
+    The SM of the longest CTA also runs mean CTAs in its other slots, until the longest one or the grid ends.
     """
     quantised = 1 + 0.5 * (ceil(waves) / waves - 1)
     beside = (resident - 1) * min(work.longest_cta, max(1.0, waves))
@@ -216,20 +205,20 @@ def _imbalance(work: Work, waves: float, resident: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Cycles of steps that wait for each other, in all waves."""
+class ChainCycles:
+    """Latency of dependent steps, in cycles, over all waves."""
 
-    latency: float  # of results that the next instruction needs
+    latency: float  # of dependent instructions
     in_flight: float  # of loads
     cycles: float  # of both
 
 
-def _chain(work: Work, waves: int) -> Waiting:
-    """What a block takes for its steps however fast the pipes are.
+def _chain(work: Work, waves: int) -> ChainCycles:
+    """Duration of a block's steps with infinitely fast pipes.
 
-    Little's law: an SM gets at most its bytes in flight over their latency. With those of `stages` - 1 steps ahead, a
-    step takes at least a latency over that many, whatever its bytes. Only the first load has nothing to hide behind;
-    with a single stage, each.
+    Little's law: an SM receives at most its bytes in flight per latency. With `stages` - 1 steps in flight, a step
+    takes at least a latency over that number, whatever its bytes. Nothing hides the first load, nor any load with a
+    single stage.
     """
     steps = work.chain / work.longest_cta
     counted = _RESULT_LATENCY * (work.step_mma + work.step_other)
@@ -237,11 +226,11 @@ def _chain(work: Work, waves: int) -> Waiting:
     first = waves * _load_latency(work)
     others = first * max(steps - 1, 0) / max(work.stages - 1, 1)
     together = latency + others if work.stages < 2 else hypot(latency, others)
-    return Waiting(latency, first + others, first + together)
+    return ChainCycles(latency, first + others, first + together)
 
 
 def _load_latency(work: Work) -> float:
-    """The mean of loads from L2 and, as far as it has to fetch them, from DRAM."""
+    """The mean of loads that hit L2 and of those that L2 fetches from DRAM."""
     missing = min(1.0, work.dram_bytes / work.l2_bytes) if work.l2_bytes else 0.0
     return L2_LATENCY + missing * (DRAM_LATENCY - L2_LATENCY)
 

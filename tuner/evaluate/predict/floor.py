@@ -1,4 +1,4 @@
-"""What the launches of a plan do, as they declare it, against the least that any implementation must do."""
+"""Declared work of a plan's launches, relative to the least that any implementation must do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from tuner.spec.operator import Cost, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """One launch, or all of a plan together. Ratios are over the operator's Cost."""
+class DeclaredLaunch:
+    """One launch, or the total of a plan. Ratios are over the operator's Cost."""
 
     kernel: str
     dram_bytes: float
@@ -18,14 +18,14 @@ class Declared:
     l2_bytes: float
     mma: float  # in units of m16n8k16, through mma.sync, wgmma and tcgen05
     mma_ratio: float
-    steps: float  # dependent loop steps of the longest CTA; of launches, one after the other
-    step_mma: float = 0.0  # what of a step is serial, where the implementation says
+    steps: float  # dependent loop steps of the longest CTA; of a plan, the sum over launches
+    step_mma: float = 0.0  # serial instructions of a step, if the implementation declares them
     step_other: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a time comes to: the operator's Cost a second, and as a share of what the device does at its boost clock."""
+    """The operator's Cost per second, also as a share of the device's peak at its boost clock."""
 
     flops: float
     of_tensor_peak: float  # with operands of 16 bits
@@ -34,35 +34,34 @@ class Rates:
 
 
 def rates(least: Cost, device: Device, seconds: float) -> Rates:
-    """Of a time that was measured."""
-    a_clock = max(device.mma_flops, device.wgmma_flops, device.tcgen05_flops)
-    peak = device.sm_count * device.clock_mhz * 1e6 * a_clock
+    """Rates of a measured time."""
+    per_cycle = max(device.mma_flops, device.wgmma_flops, device.tcgen05_flops)
+    peak = device.sm_count * device.clock_mhz * 1e6 * per_cycle
     flops, moved = least.flops / seconds, least.bytes / seconds
     return Rates(flops, flops / peak, moved, moved / (device.dram_gb_s * 1e9))
 
 
-def declared(instance: Instance, gpu: GPU) -> tuple[Declared, ...]:
+def declared(instance: Instance, gpu: GPU) -> tuple[DeclaredLaunch, ...]:
     """Each launch of a config, in order."""
     least = instance.operator.cost(instance.problem)
-    each = zip(instance.plan().launches, instance.work(gpu), strict=True)
-    return tuple(_declared(launch.entry, work, least) for launch, work in each)
+    launches = zip(instance.plan().launches, instance.work(gpu), strict=True)
+    return tuple(_declared(launch.entry, work, least) for launch, work in launches)
 
 
-def together(launches: Sequence[Declared]) -> Declared:
-    """The whole plan: the sums."""
+def total(launches: Sequence[DeclaredLaunch]) -> DeclaredLaunch:
+    """The sums over a plan."""
     names = ("dram_bytes", "bytes_ratio", "l2_bytes", "mma", "mma_ratio", "steps")
-    return Declared("together", **{name: sum(getattr(each, name) for each in launches) for name in names})
+    return DeclaredLaunch("together", **{name: sum(getattr(launch, name) for launch in launches) for name in names})
 
 
-def _declared(kernel: str, work: Work, least: Cost) -> Declared:
-    mma = work.products
-    return Declared(
+def _declared(kernel: str, work: Work, least: Cost) -> DeclaredLaunch:
+    return DeclaredLaunch(
         kernel=kernel,
         dram_bytes=work.dram_bytes,
         bytes_ratio=work.dram_bytes / least.bytes,
         l2_bytes=work.l2_bytes,
-        mma=mma,
-        mma_ratio=mma * MMA_FLOPS / least.flops if least.flops else 0.0,  # a softmax of rows multiplies no matrices
+        mma=work.products,
+        mma_ratio=work.products * MMA_FLOPS / least.flops if least.flops else 0.0,  # a softmax has no products
         steps=work.chain,
         step_mma=work.step_mma,
         step_other=work.step_other,

@@ -1,12 +1,12 @@
-"""Machine code in regions, each a loop without the loops inside it, and how often a block's warps pass each of them.
+"""Divides machine code into regions, each a loop without its inner loops, and counts the passes of each.
 
-The PTX of a block was executed, and ptxas made machine code of it: it keeps the order of loops, and unrolls some of
-them or all passes of some. Loops are matched in their order by what they access and multiply. How many passes of the
-one are a pass of the other, what both do in a pass tells.
+Counts come from executed PTX, which ptxas compiled to this machine code: it keeps the order of loops, and unrolls some
+of them, partly or completely. Loops of both sides are matched in order by what they access and compute; the ratio of
+that work gives the unroll factor.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.backends.ptx.counting import Access, Counts
@@ -14,13 +14,13 @@ from tuner.backends.ptx.counting.tally import Metric
 from tuner.backends.ptx.instructions.access import space_of
 from tuner.backends.ptx.text.parse import Instruction as Ptx
 from tuner.compiler.sass.decode import Instruction
-from tuner.compiler.sass.paths import Path, is_detour, paths
+from tuner.compiler.sass.paths import Path, frequent_paths
 
-_ALONE = 1.5  # what it costs in a matching to leave a loop without one, in kinds of work that differ
-_DEPTH = 0.25
+_UNMATCHED = 1.5  # penalty of a loop without a partner, in kinds of work that differ
+_DEPTH = 0.25  # penalty per level of nesting that differs
 _EXACT = 6  # multiply-adds that refine a quotient or a root to the last bit
 
-# What ptxas neither adds nor takes away, but for what it unrolls.
+# Kinds of work that ptxas neither adds nor removes, except by unrolling.
 _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("LDG", "LD"), "global load"),
     **dict.fromkeys(("STG", "ST"), "global store"),
@@ -39,17 +39,17 @@ _KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A loop's own machine code along its common way, or the kernel's; `passes` of a block's warps together."""
+    """A loop's code along its common path without its inner loops, or the kernel's without its loops."""
 
     path: Path
-    passes: float
-    trips: float  # passes each time that a warp comes there
+    passes: float  # of all warps of a block
+    trips: float  # passes each time that a warp enters the loop
     accesses: tuple[Access, ...]  # of all passes
 
 
 @dataclass(frozen=True)
 class _Loop:
-    """A loop on either side: what a pass of its own does, by kind."""
+    """A loop of PTX or of machine code, with the work of one pass by kind, inner loops excluded."""
 
     span: range
     depth: int
@@ -57,53 +57,45 @@ class _Loop:
 
 
 def regions(code: Sequence[Instruction], counts: Counts) -> tuple[Region, ...]:
-    """The kernel around its loops, then its loops that blocks pass."""
-    ways = [each for each in paths(code) if not (each.repeats and is_detour(each, code))]
-    spans = [range(each.indices[0], each.indices[-1] + 1) for each in ways if each.repeats]
-    own = [_own(each, spans) for each in ways]
+    """The kernel outside its loops, then each loop that blocks execute."""
+    all_paths = frequent_paths(code)
+    loop_paths = [path for path in all_paths if path.repeats]
+    spans = [path.span for path in loop_paths]
+    bodies = [_without(path.indices, _inner(path.span, spans)) for path in loop_paths]
     machine = [
-        _Loop(span, _depth(span, spans), _machine_kinds(code, indices))
-        for span, indices in zip(spans, own[len(own) - len(spans) :], strict=True)
+        _Loop(span, _depth(span, spans), _machine_kinds(code, body)) for span, body in zip(spans, bodies, strict=True)
     ]
     executed = _executed_loops(counts)
     matched = _matched(executed, machine)
-    found = []
-    taken: set[int] = set()
-    for way, indices in zip(ways, own, strict=True):
-        if not way.repeats:
-            continue
-        place = spans.index(range(way.indices[0], way.indices[-1] + 1))
-        if (source := matched.get(place)) is None:
-            continue
-        taken.add(source)
-        loop, ptx = counts.loops[source], executed[source]
+    loops, executed_spans = [], [loop.span for loop in executed]
+    for position, source in sorted(matched.items()):
+        loop = counts.loops[source]
         passes = float(counts.tally[Metric.WARPS, loop.start])
-        unrolled = _unrolled(machine[place].kinds, ptx.kinds)
-        if passes and indices:
-            accesses = _accesses(counts, ptx.span, [each.span for each in executed])
-            found.append(Region(Path(indices, True), passes / unrolled, max(1.0, loop.trips / unrolled), accesses))
-    rest = [each.span for i, each in enumerate(executed) if i in taken]
-    once = [(indices, way) for indices, way in zip(own, ways, strict=True) if not way.repeats]
-    whole = range(len(counts.entry.code))
-    around = [
-        Region(Path(indices, False), float(counts.warps), 1.0, _accesses(counts, whole, rest)) for indices, _ in once
-    ]
-    return (*around, *found)
+        unroll = _unroll_factor(machine[position].kinds, executed[source].kinds)
+        if passes and bodies[position]:
+            accesses = _accesses(counts, executed[source].span, executed_spans)
+            path = Path(bodies[position], True)
+            loops.append(Region(path, passes / unroll, max(1.0, loop.trips / unroll), accesses))
+    matched_spans = [executed[source].span for source in set(matched.values())]
+    accesses = _accesses(counts, range(len(counts.entry.code)), matched_spans)
+    once = (_without(path.indices, _inside(path.span, spans)) for path in all_paths if not path.repeats)
+    return (*(Region(Path(indices, False), float(counts.warps), 1.0, accesses) for indices in once), *loops)
 
 
-def _own(way: Path, spans: Sequence[range]) -> tuple[int, ...]:
-    """The indices of a path that lie in none of the loops inside it."""
-    this = range(way.indices[0], way.indices[-1] + 1)
-    inner = [each for each in spans if _inside(each, this) and not (way.repeats and each == this)]
-    return tuple(index for index in way.indices if not any(index in each for each in inner))
+def _inside(outer: range, spans: Sequence[range]) -> list[range]:
+    return [span for span in spans if outer.start <= span.start and span.stop <= outer.stop]
 
 
-def _inside(inner: range, outer: range) -> bool:
-    return outer.start <= inner.start and inner.stop <= outer.stop
+def _inner(outer: range, spans: Sequence[range]) -> list[range]:
+    return [span for span in _inside(outer, spans) if span != outer]
+
+
+def _without(indices: Sequence[int], spans: Sequence[range]) -> tuple[int, ...]:
+    return tuple(index for index in indices if not any(index in span for span in spans))
 
 
 def _depth(span: range, spans: Sequence[range]) -> int:
-    return sum(_inside(span, each) and each != span for each in spans)
+    return sum(bool(_inner(other, [span])) for other in spans)
 
 
 def _machine_kinds(code: Sequence[Instruction], indices: Sequence[int]) -> Mapping[str, float]:
@@ -111,35 +103,33 @@ def _machine_kinds(code: Sequence[Instruction], indices: Sequence[int]) -> Mappi
 
 
 def _executed_loops(counts: Counts) -> list[_Loop]:
-    spans = [range(each.start, each.stop + 1) for each in counts.loops]
+    spans = [range(loop.start, loop.stop + 1) for loop in counts.loops]
     warps = counts.tally[Metric.WARPS]
-    found = []
+    loops = []
     for span in spans:
-        inner = [each for each in spans if _inside(each, span) and each != span]
         kinds: Counter[str] = Counter()
-        for at in span:
-            if not any(at in each for each in inner):
-                for kind, times in kinds_of(counts.entry.code[at]).items():
-                    kinds[kind] += times * warps[at]
+        for index in _without(span, _inner(span, spans)):
+            for kind, amount in kinds_of(counts.entry.code[index]).items():
+                kinds[kind] += amount * warps[index]
         passes = max(1.0, float(warps[span.start]))
-        found.append(_Loop(span, _depth(span, spans), {kind: count / passes for kind, count in kinds.items()}))
-    return found
+        loops.append(_Loop(span, _depth(span, spans), {kind: count / passes for kind, count in kinds.items()}))
+    return loops
 
 
-def kinds_of(each: Ptx) -> Mapping[str, int]:
-    """The kinds of work of an instruction of PTX that machine code shows, and how often it does each."""
-    name = each.opcode[0]
-    if name in ("ld", "ldu", "st") and (space := space_of(each)) in ("global", "shared", "generic"):
+def kinds_of(instruction: Ptx) -> Mapping[str, int]:
+    """Amounts by kind of the work of a PTX instruction that is recognisable in machine code."""
+    name = instruction.opcode[0]
+    if name in ("ld", "ldu", "st") and (space := space_of(instruction)) in ("global", "shared", "generic"):
         return {f"{'shared' if space == 'shared' else 'global'} {'store' if name == 'st' else 'load'}": 1}
-    if name in ("fma", "mul", "add", "sub") and each.type in ("f32", "f64"):
-        return {"fp32" if each.type == "f32" else "fp64": 1}
-    if name in ("div", "sqrt", "rcp") and each.has("rn", "rz", "rm", "rp") and each.type == "f32":
+    if name in ("fma", "mul", "add", "sub") and instruction.type in ("f32", "f64"):
+        return {"fp32" if instruction.type == "f32" else "fp64": 1}
+    if name in ("div", "sqrt", "rcp") and instruction.has("rn", "rz", "rm", "rp") and instruction.type == "f32":
         return {"function": 1, "fp32": _EXACT}
     if name in ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div"):
         return {"function": 1}
-    if each.opcode[:3] in (("cp", "async", "ca"), ("cp", "async", "cg")):
+    if instruction.opcode[:3] in (("cp", "async", "ca"), ("cp", "async", "cg")):
         return {"copy": 1}
-    if name == "bar" and not each.has("warp"):
+    if name == "bar" and not instruction.has("warp"):
         return {"barrier": 1}
     others = {"mma": "products", "wmma": "products", "ldmatrix": "shared load", "stmatrix": "shared store"}
     others |= {"atom": "atomic", "red": "atomic", "shfl": "lanes"}
@@ -147,42 +137,40 @@ def kinds_of(each: Ptx) -> Mapping[str, int]:
 
 
 def _matched(executed: Sequence[_Loop], machine: Sequence[_Loop]) -> dict[int, int]:
-    """For loops of machine code, those of the PTX that they are: in order, at the least difference."""
+    """Executed loop of each machine loop, by index: the in-order alignment with the least difference."""
     rows, columns = len(machine), len(executed)
-    best = [[_ALONE * (i + j) for j in range(columns + 1)] for i in range(rows + 1)]
-    step: dict[tuple[int, int], str] = {}
+    best = [[_UNMATCHED * (i + j) for j in range(columns + 1)] for i in range(rows + 1)]
+    step: dict[tuple[int, int], tuple[int, int]] = {}
     for i in range(1, rows + 1):
         for j in range(1, columns + 1):
-            ways = {
-                "both": best[i - 1][j - 1] + _difference(machine[i - 1], executed[j - 1]),
-                "machine": best[i - 1][j] + _ALONE,
-                "executed": best[i][j - 1] + _ALONE,
+            moves = {
+                (1, 1): best[i - 1][j - 1] + _difference(machine[i - 1], executed[j - 1]),
+                (1, 0): best[i - 1][j] + _UNMATCHED,
+                (0, 1): best[i][j - 1] + _UNMATCHED,
             }
-            step[i, j] = min(ways, key=lambda way: ways[way])
-            best[i][j] = ways[step[i, j]]
-    found, i, j = {}, rows, columns
+            step[i, j] = min(moves, key=moves.__getitem__)
+            best[i][j] = moves[step[i, j]]
+    pairs, i, j = {}, rows, columns
     while i and j:
-        if step[i, j] == "both":
-            found[i - 1] = j - 1
-        i, j = i - (step[i, j] != "executed"), j - (step[i, j] != "machine")
-    return found
+        if step[i, j] == (1, 1):
+            pairs[i - 1] = j - 1
+        i, j = i - step[i, j][0], j - step[i, j][1]
+    return pairs
 
 
 def _difference(a: _Loop, b: _Loop) -> float:
     kinds = {*a.kinds, *b.kinds}
-    apart = sum((a.kinds.get(kind, 0.0) > 0) != (b.kinds.get(kind, 0.0) > 0) for kind in kinds)
-    return apart + _DEPTH * abs(a.depth - b.depth)
+    differing = sum((a.kinds.get(kind, 0.0) > 0) != (b.kinds.get(kind, 0.0) > 0) for kind in kinds)
+    return differing + _DEPTH * abs(a.depth - b.depth)
 
 
-def _unrolled(machine: Mapping[str, float], executed: Mapping[str, float]) -> float:
-    """Passes of the PTX in one of the machine code: by the lower median of what both do, since ptxas adds some."""
+def _unroll_factor(machine: Mapping[str, float], executed: Mapping[str, float]) -> float:
+    """The lower median of the ratios of work by kind, since ptxas adds some."""
     ratios = sorted(machine[kind] / executed[kind] for kind in machine if executed.get(kind))
     return max(1.0, float(round(ratios[(len(ratios) - 1) // 2]))) if ratios else 1.0
 
 
-def _accesses(counts: Counts, span: range, others: Sequence[range]) -> tuple[Access, ...]:
-    """Of a loop's own instructions."""
-    inner = [each for each in others if _inside(each, span) and each != span]
-    places: Callable[[int], bool] = lambda at: at in span and not any(at in each for each in inner)  # noqa: E731
-    lines = {each.line: at for at, each in enumerate(counts.entry.code)}
-    return tuple(each for each in counts.accesses if places(lines[each.line]))
+def _accesses(counts: Counts, span: range, spans: Sequence[range]) -> tuple[Access, ...]:
+    """Accesses of the instructions in `span` outside the loops inside it."""
+    lines = {counts.entry.code[index].line for index in _without(span, _inner(span, spans))}
+    return tuple(access for access in counts.accesses if access.line in lines)

@@ -9,7 +9,7 @@ from tests.compiler.test_lint import ENTRY, attention
 from tuner.compiler.lint import lint
 from tuner.compiler.sass.decode import Instruction, decode
 from tuner.compiler.sass.fields import groups_left
-from tuner.compiler.sass.flight import overwritten, waits, written
+from tuner.compiler.sass.wgmma_registers import overwrites_in_flight, waits_for_wgmma, written_registers
 from tuner.errors import MachineError
 
 WIDTHS = (("LDSM", ".4", 4), ("LDSM", ".2", 2), ("HMMA", "", 4), ("CS2R", "", 2), ("D", "", 2), ("IMAD", ".WIDE", 2))
@@ -29,9 +29,9 @@ def with_one_more_in_flight(code: tuple[Instruction, ...], place: int) -> tuple[
 @pytest.mark.parametrize("overlap", [0, 1, 2])
 def test_what_writes_a_register_of_a_product_in_flight_is_found(overlap: int) -> None:
     code = code_of(overlap)
-    assert overwritten(code) == ()
-    last = max(i for i, each in enumerate(code) if waits(each))  # before O is scaled and stored
-    found = overwritten(with_one_more_in_flight(code, last))
+    assert overwrites_in_flight(code) == ()
+    last = max(i for i, each in enumerate(code) if waits_for_wgmma(each))  # before O is scaled and stored
+    found = overwrites_in_flight(with_one_more_in_flight(code, last))
     assert found
     assert min(found) > last
 
@@ -41,12 +41,12 @@ def test_a_lint_says_so() -> None:
     assert lint(cubin, ENTRY).ok
     code, at = cubin.code(ENTRY), 0
     for index, each in enumerate(decode(code, "sm_90a")):
-        if waits(each) and groups_left(each.word) == 0:
+        if waits_for_wgmma(each) and groups_left(each.word) == 0:
             at = 16 * index
     word = int.from_bytes(code[at : at + 16], "little") | 1 << 72
     image = cubin.image.replace(code, code[:at] + word.to_bytes(16, "little") + code[at + 16 :])
     (reason,) = lint(replace(cubin, image=image), ENTRY).failures
-    assert "write registers of a wgmma that may not be done with them" in reason
+    assert "write registers of a wgmma that may still use them" in reason
 
 
 def test_registers_are_those_that_nvdisasm_prints() -> None:
@@ -59,10 +59,10 @@ def test_registers_are_those_that_nvdisasm_prints() -> None:
     code = decode(cubin.code(ENTRY), "sm_90a")
     compared = 0
     for (name, first), each in zip(lines, code, strict=True):
-        if not written(each):
+        if not written_registers(each):
             continue
         width = next((n for base, part, n in WIDTHS if name.startswith(base) and part in name), 0)
         width = width or {".64": 2, ".128": 4}.get("".join(re.findall(r"\.(?:64|128)\b", name)), 1)
-        assert written(each) == (1 << width) - 1 << int(first), name
+        assert written_registers(each) == (1 << width) - 1 << int(first), name
         compared += 1
     assert compared > 500

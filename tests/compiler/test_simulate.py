@@ -11,11 +11,10 @@ from tests.support.claims import compiled
 from tuner.arch import gpu
 from tuner.cli.app import build
 from tuner.compiler.cubin import Cubin
-from tuner.compiler.sass import timeline
 from tuner.compiler.sass.decode import Instruction
 from tuner.compiler.sass.paths import Path as Way
-from tuner.compiler.sass.paths import common_way, paths
-from tuner.compiler.sass.timeline import Timeline
+from tuner.compiler.sass.paths import common_path, paths
+from tuner.compiler.sass.simulate import PathCycles, simulate_kernel, simulate_path
 from tuner.compiler.source import Source
 
 CHAINS = Path(__file__).parent / "kernels" / "chains.cu"
@@ -46,7 +45,7 @@ def chains() -> Cubin:
 
 def step_of_loop(entry: str, steps: int) -> float:
     """Clocks of one warp's step in the only loop of a kernel."""
-    _, loop = timeline.timelines(chains().code(entry), A100, warps=1, blocks=1)
+    _, loop = simulate_kernel(chains().instructions(entry), A100, warps=1, blocks=1)
     return loop.alone / steps
 
 
@@ -64,11 +63,11 @@ def instruction(
     """With its control bits; `waits` is a mask of counters, `more` holds the bits of its own."""
     condition = 7 << 87 if target is not None else 0
     control = stall << 105 | result << 110 | read << 113 | waits << 116
-    return Instruction(OPCODES[name] | guard | condition | control | more, name, target)
+    return Instruction(OPCODES[name] | guard | condition | control | more, name, name, target)
 
 
-def replay(*code: Instruction, warps: int = 1, blocks: int = 1, loop: bool = True) -> Timeline:
-    return timeline.timeline(code, Way(tuple(range(len(code))), loop), A100, warps, blocks)
+def replay(*code: Instruction, warps: int = 1, blocks: int = 1, loop: bool = True) -> PathCycles:
+    return simulate_path(code, Way(tuple(range(len(code))), loop), A100, warps, blocks)
 
 
 def test_dependent_products_take_what_was_measured_on_an_a100() -> None:
@@ -90,13 +89,13 @@ def test_a_stall_count_holds_its_own_warp_alone() -> None:
 
 
 def test_who_waits_for_a_counter_waits_for_the_result_behind_it() -> None:
-    (wait,) = replay(instruction("LDS", WORD, result=3), instruction("FFMA", waits=1 << 3), loop=False).waits
-    assert (wait.at, wait.cause, wait.clocks) == (1, "shared loads", 23)
+    (wait,) = replay(instruction("LDS", WORD, result=3), instruction("FFMA", waits=1 << 3), loop=False).stalls
+    assert (wait.index, wait.cause, wait.cycles) == (1, "shared loads", 23)
 
 
 def test_a_generic_load_takes_as_long_as_one_of_global_memory() -> None:
-    (wait,) = replay(instruction("LD", WORD, result=3), instruction("FFMA", waits=1 << 3), loop=False).waits
-    assert (wait.cause, wait.clocks) == ("generic loads", 249)
+    (wait,) = replay(instruction("LD", WORD, result=3), instruction("FFMA", waits=1 << 3), loop=False).stalls
+    assert (wait.cause, wait.cycles) == ("generic loads", 249)
 
 
 def test_what_nobody_waits_for_costs_its_issue() -> None:
@@ -104,9 +103,9 @@ def test_what_nobody_waits_for_costs_its_issue() -> None:
 
 
 def test_the_seventh_access_waits_for_room_in_the_queue() -> None:
-    assert replay(*[instruction("LDS", QUAD)] * 6, loop=False).waits == ()
-    (wait,) = replay(*[instruction("LDS", QUAD)] * 7, loop=False).waits
-    assert (wait.at, wait.cause) == (6, "memory queue")
+    assert replay(*[instruction("LDS", QUAD)] * 6, loop=False).stalls == ()
+    (wait,) = replay(*[instruction("LDS", QUAD)] * 7, loop=False).stalls
+    assert (wait.index, wait.cause) == (6, "memory queue")
 
 
 @pytest.mark.parametrize(("allowed", "waits"), [(0, True), (1, True), (2, False), (3, False)])
@@ -167,7 +166,7 @@ def test_a_loop_that_every_way_leaves_in_between_has_no_path() -> None:
         instruction("HMMA"),
         instruction("BRA", target=2),
     )
-    assert common_way(code, 0, 3) == ()
+    assert common_path(code, 0, 3) == ()
 
 
 def test_a_branch_for_lanes_that_diverged_is_not_taken() -> None:
