@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner.dispatcher.arrays import CPU, FRAMEWORKS, foreign_place, framework_of
+from tuner.dispatcher.arrays import CPU, FRAMEWORKS, foreign_ordinal, framework_of
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, MachineError
 from tuner.spec.dtype import DType
@@ -40,9 +40,9 @@ class WithArray(Foreign):
 @pytest.mark.parametrize("numpy", [np.float16, ml_dtypes.bfloat16, np.float32, np.int32, np.int64])
 def test_numpy_dtypes_have_our_names(numpy: Any) -> None:
     facts = FRAMEWORKS["numpy"].facts("x", np.zeros(4, numpy))
-    found = FRAMEWORKS["numpy"].dtype(facts)
-    assert found is not None
-    assert found.numpy == numpy
+    dtype_of = FRAMEWORKS["numpy"].dtype(facts)
+    assert dtype_of is not None
+    assert dtype_of.numpy == numpy
 
 
 def test_a_subclass_of_ndarray_is_numpys(tmp_path: Any) -> None:
@@ -83,21 +83,21 @@ def test_a_foreign_array_on_a_gpu_needs_one(at: Dispatcher) -> None:
     if available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(MachineError, match="no GPU"):
-        at.call("flash_attention", *(Foreign(each, (2, 0)) for each in qkv()))
+        at.call("flash_attention", *(Foreign(array, (2, 0)) for array in qkv()))
 
 
-@pytest.mark.parametrize(("device", "place"), [((1, 0), CPU), ((3, 0), CPU), ((2, 3), 3), ((13, 1), 1)])
-def test_dlpack_devices_are_places(device: tuple[int, int], place: int) -> None:
-    assert foreign_place("x", Foreign(np.zeros(1), device)) == place
+@pytest.mark.parametrize(("device", "ordinal"), [((1, 0), CPU), ((3, 0), CPU), ((2, 3), 3), ((13, 1), 1)])
+def test_dlpack_devices_are_ordinals(device: tuple[int, int], ordinal: int) -> None:
+    assert foreign_ordinal("x", Foreign(np.zeros(1), device)) == ordinal
 
 
 def test_an_array_that_only_speaks_numpys_interface_is_in_cpu_memory() -> None:
-    assert foreign_place("x", SimpleNamespace(__array_interface__=np.zeros(1).__array_interface__)) == CPU
+    assert foreign_ordinal("x", SimpleNamespace(__array_interface__=np.zeros(1).__array_interface__)) == CPU
 
 
 def test_a_device_that_is_neither_cpu_nor_cuda_is_an_input_error() -> None:
     with pytest.raises(InputError, match=r"x is on a device that is neither CPU nor CUDA \(DLPack type 10\)"):
-        foreign_place("x", Foreign(np.zeros(1), (10, 0)))
+        foreign_ordinal("x", Foreign(np.zeros(1), (10, 0)))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["fp16", "bf16"])
@@ -108,7 +108,7 @@ def test_cupy_arrays_show_their_facts_without_a_device(dtype: Any) -> None:
     framework = framework_of(array)
     assert framework is FRAMEWORKS["cupy"]
     facts = framework.facts("x", array)
-    assert (framework.place(facts), framework.dtype(facts), facts.misalignment) == (2, DType.of(dtype), 8)
+    assert (framework.ordinal(facts), framework.dtype(facts), facts.misalignment) == (2, DType.of(dtype), 8)
     assert framework.byte_strides(facts) == (16, 2)
     assert framework.address(array) == 4104
 
@@ -117,11 +117,11 @@ def test_cupy_arrays_show_their_facts_without_a_device(dtype: Any) -> None:
 @pytest.mark.parametrize("layout", ["bthd", "bhtd"])
 def test_torch_tensors_on_the_cpu_run_and_give_tensors(at: Dispatcher, dtype: str, layout: str) -> None:
     torch = pytest.importorskip("torch")
-    given = [torch.from_numpy(each).to(getattr(torch, dtype)) for each in qkv()]
-    given = [each.transpose(1, 2).contiguous() for each in given] if layout == "bhtd" else given
-    o, lse = at.call("flash_attention", *given, layout=layout)
-    in_order = given if layout == "bhtd" else [each.transpose(1, 2) for each in given]
-    expected = torch.nn.functional.scaled_dot_product_attention(*(each.double() for each in in_order))
+    inputs = [torch.from_numpy(array).to(getattr(torch, dtype)) for array in qkv()]
+    inputs = [array.transpose(1, 2).contiguous() for array in inputs] if layout == "bhtd" else inputs
+    o, lse = at.call("flash_attention", *inputs, layout=layout)
+    in_order = inputs if layout == "bhtd" else [array.transpose(1, 2) for array in inputs]
+    expected = torch.nn.functional.scaled_dot_product_attention(*(array.double() for array in in_order))
     assert (o.dtype, lse.dtype, o.is_contiguous()) == (getattr(torch, dtype), torch.float32, True)
     shown = o if layout == "bhtd" else o.transpose(1, 2)
     assert torch.allclose(shown.double(), expected, atol=2e-2 if dtype == "bfloat16" else 2e-3)
@@ -131,25 +131,25 @@ def test_a_strided_view_of_a_tensor_is_taken_as_it_is(at: Dispatcher) -> None:
     torch = pytest.importorskip("torch")
     packed = torch.randn(1, 7, 3, 2, 16).half()
     o, _ = at.call("flash_attention", *packed.unbind(2))
-    expected, _ = at.call("flash_attention", *(each.clone() for each in packed.unbind(2)))
+    expected, _ = at.call("flash_attention", *(array.clone() for array in packed.unbind(2)))
     assert torch.equal(o, expected)
 
 
 def test_tensors_that_require_grad_are_refused_where_grad_is_recorded(at: Dispatcher) -> None:
     torch = pytest.importorskip("torch")
-    given = [torch.from_numpy(each) for each in qkv()]
-    given[1].requires_grad_()
+    inputs = [torch.from_numpy(array) for array in qkv()]
+    inputs[1].requires_grad_()
     with pytest.raises(InputError, match=r"k requires grad, and there is no backward here: call under torch.no_grad"):
-        at.call("flash_attention", *given)
+        at.call("flash_attention", *inputs)
     with torch.no_grad():
-        at.call("flash_attention", *given)
+        at.call("flash_attention", *inputs)
 
 
 def test_a_tensor_on_another_device_is_an_input_error(at: Dispatcher) -> None:
     torch = pytest.importorskip("torch")
-    given = [torch.empty(1, 7, 2, 16, dtype=torch.float16, device="meta")] * 3
+    inputs = [torch.empty(1, 7, 2, 16, dtype=torch.float16, device="meta")] * 3
     with pytest.raises(InputError, match="q is on meta: pass arrays in CPU memory or on a CUDA device"):
-        at.call("flash_attention", *given)
+        at.call("flash_attention", *inputs)
 
 
 def test_a_mix_of_frameworks_is_an_input_error(at: Dispatcher) -> None:

@@ -44,9 +44,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def no_nvrtc(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> Iterator[None]:
     """To be asked for after all that compiles; `driver` knows the kernels, whoever compiled them."""
     operator = operators.load("row_norm")
-    for each in operators.implementations("row_norm"):
+    for implementation in operators.implementations("row_norm"):
         problem = operator.problem(**FIELDS)
-        source = render(Instance.default(operator, each, problem, ARCHES["sm_90a"]), "host")
+        source = render(Instance.default(operator, implementation, problem, ARCHES["sm_90a"]), "host")
         driver.know(emulator.build(source, checked=False))
     hide(monkeypatch)
     yield
@@ -104,12 +104,12 @@ def test_a_compiler_that_is_there_compiles_what_another_left(warm: Path) -> None
     cache, options = Cache(warm / "cubin"), Options("sm_90a")
     operator = operators.load("row_norm")
     sources = [
-        render(Instance.default(operator, each, problem, ARCHES["sm_90a"]))
-        for each in operators.implementations("row_norm")
-        if each.refusal(problem := operator.problem(**FIELDS), ARCHES["sm_90a"]) is None
+        render(Instance.default(operator, implementation, problem, ARCHES["sm_90a"]))
+        for implementation in operators.implementations("row_norm")
+        if implementation.refusal(problem := operator.problem(**FIELDS), ARCHES["sm_90a"]) is None
     ]
-    (found,) = filter(None, (nvrtc.kept(source, options, cache) for source in sources))
-    assert found.toolkit == nvrtc.toolkit() and found.toolkit.build == nvrtc.toolkit().build
+    (cubin,) = filter(None, (nvrtc.kept(source, options, cache) for source in sources))
+    assert cubin.toolkit == nvrtc.toolkit() and cubin.toolkit.build == nvrtc.toolkit().build
     assert all(nvrtc.kept(source, Options("sm_80"), cache) is None for source in sources)
 
 
@@ -140,9 +140,9 @@ def test_a_temporary_folder_that_somebody_else_made_is_not_used(no_home: Path, m
     me = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: me)
     (no_home / f"tuner-{os.getuid()}").mkdir()
-    found = cache_dir()
-    assert found == cache_dir() and found.parent == no_home
-    assert found != theirs and found.name != f"tuner-{os.getuid()}"
+    cache = cache_dir()
+    assert cache == cache_dir() and cache.parent == no_home
+    assert cache != theirs and cache.name != f"tuner-{os.getuid()}"
 
 
 def test_without_a_home_records_are_read_where_they_are_named(no_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,12 +68,12 @@ def test_flash_attention_is_right_in_every_layout_and_dtype(dtype: Any, layout: 
     problem = operator.problem(40, DType.of(dtype), causal, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35)
     arrays = operator.inputs(problem, np.random.default_rng(0), "normal")
     order = (0, 1, 2, 3) if layout == "bthd" else (0, 2, 1, 3)
-    given = [np.ascontiguousarray(arrays[name].transpose(order)) for name in "qkv"]
-    o, lse = dispatcher.flash_attention(*given, causal=causal, layout=layout)
+    inputs = [np.ascontiguousarray(arrays[name].transpose(order)) for name in "qkv"]
+    o, lse = dispatcher.flash_attention(*inputs, causal=causal, layout=layout)
     assert o.dtype == dtype
     assert o.flags.c_contiguous
-    found = {"o": o.transpose(order), "lse": lse}
-    assert all(error.ok for error in errors(operator, problem, {**arrays, "softmax_scale": 40**-0.5}, found))
+    outputs = {"o": o.transpose(order), "lse": lse}
+    assert all(error.ok for error in errors(operator, problem, {**arrays, "softmax_scale": 40**-0.5}, outputs))
 
 
 def test_flash_attention_takes_q_k_and_v_out_of_one_packed_array() -> None:
@@ -125,7 +125,7 @@ def test_the_stride_of_a_dim_of_size_1_does_not_matter() -> None:
 def test_arrays_of_equal_shape_in_two_layouts_are_two_kinds_of_calls() -> None:
     q, k, v = (np.random.default_rng(i).standard_normal((1, 4, 4, 8)).astype(np.float16) for i in range(3))
     as_bthd, _ = dispatcher.flash_attention(q, k, v)
-    as_bhtd, _ = dispatcher.flash_attention(*(each.swapaxes(1, 2).copy() for each in (q, k, v)), layout="bhtd")
+    as_bhtd, _ = dispatcher.flash_attention(*(array.swapaxes(1, 2).copy() for array in (q, k, v)), layout="bhtd")
     assert np.array_equal(as_bthd, as_bhtd.swapaxes(1, 2))
 
 
@@ -153,16 +153,16 @@ def test_a_later_call_sees_new_contents_at_the_same_address() -> None:
 
 def test_truth_values_of_any_kind_select_the_same_code() -> None:
     x = rows()
-    found = [dispatcher.row_norm(x, WEIGHT, with_rms=value)[0] for value in (True, 1, np.bool_(True))]
-    assert all(np.array_equal(each, found[0]) for each in found)
+    outputs = [dispatcher.row_norm(x, WEIGHT, with_rms=value)[0] for value in (True, 1, np.bool_(True))]
+    assert all(np.array_equal(output, outputs[0]) for output in outputs)
     assert len(dispatcher.misses()) == 1
 
 
 def test_threads_may_call_at_once() -> None:
     arrays = [rows(count) for count in range(1, 9)] * 12
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda x: dispatcher.row_norm(x, WEIGHT)[0], arrays))
-    assert all(np.allclose(y, expected(x), atol=1e-6) for x, y in zip(arrays, found, strict=True))
+        outputs = list(pool.map(lambda x: dispatcher.row_norm(x, WEIGHT)[0], arrays))
+    assert all(np.allclose(y, expected(x), atol=1e-6) for x, y in zip(arrays, outputs, strict=True))
     assert sum(miss.calls for miss in dispatcher.misses()) == len(arrays)
 
 
@@ -283,8 +283,8 @@ def snapshot(folder: Path, *records: TuningRecord) -> Snapshot:
 
 
 def served(at: Dispatcher, x: np.ndarray) -> tuple[str, Fields]:
-    found = at.explain("row_norm", x, WEIGHT)
-    return found.implementation, found.config
+    explanation = at.explain("row_norm", x, WEIGHT)
+    return explanation.implementation, explanation.config
 
 
 def test_without_a_record_the_default_of_a_fast_implementation_runs() -> None:
@@ -292,8 +292,8 @@ def test_without_a_record_the_default_of_a_fast_implementation_runs() -> None:
 
 
 def test_the_naive_implementation_runs_where_the_others_refuse() -> None:
-    found = Dispatcher(EMPTY).explain("row_norm", rows(width=8), np.ones(8, np.float32))
-    assert found.implementation == "naive"
+    explanation = Dispatcher(EMPTY).explain("row_norm", rows(width=8), np.ones(8, np.float32))
+    assert explanation.implementation == "naive"
 
 
 def test_a_record_of_the_problem_is_served_without_a_warning(tmp_path: Path) -> None:
@@ -313,56 +313,58 @@ def test_the_record_with_the_nearest_extents_is_served(tmp_path: Path) -> None:
 
 
 def test_a_neighbours_config_outside_the_problems_own_space_leaves_the_call_to_the_next_nearest(tmp_path: Path) -> None:
-    strange, known = record("H200", 96, rows=8), record("H200", 64, rows=512)
-    at = Dispatcher(snapshot(tmp_path, strange, known), (gpu("H200"),))
-    found = at.explain("row_norm", rows(9), WEIGHT)
-    assert (found.config, found.record) == ({"threads": 64}, known)
-    assert "near problem on H200: rows=512 for 9" in found.why
+    misfit, fitting = record("H200", 96, rows=8), record("H200", 64, rows=512)
+    at = Dispatcher(snapshot(tmp_path, misfit, fitting), (gpu("H200"),))
+    explanation = at.explain("row_norm", rows(9), WEIGHT)
+    assert (explanation.config, explanation.record) == ({"threads": 64}, fitting)
+    assert "near problem on H200: rows=512 for 9" in explanation.why
 
 
 def test_a_record_of_the_family_is_served_where_its_config_is_one_of_this_archs_own(tmp_path: Path) -> None:
-    strange, known = record("GB200", 96, rows=9), record("B200", 64, rows=9)
-    found = Dispatcher(snapshot(tmp_path, strange, known), (gpu("B300"),)).explain("row_norm", rows(9), WEIGHT)
-    assert (found.config, found.record) == ({"threads": 64}, known)
-    assert found.why == "record of this problem on B200, of the family of sm_103a"
-    assert Dispatcher(snapshot(tmp_path, known)).explain("row_norm", rows(9), WEIGHT).gpu == "sm_100a"  # before sm_103a
+    misfit, fitting = record("GB200", 96, rows=9), record("B200", 64, rows=9)
+    explanation = Dispatcher(snapshot(tmp_path, misfit, fitting), (gpu("B300"),)).explain("row_norm", rows(9), WEIGHT)
+    assert (explanation.config, explanation.record) == ({"threads": 64}, fitting)
+    assert explanation.why == "record of this problem on B200, of the family of sm_103a"
+    assert (
+        Dispatcher(snapshot(tmp_path, fitting)).explain("row_norm", rows(9), WEIGHT).gpu == "sm_100a"
+    )  # before sm_103a
 
 
 def test_a_gpu_that_is_not_listed_has_records_of_its_own_and_a_command_that_names_it(tmp_path: Path) -> None:
     card = gpu("RTX 4090 Laptop GPU (sm_89, 76 SMs)")
     own, other = record(card.name, 64, rows=9), record("RTX 4090", 32, rows=9)
-    found = Dispatcher(snapshot(tmp_path, other, own), (card,)).explain("row_norm", rows(9), WEIGHT)
-    assert found.record == own
-    assert f"--gpu '{card.name}'" in found.command
+    explanation = Dispatcher(snapshot(tmp_path, other, own), (card,)).explain("row_norm", rows(9), WEIGHT)
+    assert explanation.record == own
+    assert f"--gpu '{card.name}'" in explanation.command
     assert Dispatcher(snapshot(tmp_path, own), (gpu("RTX 4090"),)).explain("row_norm", rows(9), WEIGHT).record == own
 
 
 def test_a_record_of_another_kernel_is_passed_over_with_the_reason(tmp_path: Path) -> None:
     at = Dispatcher(snapshot(tmp_path, record("H200", 64, width=64)), (gpu("H200"),))
-    found = at.explain("row_norm", rows(), WEIGHT)
-    assert found.record is None
-    assert "width=64, not 32" in found.passed_over[0]
+    explanation = at.explain("row_norm", rows(), WEIGHT)
+    assert explanation.record is None
+    assert "width=64, not 32" in explanation.passed_over[0]
 
 
 def test_a_record_of_a_choice_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
     gone = record("H200", 0, source="0ld", rows=5)  # the plan of a config with 0 threads would divide by zero
-    found = Dispatcher(snapshot(tmp_path, gone), (gpu("H200"),)).explain("row_norm", rows(5), WEIGHT)
-    assert (found.record, found.implementation) == (None, "two_pass")
-    assert "it is not valid here: threads=0 is not among 32, 64" in found.passed_over[0]
+    explanation = Dispatcher(snapshot(tmp_path, gone), (gpu("H200"),)).explain("row_norm", rows(5), WEIGHT)
+    assert (explanation.record, explanation.implementation) == (None, "two_pass")
+    assert "it is not valid here: threads=0 is not among 32, 64" in explanation.passed_over[0]
 
 
 def test_a_record_whose_source_has_changed_is_not_served(tmp_path: Path) -> None:
     at = Dispatcher(snapshot(tmp_path, record("H200", 64, source="0ld", rows=5)), (gpu("H200"),))
-    found = at.explain("row_norm", rows(5), WEIGHT)
-    assert (found.record, found.implementation) == (None, "two_pass")
-    assert "its source has changed" in found.passed_over[0]
+    explanation = at.explain("row_norm", rows(5), WEIGHT)
+    assert (explanation.record, explanation.implementation) == (None, "two_pass")
+    assert "its source has changed" in explanation.passed_over[0]
 
 
 def test_what_is_wrong_with_a_record_of_any_gpu_is_told_and_not_that_it_is_of_another(tmp_path: Path) -> None:
     wrong = record("H200", 64, source="0ld", rows=5), *(record("A100", 64, width=64, rows=n) for n in range(1, 12))
-    found = Dispatcher(snapshot(tmp_path, *wrong)).explain("row_norm", rows(5), WEIGHT)
-    assert "its source has changed" in found.passed_over[0]
-    assert str(found).count("passed over: naive") == 8 and "passed over: 4 more" in str(found)
+    explanation = Dispatcher(snapshot(tmp_path, *wrong)).explain("row_norm", rows(5), WEIGHT)
+    assert "its source has changed" in explanation.passed_over[0]
+    assert str(explanation).count("passed over: naive") == 8 and "passed over: 4 more" in str(explanation)
 
 
 @pytest.mark.parametrize("change", [{"config": {"warps": 2}}, {"implementation": "gone"}], ids=["config", "name"])
@@ -379,8 +381,8 @@ def test_a_miss_warns_once_for_each_kernel_and_names_the_command() -> None:
         for x in (rows(3), rows(4), rows(4), rows(4, dtype=ml_dtypes.bfloat16)):
             at.call("row_norm", x, WEIGHT)
     command = "tuner search row_norm --gpu 'RTX 5090' --rows 3"
-    assert [command in str(each.message) for each in caught] == [True, False]
-    assert all(each.filename == __file__ for each in caught)
+    assert [command in str(warning.message) for warning in caught] == [True, False]
+    assert all(warning.filename == __file__ for warning in caught)
 
 
 def test_misses_are_counted_by_problem() -> None:
@@ -392,9 +394,9 @@ def test_misses_are_counted_by_problem() -> None:
 
 def test_explaining_compiles_and_counts_nothing() -> None:
     at = Dispatcher(EMPTY)
-    told = str(at.explain("row_norm", rows(3), WEIGHT))
-    assert "runs two_pass threads=32" in told
-    assert "tuner search row_norm" in told
+    explanation = str(at.explain("row_norm", rows(3), WEIGHT))
+    assert "runs two_pass threads=32" in explanation
+    assert "tuner search row_norm" in explanation
     assert at.misses() == ()
 
 

@@ -87,10 +87,10 @@ EMPTY: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("operator", "args", "kwargs"), EMPTY.values(), ids=EMPTY)
 def test_an_empty_batch_gives_empty_outputs(operator: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    found = calls.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
-    assert all(each.size == 0 for each in found)
+    outputs = calls.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
+    assert all(output.size == 0 for output in outputs)
     query = args[0]
-    assert found[0].dtype == query.dtype and found[0].shape[:-1] == query.shape[:-1]
+    assert outputs[0].dtype == query.dtype and outputs[0].shape[:-1] == query.shape[:-1]
 
 
 HELD: dict[str, tuple[str, list[Any], dict[str, Any], list[float | None]]] = {
@@ -123,9 +123,9 @@ HELD: dict[str, tuple[str, list[Any], dict[str, Any], list[float | None]]] = {
 def test_outputs_with_elements_hold_what_the_mathematics_says(
     operator: str, args: list[Any], kwargs: dict[str, Any], values: list[float | None]
 ) -> None:
-    found = calls.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
-    assert [each.size > 0 for each in found] == [value is not None for value in values]
-    assert all((each == value).all() for each, value in zip(found, values, strict=True) if value is not None)
+    outputs = calls.Dispatcher(Snapshot.load([])).call(operator, *args, **kwargs)
+    assert [output.size > 0 for output in outputs] == [value is not None for value in values]
+    assert all((output == value).all() for output, value in zip(outputs, values, strict=True) if value is not None)
 
 
 def test_what_is_held_is_a_copy() -> None:
@@ -172,15 +172,15 @@ def test_what_does_not_fit_is_said_of_empty_calls_too(
 def test_strict_needs_no_record_where_nothing_runs_and_explain_says_so() -> None:
     at = Dispatcher(Snapshot.load([]), strict=True)
     at.call("flash_attention", *attention(0, 5, 7))
-    told = at.explain("flash_attention", *attention(0, 5, 7))
-    assert at.misses() == () and told.implementation == "" and told.problem["batch"] == 0
-    assert str(told).endswith("runs no kernel: batch is 0, which leaves nothing to compute")
+    explanation = at.explain("flash_attention", *attention(0, 5, 7))
+    assert at.misses() == () and explanation.implementation == "" and explanation.problem["batch"] == 0
+    assert str(explanation).endswith("runs no kernel: batch is 0, which leaves nothing to compute")
 
 
 def test_every_operator_says_what_its_outputs_hold_or_they_are_empty() -> None:
     """A batch of nothing is served by each: an output that has elements then is a sum over the batch."""
     of_batch = {"batch", "initial_states", "final_states"}
-    for operator in filter(lambda each: hasattr(each.problem, "batch"), map(operators.load, operators.names())):
+    for operator in filter(lambda operator: hasattr(operator.problem, "batch"), map(operators.load, operators.names())):
         for output in operator.outputs:
             assert of_batch & {*output.dims} or output.without["batch"] == 0, (operator.name, output.name)
 

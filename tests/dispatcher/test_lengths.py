@@ -64,32 +64,32 @@ def check(arrays: dict[str, Any], outputs: tuple[Any, Any], **fields: Any) -> No
     problem = OPERATOR.problem(
         q.shape[3], dtype, batch=q.shape[0], seq_q=q.shape[1], seq_k=k.shape[1], **heads, **fields
     )
-    o, lse = (getattr(each, "host", each) for each in outputs)
+    o, lse = (getattr(output, "host", output) for output in outputs)
     inputs = {**arrays, "softmax_scale": q.shape[3] ** -0.5}
     assert all(error.ok for error in errors(OPERATOR, problem, inputs, {"o": o, "lse": lse}))
 
 
-def test_a_generation_is_planned_twice_for_each_of_its_kernels(at: Dispatcher, chosen: Counted) -> None:
+def test_a_generation_is_planned_twice_for_dispatcher_its_kernels(at: Dispatcher, chosen: Counted) -> None:
     for keys in range(65, 129):
         arrays = drawn(keys)
         check(arrays, at.call("flash_attention", **arrays))
     sizes = {next(choice.round_sizes((keys,))) for keys in range(65, 129)}
     assert chosen.calls <= 1 + len(sizes)
-    assert sum(each.calls for each in at.misses()) == 64
-    assert {each.problem["seq_k"] for each in at.misses()} == set(range(65, 129))
+    assert sum(miss.calls for miss in at.misses()) == 64
+    assert {miss.problem["seq_k"] for miss in at.misses()} == set(range(65, 129))
 
 
 def test_what_runs_is_what_would_be_chosen(at: Dispatcher, chosen: Counted) -> None:
     for keys in (70, 71, 72, 79, 80):
         at.call("flash_attention", **drawn(keys))
     before = chosen.calls
-    told = at.explain("flash_attention", **drawn(77))
+    explanation = at.explain("flash_attention", **drawn(77))
     at.call("flash_attention", **drawn(77))
     assert chosen.calls == before + 1  # by explain alone
     fresh = Dispatcher(Snapshot.load([]))
     check(drawn(77), fresh.call("flash_attention", **drawn(77)))
-    assert told.config == fresh.explain("flash_attention", **drawn(77)).config
-    outputs = (each.call("flash_attention", **drawn(77)) for each in (at, fresh))
+    assert explanation.config == fresh.explain("flash_attention", **drawn(77)).config
+    outputs = (dispatcher.call("flash_attention", **drawn(77)) for dispatcher in (at, fresh))
     assert all(np.array_equal(one, other) for one, other in zip(*outputs, strict=True))
 
 
@@ -103,17 +103,17 @@ def test_views_of_other_strides_are_no_other_kind_of_call(at: Dispatcher, chosen
     assert chosen.calls == 2
 
 
-def test_sizes_that_are_told_beside_arrays_are_followed_too(at: Dispatcher, chosen: Counted) -> None:
+def test_size_arguments_are_traced_too(at: Dispatcher, chosen: Counted) -> None:
     operator = operators.load("streaming_attention")
     drawn = {seen: operator.inputs(rolling(seen), np.random.default_rng(seen), "normal") for seen in range(65, 81)}
     for seen, arrays in drawn.items():
         q, k, v = (arrays[name] for name in "qkv")
         o, lse = at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=seen)
-        assert all(each.ok for each in errors(operator, rolling(seen), arrays, {"o": o, "lse": lse}))
+        assert all(error.ok for error in errors(operator, rolling(seen), arrays, {"o": o, "lse": lse}))
     assert chosen.calls <= 3
 
 
-def test_a_size_that_64_bits_do_not_hold_is_refused_after_others_were_followed(at: Dispatcher) -> None:
+def test_a_size_that_64_bits_do_not_hold_is_refused_after_others_were_traced(at: Dispatcher) -> None:
     operator = operators.load("streaming_attention")
     for seen in (65, 66, 67, 68):
         arrays = operator.inputs(rolling(seen), np.random.default_rng(seen), "normal")
@@ -123,14 +123,14 @@ def test_a_size_that_64_bits_do_not_hold_is_refused_after_others_were_followed(a
         at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=2**66)
 
 
-def test_a_size_that_is_told_as_another_kind_of_number_is_not_taken_for_one_before(at: Dispatcher) -> None:
+def test_a_size_argument_of_another_number_type_is_another_kind_of_call(at: Dispatcher) -> None:
     operator = operators.load("streaming_attention")
     for number in (int, np.int64, int, np.int64):
         for seen in (65, 66, 67, 68):
             arrays = operator.inputs(rolling(seen), np.random.default_rng(seen), "normal")
             q, k, v = (arrays[name] for name in "qkv")
             o, lse = at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=number(seen))
-            assert all(each.ok for each in errors(operator, rolling(seen), arrays, {"o": o, "lse": lse}))
+            assert all(error.ok for error in errors(operator, rolling(seen), arrays, {"o": o, "lse": lse}))
 
 
 def rolling(seen: int) -> Any:
@@ -169,7 +169,7 @@ def test_a_default_for_round_sizes_that_does_not_fit_some_of_them_runs_where_it_
     at: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator, ran = operators.load("streaming_attention"), sources_run(monkeypatch)
-    found = set()
+    kernels = set()
     for heads, kv_heads, queries in 2 * ((36, 4, 1), (18, 9, 9)):  # rounded, a head of keys has an even number of both
         for keys in (9, 10, 11, 12):
             sizes = {"batch": 1, "heads": heads, "kv_heads": kv_heads, "seq_q": queries, "seq_k": keys, "slots": keys}
@@ -177,11 +177,11 @@ def test_a_default_for_round_sizes_that_does_not_fit_some_of_them_runs_where_it_
             arrays = operator.inputs(problem, np.random.default_rng(keys), "normal")
             q, k, v = (arrays[name] for name in "qkv")
             o, lse = at.call("streaming_attention", q, k, v, window=1024, sinks=4)
-            assert all(each.ok for each in errors(operator, problem, arrays, {"o": o, "lse": lse}))
+            assert all(error.ok for error in errors(operator, problem, arrays, {"o": o, "lse": lse}))
             instance = choice.choose(operator, problem, choice.any_gpu(), Snapshot.load([])).instance
             assert ran[-1] == render(instance, "host").digest
-            found.add(ran[-1])
-    assert len(found) > 1
+            kernels.add(ran[-1])
+    assert len(kernels) > 1
 
 
 def test_the_record_that_is_nearest_serves_each_length(chosen: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_the_record_that_is_nearest_serves_each_length(chosen: Counted, monkeypa
         OPERATOR.problem(16, OPERATOR.problem().dtype.FP16, batch=1, heads=2, seq_q=9, seq_k=keys) for keys in (64, 256)
     ]
     default = mma.default(problems[0], ARCHES["sm_80"])
-    configs = [each for each in list(mma.space(problems[0], ARCHES["sm_80"]))[:40] if each != default][:2]
+    configs = [config for config in list(mma.space(problems[0], ARCHES["sm_80"]))[:40] if config != default][:2]
     instances = [Instance(OPERATOR, mma, problem, config) for problem, config in zip(problems, configs, strict=True)]
     at = Dispatcher(served.snapshot(*instances, target="sm_80", arch="sm_80"))
     ran = sources_run(monkeypatch)
@@ -209,11 +209,11 @@ def test_threads_may_call_with_new_lengths_at_once(at: Dispatcher, chosen: Count
         at.call("flash_attention", **drawn(keys))
     lengths = [*range(81, 95), *range(81, 95)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda keys: at.call("flash_attention", **drawn(keys)), lengths))
-    for keys, outputs in zip(lengths, found, strict=True):
+        results = list(pool.map(lambda keys: at.call("flash_attention", **drawn(keys)), lengths))
+    for keys, outputs in zip(lengths, results, strict=True):
         check(drawn(keys), outputs)
     assert chosen.calls == 2
-    assert sum(each.calls for each in at.misses()) == 2 + len(lengths)
+    assert sum(miss.calls for miss in at.misses()) == 2 + len(lengths)
 
 
 def test_a_repeated_call_makes_no_tensor_map_and_a_new_length_only_those_that_changed(
@@ -235,11 +235,11 @@ def test_a_repeated_call_makes_no_tensor_map_and_a_new_length_only_those_that_ch
     q = asarray(drawn(90, queries=70, D=32, dtype=ml_dtypes.bfloat16)["q"])
     for keys in (90, 91, 92, 93, 94):
         arrays = drawn(keys, queries=70, D=32, dtype=ml_dtypes.bfloat16) | {"q": q.host.copy()}
-        given = [q, *(asarray(arrays[name]) for name in "kv")]
+        inputs = [q, *(asarray(arrays[name]) for name in "kv")]
         before = encoded.calls
-        check(arrays, at.call("flash_attention", *given))
+        check(arrays, at.call("flash_attention", *inputs))
         of_a_call.append(encoded.calls - before)
-        check(arrays, at.call("flash_attention", *given))
+        check(arrays, at.call("flash_attention", *inputs))
         assert encoded.calls - before == of_a_call[-1]
     assert of_a_call[3:] == [2, 2]  # of k and v
     assert chosen.calls == 2

@@ -15,13 +15,13 @@ from tuner.errors import InputError
 from tuner.spec.dtype import DType
 from tuner.spec.problem import Array
 
-CPU = -1  # a place; others are CUDA ordinals
+CPU = -1  # the ordinal of CPU memory; those of CUDA devices start at 0
 ALIGNMENT = 16  # bytes: the widest load of a kernel
 ACCEPTED = "NumPy, CuPy or torch arrays, or anything with __dlpack__ or __cuda_array_interface__"
 
 
 class Facts(NamedTuple):
-    """All of an array but its contents and address, as its framework spells it: arrays with equal facts run alike."""
+    """What a call depends on of an array, as its framework states it: not its contents, and not its address."""
 
     framework: str
     device: Any
@@ -40,18 +40,18 @@ class Framework(Protocol):
     def facts(self, name: str, array: Any) -> Facts:
         """Cheap: it is part of every call. Raises InputError, naming the argument, for what no kernel may take."""
 
-    def place(self, facts: Facts) -> int | None:
+    def ordinal(self, facts: Facts) -> int | None:
         """CPU, a CUDA ordinal, or None for any other device."""
 
     def dtype(self, facts: Facts) -> DType | None: ...
 
     def byte_strides(self, facts: Facts) -> tuple[int, ...]: ...
 
-    def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
+    def empty(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Any:
         """A new array in C order."""
 
-    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
-        """`empty` again and again, where the place is the current device."""
+    def maker(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Callable[[], Any]:
+        """`empty` again and again, where the ordinal is the current device's."""
 
     def put(self, array: Any, value: Any) -> None:
         """Set all elements of an array to a number, or to those of another array, on the current stream."""
@@ -61,7 +61,7 @@ class Framework(Protocol):
     def numpy(self, array: Any) -> Array:
         """An array of this framework in CPU memory as a NumPy view of it."""
 
-    def stream(self, place: int) -> int | None:
+    def stream(self, ordinal: int) -> int | None:
         """Handle of the framework's current stream; None where that is CuPy's."""
 
 
@@ -70,10 +70,12 @@ class _NumPy:
 
     def facts(self, name: str, array: Any) -> Facts:  # noqa: ARG002  # no NumPy array is refused
         flags = array.flags
-        off = 0 if flags.owndata else self.address(array) % ALIGNMENT  # what NumPy allocates is aligned; to ask is slow
+        off = (
+            0 if flags.owndata else self.address(array) % ALIGNMENT
+        )  # NumPy aligns what it allocates; the query is slow
         return Facts("numpy", CPU, array.dtype, array.shape, array.strides, off, flags.writeable)
 
-    def place(self, facts: Facts) -> int:  # noqa: ARG002  # they are all there
+    def ordinal(self, facts: Facts) -> int:  # noqa: ARG002  # all are in CPU memory
         return CPU
 
     def dtype(self, facts: Facts) -> DType | None:
@@ -82,11 +84,11 @@ class _NumPy:
     def byte_strides(self, facts: Facts) -> tuple[int, ...]:
         return facts.strides
 
-    def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:  # noqa: ARG002
+    def empty(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Any:  # noqa: ARG002
         return np.empty(shape, dtype.numpy)
 
-    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
-        return partial(self.empty, shape, dtype, place)
+    def maker(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Callable[[], Any]:
+        return partial(self.empty, shape, dtype, ordinal)
 
     def put(self, array: Any, value: Any) -> None:
         array[...] = value
@@ -97,8 +99,8 @@ class _NumPy:
     def numpy(self, array: Any) -> Array:
         return array  # type: ignore[no-any-return]
 
-    def stream(self, place: int) -> None:
-        raise AssertionError(f"NumPy arrays were sent to place {place}")
+    def stream(self, ordinal: int) -> None:
+        raise AssertionError(f"NumPy arrays were sent to device {ordinal}")
 
 
 class _CuPy:
@@ -108,7 +110,7 @@ class _CuPy:
         data = array.data
         return Facts("cupy", data.device_id, array.dtype, array.shape, array.strides, data.ptr % ALIGNMENT)
 
-    def place(self, facts: Facts) -> int:
+    def ordinal(self, facts: Facts) -> int:
         return int(facts.device)
 
     def dtype(self, facts: Facts) -> DType | None:
@@ -117,12 +119,12 @@ class _CuPy:
     def byte_strides(self, facts: Facts) -> tuple[int, ...]:
         return facts.strides
 
-    def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
+    def empty(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Any:
         cupy = _loaded("cupy")
-        with cupy.cuda.Device(place):
+        with cupy.cuda.Device(ordinal):
             return cupy.empty(shape, dtype.numpy)
 
-    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:  # noqa: ARG002
+    def maker(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Callable[[], Any]:  # noqa: ARG002
         return partial(_loaded("cupy").empty, shape, dtype.numpy)
 
     def put(self, array: Any, value: Any) -> None:
@@ -135,7 +137,7 @@ class _CuPy:
     def numpy(self, array: Any) -> Array:
         raise AssertionError(f"a CuPy array on device {array.data.device_id} was sent to the emulator")
 
-    def stream(self, place: int) -> None:  # noqa: ARG002  # CuPy launches on it by itself
+    def stream(self, ordinal: int) -> None:  # noqa: ARG002  # CuPy launches on it by itself
         return None
 
 
@@ -151,9 +153,9 @@ class _Torch:
         shape, strides, misalignment = tuple(array.shape), array.stride(), array.data_ptr() % ALIGNMENT
         return Facts("torch", array.device, array.dtype, shape, strides, misalignment)
 
-    def place(self, facts: Facts) -> int | None:
-        places = {"cpu": CPU, "cuda": facts.device.index}
-        return places.get(facts.device.type)
+    def ordinal(self, facts: Facts) -> int | None:
+        ordinals = {"cpu": CPU, "cuda": facts.device.index}
+        return ordinals.get(facts.device.type)
 
     def dtype(self, facts: Facts) -> DType | None:
         return _torch_dtypes().get(facts.dtype)
@@ -161,12 +163,12 @@ class _Torch:
     def byte_strides(self, facts: Facts) -> tuple[int, ...]:
         return tuple(stride * facts.dtype.itemsize for stride in facts.strides)
 
-    def empty(self, shape: Sequence[int], dtype: DType, place: int) -> Any:
-        return self.maker(shape, dtype, place)()
+    def empty(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Any:
+        return self.maker(shape, dtype, ordinal)()
 
-    def maker(self, shape: Sequence[int], dtype: DType, place: int) -> Callable[[], Any]:
+    def maker(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Callable[[], Any]:
         torch = _loaded("torch")
-        device = torch.device("cpu") if place == CPU else torch.device("cuda", place)
+        device = torch.device("cpu") if ordinal == CPU else torch.device("cuda", ordinal)
         return partial(torch.empty, tuple(shape), dtype=getattr(torch, dtype.numpy.name), device=device)
 
     def put(self, array: Any, value: Any) -> None:
@@ -178,16 +180,16 @@ class _Torch:
     def numpy(self, array: Any) -> Array:
         torch, dtype = _loaded("torch"), _torch_dtypes()[array.dtype]
         plain = array.detach()
-        lent = {DType.BF16: torch.int16, DType.FP8_E4M3: torch.uint8}.get(dtype)
-        if lent is not None:  # torch lends NumPy only dtypes that NumPy itself has
-            return plain.view(lent).numpy().view(dtype.numpy)  # type: ignore[no-any-return]
+        lendable = {DType.BF16: torch.int16, DType.FP8_E4M3: torch.uint8}.get(dtype)
+        if lendable is not None:  # torch shares with NumPy only dtypes that NumPy itself has
+            return plain.view(lendable).numpy().view(dtype.numpy)  # type: ignore[no-any-return]
         return plain.numpy()  # type: ignore[no-any-return]
 
-    def stream(self, place: int) -> int:
-        return int(_loaded("torch").cuda.current_stream(place).cuda_stream)
+    def stream(self, ordinal: int) -> int:
+        return int(_loaded("torch").cuda.current_stream(ordinal).cuda_stream)
 
 
-FRAMEWORKS: dict[str, Framework] = {each.name: each for each in (_NumPy(), _CuPy(), _Torch())}
+FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in (_NumPy(), _CuPy(), _Torch())}
 
 
 def framework_of(array: Any) -> Framework | None:
@@ -209,7 +211,7 @@ def _framework_of(kind: type) -> Framework | None:
     return None
 
 
-def foreign_place(name: str, array: Any) -> int:
+def foreign_ordinal(name: str, array: Any) -> int:
     """Where an array of another framework is: CPU, or a CUDA ordinal. Raises InputError for what is no array."""
     if _root(type(array)) == "jax":  # arrays are jaxlib's
         raise InputError(f"{name} is traced by JAX, in jit, grad or vmap: call the function of tuner.jax there")
@@ -221,7 +223,7 @@ def foreign_place(name: str, array: Any) -> int:
             return int(ordinal)
         raise InputError(f"{name} is on a device that is neither CPU nor CUDA (DLPack type {int(kind)}): move it")
     if hasattr(array, "__cuda_array_interface__"):
-        return 0  # the address tells its device, and CuPy asks
+        return 0  # CuPy asks the driver for the device of the address
     if hasattr(array, "__array_interface__"):
         return CPU
     raise InputError(f"{name} is a {type(array).__qualname__}: pass {ACCEPTED}")
@@ -230,18 +232,20 @@ def foreign_place(name: str, array: Any) -> int:
 def adopt(name: str, array: Any) -> Array:
     """A NumPy view of a foreign array in CPU memory."""
     try:
-        # __array__ comes first: it alone knows bf16, which NumPy's own DLPack does not.
+        # __array__ first: NumPy's DLPack has no bf16.
         return np.asarray(array) if hasattr(array, "__array__") else np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError) as error:
         raise InputError(f"{name}: NumPy cannot read this {type(array).__qualname__} ({error})") from error
 
 
-def handed_back(outputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[Any, ...]:
+def handed_back(outputs: tuple[Any, ...], arrays: Mapping[str, Any]) -> tuple[Any, ...]:
     """Outputs of a call on foreign arrays: as JAX's where those are, else of the framework that adopted them."""
-    if "jaxlib" not in {_root(type(each)) for each in given.values()}:
+    if "jaxlib" not in {_root(type(array)) for array in arrays.values()}:
         return outputs
     numpy = _loaded("jax").numpy
-    return tuple(numpy.asarray(each) if isinstance(each, np.ndarray) else numpy.from_dlpack(each) for each in outputs)
+    return tuple(
+        numpy.asarray(array) if isinstance(array, np.ndarray) else numpy.from_dlpack(array) for array in outputs
+    )
 
 
 def _root(kind: type) -> str:
@@ -259,4 +263,4 @@ def _loaded(framework: str) -> ModuleType:
 @cache
 def _torch_dtypes() -> dict[Any, DType]:
     torch = _loaded("torch")
-    return {getattr(torch, each.numpy.name): each for each in DType}
+    return {getattr(torch, dtype.numpy.name): dtype for dtype in DType}

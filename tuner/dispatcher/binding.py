@@ -32,69 +32,69 @@ class Tensor:
 class Binding:
     """What a call computes, and on what; the same for every call with equal facts."""
 
-    problem: Any  # of an empty call: with 1 in the place of nothing
-    tensors: Mapping[str, Tensor]  # that are given, and outputs, by argument; of an empty call outputs alone
-    hollow: Mapping[str, int] = field(default_factory=dict)  # sizes that leave nothing to compute
-    held: Mapping[str, float | str] = field(default_factory=dict)  # then: what outputs with elements hold
+    problem: Any  # of an empty call: with 1 instead of a size of 0
+    tensors: Mapping[str, Tensor]  # by argument: arrays of the caller and outputs; of an empty call outputs alone
+    empty_dims: Mapping[str, int] = field(default_factory=dict)  # sizes that leave nothing to compute
+    fill: Mapping[str, float | str] = field(default_factory=dict)  # then: the value of outputs that have elements
 
 
 def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Binding:
     """The Problem of a call and its tensors; outputs are dense in the caller's order of dims.
 
-    An input that has no elements for the problem is not given. Raises InputError for arrays or values that do not
+    An input that has no elements for the problem is not passed. Raises InputError for arrays or values that do not
     fit, naming the argument, what it is and what is accepted.
     """
     inputs = {argument.name: argument for argument in operator.arguments if argument.supplied}
-    given = [argument for name, argument in inputs.items() if name in facts]
-    views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in given]
-    found = _outline(operator, request, views)
-    problem = found.problem
+    passed = [argument for name, argument in inputs.items() if name in facts]
+    views = [_View(argument, facts[argument.name], request.axes.get(argument.name)) for argument in passed]
+    shapes = _outline(operator, request, views)
+    problem = shapes.problem
     absent = {name for name in inputs.keys() - facts.keys() if 0 not in inputs[name].shape(problem)}
     if disagreed := absent | (facts.keys() - inputs.keys()):
         names = ", ".join(sorted(disagreed))
-        raise TemplateError(f"{operator.name}: call() and the arguments it gives disagree about {names}")
-    free = {each.name for each in operator.arguments if each.required(problem)}
-    if silent := free - {name for name, value in request.scalars.items() if value is not None}:
-        raise TemplateError(f"{operator.name}: call() gives no value for the scalar {', '.join(sorted(silent))}")
+        raise TemplateError(f"{operator.name}: call() and the arguments it passes disagree about {names}")
+    required = {argument.name for argument in operator.arguments if argument.required(problem)}
+    if missing := required - {name for name, value in request.scalars.items() if value is not None}:
+        raise TemplateError(f"{operator.name}: call() gives no value for the scalar {', '.join(sorted(missing))}")
     outputs = {
-        argument.name: _output(argument, found.shape(argument), request.axes.get(argument.name))
+        argument.name: _output(argument, shapes.shape(argument), request.axes.get(argument.name))
         for argument in operator.outputs
     }
-    if found.empty_dims:
-        return Binding(problem, outputs, found.empty_dims, dict(_held(operator, found, views)))
+    if shapes.empty_dims:
+        return Binding(problem, outputs, shapes.empty_dims, dict(_fill(operator, shapes, views)))
     return Binding(problem, {view.argument.name: view.tensor() for view in views} | outputs)
 
 
-def _held(operator: Operator[Any], found: InferredProblem, views: "list[_View]") -> Iterator[tuple[str, float | str]]:
-    """What outputs hold that have elements although there is nothing to compute. Raises InputError where no operator
-    says so."""
+def _fill(operator: Operator[Any], shapes: InferredProblem, views: "list[_View]") -> Iterator[tuple[str, float | str]]:
+    """Values of the outputs that have elements although there is nothing to compute. Raises InputError where the
+    operator declares none."""
     for output in operator.outputs:
-        if 0 in found.shape(output):
+        if 0 in shapes.shape(output):
             continue
-        values = [value for dim, value in output.without.items() if dim in found.empty_dims]
+        values = [value for dim, value in output.without.items() if dim in shapes.empty_dims]
         if not values:
-            dim = next(iter(found.empty_dims))
+            dim = next(iter(shapes.empty_dims))
             view = next(view for view in views if dim in view.argument.dims)
-            raise InputError(f"{view}: {dim} must be {found.empty_dims[dim] + 1} or more")
+            raise InputError(f"{view}: {dim} must be {shapes.empty_dims[dim] + 1} or more")
         yield output.name, values[0]
 
 
 class _View:
-    """An array that is given, in the order of its argument's dims."""
+    """An array of the caller, in the order of its argument's dims."""
 
     def __init__(self, argument: Argument, facts: Facts, axes: tuple[int, ...] | None) -> None:
         self.argument, self.facts = argument, facts
         self.axes = axes or tuple(range(len(argument.dims)))
-        self.spelled = ", ".join(argument.dims[self.axes.index(axis)] for axis in range(len(self.axes)))
+        self.dims = ", ".join(argument.dims[self.axes.index(axis)] for axis in range(len(self.axes)))
         if len(facts.shape) != len(argument.dims):
             raise InputError(
                 f"{argument.name} has {len(facts.shape)} dims {facts.shape}: it takes {len(argument.dims)}, "
-                f"[{self.spelled}]"
+                f"[{self.dims}]"
             )
         self.shape = tuple(facts.shape[axis] for axis in self.axes)
 
     def __str__(self) -> str:
-        return f"{self.argument.name} [{self.spelled}] = {self.facts.shape}"
+        return f"{self.argument.name} [{self.dims}] = {self.facts.shape}"
 
     @property
     def dtype(self) -> DType | None:
@@ -104,11 +104,11 @@ class _View:
         """Raises InputError for strides or an address that kernels cannot take."""
         dtype = self.dtype
         assert dtype is not None, "dtypes are checked before strides"
-        found = FRAMEWORKS[self.facts.framework].byte_strides(self.facts)
+        byte_strides = FRAMEWORKS[self.facts.framework].byte_strides(self.facts)
         dense = dense_strides(self.shape)
         # The stride of a dim of size 1 addresses nothing, and frameworks put anything there.
         strides = tuple(
-            found[axis] if size > 1 else step * dtype.itemsize
+            byte_strides[axis] if size > 1 else step * dtype.itemsize
             for axis, size, step in zip(self.axes, self.shape, dense, strict=True)
         )
         if self.argument.role is Role.UPDATED:
@@ -150,32 +150,32 @@ class _View:
         return math.gcd(ALIGNMENT, self.shape[-1] * itemsize) if self.argument.strided else ALIGNMENT
 
     def _where(self, strides: tuple[int, ...]) -> str:
-        return f"{self.argument.name} [{self.spelled}] has strides of {self._in_order(strides)} bytes"
+        return f"{self.argument.name} [{self.dims}] has strides of {self._in_order(strides)} bytes"
 
     def _in_order(self, strides: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(strides[self.axes.index(axis)] for axis in range(len(self.axes)))
 
 
 def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> InferredProblem:
-    kinds = {each.name: each for each in fields(operator.problem)}
+    types = {field.name: field.type for field in fields(operator.problem)}
     sizes, dtypes = _sizes(views), dict(_dtypes(operator, views))
-    chosen = {name: _coerced(name, value, kinds[name].type) for name, value in request.statics.items()}
+    chosen = {name: _coerced(name, value, types[name]) for name, value in request.statics.items()}
     followed = {name: value for name, value in chosen.items() if remembers(value)}  # `follow` makes them: not parsed
     parsed = {name: value for name, value in chosen.items() if name not in followed}
     try:
-        found = infer_problem(operator, {**sizes, **followed}, {**dtypes, **parsed})
+        shapes = infer_problem(operator, {**sizes, **followed}, {**dtypes, **parsed})
     except InputError:
         raise
     except (UsageError, ValueError) as error:  # a Problem refuses it, or its field does
         raise InputError(str(error)) from error
     for name, size in sizes.items():  # a Problem may read 0 as "the same as another field"
-        if found.size(name) != size:
-            raise InputError(f"{name} {size}: {operator.name} takes {found.size(name)} here")
+        if shapes.size(name) != size:
+            raise InputError(f"{name} {size}: {operator.name} takes {shapes.size(name)} here")
     for name, dtype in dtypes.items():  # or follow another dtype
-        if (wanted := getattr(found.problem, name)) is not dtype:
-            view = next(each for each in views if each.argument.dtype == name)
+        if (wanted := getattr(shapes.problem, name)) is not dtype:
+            view = next(view for view in views if view.argument.dtype == name)
             raise InputError(f"{view.argument.name} is {dtype.value}: {operator.name} takes {wanted.value} here")
-    return found
+    return shapes
 
 
 def _sizes(views: list[_View]) -> dict[str, int]:
@@ -192,34 +192,36 @@ def _sizes(views: list[_View]) -> dict[str, int]:
 
 def _dtypes(operator: Operator[Any], views: list[_View]) -> Iterator[tuple[str, DType]]:
     """(Problem field, dtype) as the arrays show it. Raises InputError for dtypes that are not accepted or not equal."""
-    choices = {each.name: each.metadata["choices"] for each in fields(operator.problem)}
+    choices = {field.name: field.metadata["choices"] for field in fields(operator.problem)}
     first: dict[str, _View] = {}
     for view in views:
-        wanted, name, found = view.argument.dtype, view.argument.name, view.dtype
+        wanted, name, dtype = view.argument.dtype, view.argument.name, view.dtype
         accepted = (wanted,) if isinstance(wanted, DType) else choices[wanted] or tuple(DType)
-        if found is None or found not in accepted:
-            raise InputError(f"{name} is {_spelled(view)}: it takes {', '.join(each.value for each in accepted)}")
+        if dtype is None or dtype not in accepted:
+            raise InputError(
+                f"{name} is {_dtype_name(view)}: it takes {', '.join(choice.value for choice in accepted)}"
+            )
         if isinstance(wanted, str):
             other = first.setdefault(wanted, view)
-            if other.dtype is not found:
-                raise InputError(f"{name} is {_spelled(view)}, but {other.argument.name} is {_spelled(other)}")
+            if other.dtype is not dtype:
+                raise InputError(f"{name} is {_dtype_name(view)}, but {other.argument.name} is {_dtype_name(other)}")
             if other is view:
-                yield wanted, found
+                yield wanted, dtype
 
 
-def _spelled(view: _View) -> str:
+def _dtype_name(view: _View) -> str:
     return view.dtype.value if view.dtype else str(view.facts.dtype).removeprefix("torch.")
 
 
 def _coerced(name: str, value: Any, kind: Any) -> Any:
-    """A static given by the caller as its field's type: a NumPy bool or 1 for True, so that equal is identical."""
+    """A static as its field's type: True for a NumPy bool or 1, so that equal values are one kind of call."""
     if isinstance(value, kind) and (type(value) is kind or remembers(value)):
         return value
     try:
         converted = kind(value)
     except (TypeError, ValueError) as error:
-        known = ", ".join(str(each.value) for each in kind) if issubclass(kind, Enum) else kind.__name__
-        raise InputError(f"{name} {value!r}: it takes {known}") from error
+        accepted = ", ".join(str(member.value) for member in kind) if issubclass(kind, Enum) else kind.__name__
+        raise InputError(f"{name} {value!r}: it takes {accepted}") from error
     if not issubclass(kind, Enum) and converted != value:
         raise InputError(f"{name} {value!r}: it takes {kind.__name__}")
     return converted
@@ -231,5 +233,5 @@ def _output(argument: Argument, shape: tuple[int, ...], axes: tuple[int, ...] | 
     steps = dense_strides(tensor.caller_shape)
     strides = tuple(steps[axis] for axis in order)
     if not argument.strided and strides != dense_strides(shape):
-        raise TemplateError(f"output {argument.name} is given axes, but its kernel takes no strides")
+        raise TemplateError(f"output {argument.name} has axes of its own, but its kernel takes no strides")
     return Tensor(shape, strides, order)

@@ -41,7 +41,7 @@ class Dispatcher:
 
     @classmethod
     def from_environment(cls) -> "Dispatcher":
-        """Over the records of every place, as TUNER_GPU and TUNER_STRICT say. Raises UsageError for other values."""
+        """Over all stored records, as TUNER_GPU and TUNER_STRICT say. Raises UsageError for other values."""
         return cls(Snapshot.load(), _assumed(), strict=_strict())
 
     def call(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Any:
@@ -51,17 +51,17 @@ class Dispatcher:
 
     def run(self, operator: Operator[Any], request: Request, device: str | None = None) -> Any:
         """`call` for a request that was made already. A kind of call seen before is one look-up and the launch."""
-        given, facts = _facts(request.arrays)
-        key = operator.name, device, (*given, *facts), tuple(request.statics.items()), tuple(request.axes.items())
+        adopted, facts = _facts(request.arrays)
+        key = operator.name, device, (*adopted, *facts), tuple(request.statics.items()), tuple(request.axes.items())
         try:
-            found = self._prepared.get(key)
+            ready = self._prepared.get(key)
         except TypeError as error:
             raise InputError(f"{operator.name}: {error}: pass plain values beside the arrays") from error
-        run, tally = found or self._prepare(key, operator, request, dict(zip(given, facts, strict=True)), device)
+        run, tally = ready or self._prepare(key, operator, request, dict(zip(adopted, facts, strict=True)), device)
         if tally is not None:
             tally.add()
-        outputs = run(given, request.scalars)
-        if given is not request.arrays:
+        outputs = run(adopted, request.scalars)
+        if adopted is not request.arrays:
             outputs = arrays.handed_back(outputs, request.arrays)
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -69,47 +69,48 @@ class Dispatcher:
         """What `call` would run, and why."""
         loaded = operators.load(operator)
         request = request_of(loaded, args, kwargs)
-        given, facts = _facts(request.arrays)
-        named = dict(zip(given, facts, strict=True))
-        place = _place(named, device)
+        adopted, facts = _facts(request.arrays)
+        named = dict(zip(adopted, facts, strict=True))
+        ordinal = _ordinal(named, device)
         binding = bind(loaded, request, named)
-        if binding.hollow:
-            return choice.nothing(loaded, binding.problem, binding.hollow)
-        chosen = self._choose(loaded, binding.problem, place)
-        compiler = self._kernels.compiler(chosen, place)
-        return choice.explain(chosen, self._gpus(place), self._snapshot, compiler)
+        if binding.empty_dims:
+            return choice.nothing(loaded, binding.problem, binding.empty_dims)
+        chosen = self._choose(loaded, binding.problem, ordinal)
+        compiler = self._kernels.compiler(chosen, ordinal)
+        return choice.explain(chosen, self._gpus(ordinal), self._snapshot, compiler)
 
     def misses(self) -> tuple[Miss, ...]:
         """The problems that ran with a default config, the most frequent first."""
         return self._untuned.misses()
 
     def warmup(self, operator: str, *problems: Any, device: str | None = None, target: GPU | None = None) -> None:
-        """Compile what calls on `problems` need, for `target` where it is given."""
+        """Compile what calls on `problems` need, for `target`, or for where they would run."""
         loaded = operators.load(operator)
         if device not in (None, *DEVICES):
             raise UsageError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}")
         if target and device == "emulator":
             raise UsageError(f"device 'emulator' and gpu {target.name!r}: leave one out")
-        place = 0 if target or device == "cuda" or (device is None and gpu.available()) else CPU
-        gpus = (target,) if target else self._gpus(place)
-        for each in problems:
-            problem = _problem(loaded, each) if isinstance(each, Mapping) else each
+        ordinal = 0 if target or device == "cuda" or (device is None and gpu.available()) else CPU
+        gpus = (target,) if target else self._gpus(ordinal)
+        for problem in problems:
+            if isinstance(problem, Mapping):
+                problem = _problem(loaded, problem)
             chosen = choice.choose(loaded, problem, gpus, self._snapshot)
             with self._preparing:
-                self._kernels.compile(chosen, place)
+                self._kernels.compile(chosen, ordinal)
 
     def _prepare(
         self, key: object, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None
     ) -> Ready:
         kind = self._kinds.kind(operator, request, facts, device)
-        alike = self._kinds.find(kind)
-        if alike and (ready := alike.ready(request, facts, self._untuned)):
+        lengths = self._kinds.find(kind)
+        if lengths and (ready := lengths.ready(request, facts, self._untuned)):
             return self._remembered(key, ready)
-        place, binding = _place(facts, device), bind(operator, request, facts)
+        ordinal, binding = _ordinal(facts, device), bind(operator, request, facts)
         with self._preparing:
-            if found := self._prepared.get(key):
-                return found
-            return self._remembered(key, self._loaded(operator, request, facts, binding, place, kind))
+            if ready := self._prepared.get(key):
+                return ready
+            return self._remembered(key, self._loaded(operator, request, facts, binding, ordinal, kind))
 
     def _remembered(self, key: object, ready: Ready) -> Ready:
         if len(self._prepared) >= _REMEMBERED:
@@ -122,27 +123,27 @@ class Dispatcher:
         request: Request,
         facts: Mapping[str, Facts],
         binding: Binding,
-        place: int,
+        ordinal: int,
         kind: object,
     ) -> Ready:
         framework, problem = next(iter(facts.values())).framework, binding.problem
-        if binding.hollow:
-            return idle(operator, binding, framework, place), None
-        chosen = self._choose(operator, problem, place)
+        if binding.empty_dims:
+            return idle(operator, binding, framework, ordinal), None
+        chosen = self._choose(operator, problem, ordinal)
         tally = None if chosen.record else self._untuned.tally(chosen)
-        kernel = self._kernels.load(chosen, framework, place)
+        kernel = self._kernels.load(chosen, framework, ordinal)
         numbers = kernel.numbers(chosen.instance, binding)
-        if alike := self._kinds.find(kind):  # from the second call on: many programs have but one length
-            alike.learn(request, facts, problem, chosen, kernel, numbers)
+        if lengths := self._kinds.find(kind):  # from the second call on: many programs have but one length
+            lengths.learn(request, facts, problem, chosen, kernel, numbers)
         else:
-            self._kinds.add(kind, Lengths(operator, request, facts, self._gpus(place), self._snapshot, problem))
+            self._kinds.add(kind, Lengths(operator, request, facts, self._gpus(ordinal), self._snapshot, problem))
         return kernel.ready(numbers), tally
 
-    def _choose(self, operator: Operator[Any], problem: Any, place: int) -> Choice:
-        return choice.choose(operator, problem, self._gpus(place), self._snapshot)
+    def _choose(self, operator: Operator[Any], problem: Any, ordinal: int) -> Choice:
+        return choice.choose(operator, problem, self._gpus(ordinal), self._snapshot)
 
-    def _gpus(self, place: int) -> tuple[GPU, ...]:
-        return self._assumed if place == CPU else (gpu.current_gpu(place),)
+    def _gpus(self, ordinal: int) -> tuple[GPU, ...]:
+        return self._assumed if ordinal == CPU else (gpu.current_gpu(ordinal),)
 
 
 def request_of(operator: Operator[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
@@ -157,62 +158,62 @@ def request_of(operator: Operator[Any], args: tuple[Any, ...], kwargs: Mapping[s
     return request
 
 
-def _problem(operator: Operator[Any], given: Mapping[str, Any]) -> Any:
-    known = [each.name for each in fields(operator.problem)]
-    if strangers := [name for name in given if name not in known]:
-        raise InputError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
+def _problem(operator: Operator[Any], data: Mapping[str, Any]) -> Any:
+    names = [field.name for field in fields(operator.problem)]
+    if unknown := [name for name in data if name not in names]:
+        raise InputError(f"{operator.name} has no field {unknown[0]!r} (known: {', '.join(names)})")
     try:
-        return from_fields(operator.problem, given)
+        return from_fields(operator.problem, data)
     except UsageError:
         raise
     except (TypeError, ValueError) as error:
-        raise InputError(f"{operator.name}: no problem has the fields {dict(given)}: {error}") from error
+        raise InputError(f"{operator.name}: no problem has the fields {dict(data)}: {error}") from error
 
 
-def _facts(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Facts, ...]]:
+def _facts(arrays_by_name: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Facts, ...]]:
     """The arrays, foreign ones adopted by NumPy or CuPy, and the facts of each."""
     facts = []
-    for name, array in given.items():
+    for name, array in arrays_by_name.items():
         framework = framework_of(array)
         if framework is None:
-            return _facts({**given, name: _adopted(name, array)})
+            return _facts({**arrays_by_name, name: _adopted(name, array)})
         facts.append(framework.facts(name, array))
-    return given, tuple(facts)
+    return arrays_by_name, tuple(facts)
 
 
 def _adopted(name: str, array: Any) -> Any:
-    return arrays.adopt(name, array) if arrays.foreign_place(name, array) == CPU else gpu.adopt(name, array)
+    return arrays.adopt(name, array) if arrays.foreign_ordinal(name, array) == CPU else gpu.adopt(name, array)
 
 
-def _place(facts: Mapping[str, Facts], device: str | None) -> int:
+def _ordinal(facts: Mapping[str, Facts], device: str | None) -> int:
     """Where a call runs: CPU, or a CUDA ordinal. Raises InputError for a mix, and for another device than `device`."""
-    first, *others = ((name, each.framework, _place_of(name, each)) for name, each in facts.items())
-    for name, framework, place in others:
-        if (framework, place) != first[1:]:
-            raise InputError(f"{_where(name, framework, place)}, but {_where(*first)}: pass arrays of one kind")
+    first, *others = ((name, of.framework, _ordinal_of(name, of)) for name, of in facts.items())
+    for name, framework, ordinal in others:
+        if (framework, ordinal) != first[1:]:
+            raise InputError(f"{_where(name, framework, ordinal)}, but {_where(*first)}: pass arrays of one kind")
     _check_device(device, first[2], _where(*first))
     return first[2]
 
 
-def _place_of(name: str, facts: Facts) -> int:
-    place = FRAMEWORKS[facts.framework].place(facts)
-    if place is None:
+def _ordinal_of(name: str, facts: Facts) -> int:
+    ordinal = FRAMEWORKS[facts.framework].ordinal(facts)
+    if ordinal is None:
         raise InputError(f"{name} is on {facts.device}: pass arrays in CPU memory or on a CUDA device")
-    return place
+    return ordinal
 
 
-def _where(name: str, framework: str, place: int) -> str:
-    return f"{name} is a {framework} array {'in CPU memory' if place == CPU else f'on cuda:{place}'}"
+def _where(name: str, framework: str, ordinal: int) -> str:
+    return f"{name} is a {framework} array {'in CPU memory' if ordinal == CPU else f'on cuda:{ordinal}'}"
 
 
-def _check_device(device: str | None, place: int, found: str) -> None:
+def _check_device(device: str | None, ordinal: int, where: str) -> None:
     if device not in (None, *DEVICES):
         raise InputError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}, or None for where the arrays are")
-    if device == "cuda" and place == CPU:
-        gpu.current_gpu()  # without a GPU, that is what is to be said
-        raise InputError(f"{found}, and device='cuda' takes arrays on a GPU: copy with cupy.asarray(…) or .cuda()")
-    if device == "emulator" and place != CPU:
-        raise InputError(f"{found}, and device='emulator' takes arrays in CPU memory: copy with .get() or .cpu()")
+    if device == "cuda" and ordinal == CPU:
+        gpu.current_gpu()  # raises where there is no GPU, which is the cause then
+        raise InputError(f"{where}, and device='cuda' takes arrays on a GPU: copy with cupy.asarray(…) or .cuda()")
+    if device == "emulator" and ordinal != CPU:
+        raise InputError(f"{where}, and device='emulator' takes arrays in CPU memory: copy with .get() or .cpu()")
 
 
 def _assumed() -> tuple[GPU, ...]:

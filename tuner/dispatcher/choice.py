@@ -20,7 +20,7 @@ from tuner.spec.problem import extents, statics, to_fields
 from tuner.store.read import arch_of
 from tuner.store.records import Candidate, Match, Query, Snapshot
 
-_TOLD = 8  # records that a text names among those passed over
+_LISTED = 8  # records that an explanation names among those passed over
 _DIGITS, _EXACT = 3, 64  # of sizes for which defaults are chosen
 Sizes = tuple[int, ...]  # the extents of a problem, in order
 
@@ -33,14 +33,14 @@ class Choice:
     gpu: GPU
     record: TuningRecord | None  # None: the config is the implementation's default
     why: str
-    foreign: bool = True  # found elsewhere: by a record of another problem or arch, or of a round size
+    foreign: bool = True  # from a record of another problem or arch, or the default of a round size
 
     def at(self, problem: Any) -> "Choice":
         """The same for another problem."""
         return replace(self, instance=self.instance.at(problem))
 
     def fits(self, problem: Any) -> bool:
-        """Whether it serves a problem: what was found elsewhere has to be one of its own space."""
+        """Whether it serves a problem; a foreign config has to be one of the problem's own space."""
         implementation, arch = self.instance.implementation, self.gpu.arch
         if implementation.refusal(problem, arch) is not None:
             return False
@@ -65,7 +65,7 @@ class Explanation:
     why: str
     passed_over: tuple[str, ...]  # a line a record of the operator that does not serve
     command: str  # tunes this problem
-    compiler: str = ""  # which one makes, or made, the machine code for a GPU
+    compiler: str = ""  # the compiler of the machine code for a GPU
 
     def __str__(self) -> str:
         if not self.implementation:
@@ -76,14 +76,14 @@ class Explanation:
             f"  for {self.gpu}: {self.why}",
             *([f"  machine code: {self.compiler}"] if self.compiler else []),
             *self._checked(),
-            *(f"  passed over: {line}" for line in self.passed_over[:_TOLD]),
-            *([f"  passed over: {len(self.passed_over) - _TOLD} more"] if len(self.passed_over) > _TOLD else []),
+            *(f"  passed over: {line}" for line in self.passed_over[:_LISTED]),
+            *([f"  passed over: {len(self.passed_over) - _LISTED} more"] if len(self.passed_over) > _LISTED else []),
             f"  to tune it{' further' if self._tuned else ''}: {self.command}",
         ]
         return "\n".join(lines)
 
     def _checked(self) -> tuple[str, ...]:
-        """Where the record was found right, if something is not seen there."""
+        """Where the record was checked, if something is not seen there."""
         verdict = self.record.verdict if self.record else None
         return (f"  checked on the {verdict.where}: {verdict.unseen}",) if verdict and verdict.unseen else ()
 
@@ -102,13 +102,13 @@ def any_gpu() -> tuple[GPU, ...]:
 def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
     """The record with the nearest problem over `gpus`, else a default config for the first GPU that has one.
 
-    A neighbour's record serves where its config is one of the problem's own space; else the next nearest does.
+    The record of a neighbor serves where its config is one of the problem's own space; else the next nearest does.
     Raises UsageError where no implementation serves the problem.
     """
     plain = to_fields(problem)
-    found = [(match, each) for each in gpus if (match := snapshot.find(_query(operator, plain, each), refusal))]
-    nearest_first = sorted(found, key=lambda each: _nearest(each[0].record, each[0].distance, each[1]))
-    served = (_served(operator, problem, each, match, snapshot) for match, each in nearest_first)
+    matches = [(match, gpu) for gpu in gpus if (match := snapshot.find(_query(operator, plain, gpu), refusal))]
+    nearest_first = sorted(matches, key=lambda pair: _nearest(pair[0].record, pair[0].distance, pair[1]))
+    served = (_served(operator, problem, gpu, match, snapshot) for match, gpu in nearest_first)
     return next(filter(None, served), None) or _default(operator, problem, gpus)
 
 
@@ -116,18 +116,18 @@ class Records:
     """The records that could serve problems with one problem's static fields over `gpus`."""
 
     def __init__(self, operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> None:
-        nearby = ((snapshot.nearby(_query(operator, to_fields(problem), each), refusal), each) for each in gpus)
-        self._nearby = [(records, each) for records, each in nearby if records]
+        nearby = ((snapshot.nearby(_query(operator, to_fields(problem), gpu), refusal), gpu) for gpu in gpus)
+        self._nearby = [(records, gpu) for records, gpu in nearby if records]
 
     def nearest(self, sizes: Sizes) -> tuple[TuningRecord, GPU, bool] | None:
         """What `choose` would like to run for a problem of these extents: the record, for which GPU, and whether it is
         foreign; None without any."""
         if not self._nearby:
             return None
-        found = [(*near, each) for records, each in self._nearby if (near := records.nearest(sizes))]
-        if not found:
+        near = [(*match, gpu) for records, gpu in self._nearby if (match := records.nearest(sizes))]
+        if not near:
             return None
-        record, distance, target = found[0] if len(found) == 1 else min(found, key=lambda each: _nearest(*each))
+        record, distance, target = near[0] if len(near) == 1 else min(near, key=lambda triple: _nearest(*triple))
         return record, target, _foreign(record, distance, target)
 
 
@@ -173,18 +173,18 @@ def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: s
     )
 
 
-def nothing(operator: Operator[Any], problem: Any, hollow: Mapping[str, int]) -> Explanation:
+def nothing(operator: Operator[Any], problem: Any, empty_dims: Mapping[str, int]) -> Explanation:
     """A call that has nothing to compute, in words."""
-    why = f"{', '.join(f'{name} is {size}' for name, size in hollow.items())}, which leaves nothing to compute"
-    return Explanation(operator.name, {**to_fields(problem), **hollow}, "", "", {}, None, why, (), "")
+    why = f"{', '.join(f'{name} is {size}' for name, size in empty_dims.items())}, which leaves nothing to compute"
+    return Explanation(operator.name, {**to_fields(problem), **empty_dims}, "", "", {}, None, why, (), "")
 
 
 def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
-    """That of the first of the problem's round sizes whose config is one of its own space, else its own."""
+    """The default of the first round sizes whose config is in the problem's space, else the problem's own default."""
     sizes = tuple(getattr(problem, name) for name in extents(operator.problem))
-    near = (typical(operator, problem, each, gpus) for each in round_sizes(sizes))
-    found = next((each.at(problem) for each in near if each and each.fits(problem)), None)
-    return found or _best_default(operator, problem, gpus)
+    near = (typical(operator, problem, rounded, gpus) for rounded in round_sizes(sizes))
+    fitting = next((choice.at(problem) for choice in near if choice and choice.fits(problem)), None)
+    return fitting or _best_default(operator, problem, gpus)
 
 
 def round_sizes(sizes: Sizes) -> Iterator[Sizes]:
@@ -214,18 +214,18 @@ def typical(operator: Operator[Any], problem: Any, sizes: Sizes, gpus: Sequence[
 
 def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
     """The default config that is predicted to be best, on the first GPU for which there is one."""
-    known = [each for each in operators.implementations(operator.name) if not each.unproven]
+    proven = [one for one in operators.implementations(operator.name) if not one.unproven]
     reasons: dict[str, str] = {}
     for target in gpus:
-        refusals = {each.name: each.refusal(problem, target.arch) for each in known}
-        serving = [each for each in known if refusals[each.name] is None]
+        refusals = {one.name: one.refusal(problem, target.arch) for one in proven}
+        serving = [one for one in proven if refusals[one.name] is None]
         if serving:
-            defaults = [Instance.default(operator, each, problem, target.arch) for each in serving]
-            best = min(defaults, key=lambda each: uncompiled(each.plan(), each.work(target), target).cost)
+            defaults = [Instance.default(operator, one, problem, target.arch) for one in serving]
+            best = min(defaults, key=lambda default: uncompiled(default.plan(), default.work(target), target).cost)
             return Choice(best, target, None, "no record serves it: the default config", foreign=False)
         reasons |= {name: why for name, why in refusals.items() if why}
-    spelled = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {spelled}")
+    why_not = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {why_not}")
 
 
 def _nearest(record: TuningRecord, distance: float, target: GPU) -> tuple[float, bool]:
@@ -244,8 +244,8 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
 def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
     """A record as a choice; None where its implementation refuses the problem, or another's config does not fit."""
     foreign = _foreign(match.record, match.distance, target)
-    found = Choice(_recorded(match.record), target, match.record, f"record of {match.why}", foreign)
-    return found.at(problem) if found.fits(problem) else None
+    choice = Choice(_recorded(match.record), target, match.record, f"record of {match.why}", foreign)
+    return choice.at(problem) if choice.fits(problem) else None
 
 
 def _foreign(record: TuningRecord, distance: float, target: GPU) -> bool:
@@ -258,15 +258,15 @@ def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:
 
 
 def _passed_over(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
-    """Every record of the operator that does not serve, and every place that could not be read."""
+    """Every record of the operator that does not serve, and every database or file that could not be read."""
     operator, plain = choice.instance.operator, to_fields(choice.instance.problem)
-    found: dict[int, Candidate] = {}
-    for target in gpus:  # what is said for a GPU that a record is not for says nothing of the record
-        for each in snapshot.explain(_query(operator, plain, target), refusal):
-            if each.considered or id(each.record) not in found:
-                found[id(each.record)] = each
-    others = [each for each in found.values() if each.record is not choice.record]
-    nearest_first = sorted(others, key=lambda each: not each.considered)
+    candidates: dict[int, Candidate] = {}
+    for target in gpus:  # for a GPU that the record was not made for, the reason says nothing about the record
+        for candidate in snapshot.explain(_query(operator, plain, target), refusal):
+            if candidate.considered or id(candidate.record) not in candidates:
+                candidates[id(candidate.record)] = candidate
+    others = [candidate for candidate in candidates.values() if candidate.record is not choice.record]
+    nearest_first = sorted(others, key=lambda candidate: not candidate.considered)
     return (*map(_line, nearest_first), *snapshot.refused)
 
 

@@ -44,12 +44,12 @@ def function(operator: Operator[Any]) -> Callable[..., Any]:
     def call(*args: Any, device: str | None = None, **kwargs: Any) -> Any:
         return _active().run(operator, request_of(operator, args, kwargs), device)
 
-    own = signature(operator.call)
+    called = signature(operator.call)
     added = Parameter("device", Parameter.KEYWORD_ONLY, default=None, annotation=str | None)
-    parameters = sorted([*own.parameters.values(), added], key=lambda each: each.kind)
-    shown = own.replace(parameters=parameters, return_annotation=Any)
+    parameters = sorted([*called.parameters.values(), added], key=lambda parameter: parameter.kind)
+    shown = called.replace(parameters=parameters, return_annotation=Any)
     call.__signature__ = shown  # type: ignore[attr-defined]  # what help() and editors read
-    call.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": Any}
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": Any}
     call.__module__, call.__qualname__, call.__name__ = "tuner.dispatcher", operator.name, operator.name
     call.__doc__ = f"{(operator.call.__doc__ or operator.summary).rstrip()}\n\n{_DEVICE}"
     return call

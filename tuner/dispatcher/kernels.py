@@ -1,4 +1,4 @@
-"""Choices compiled, each machine code once a process, and loaded for the arrays of a call."""
+"""Choices compiled, once per process and machine code, and loaded for the arrays of a call."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +29,7 @@ PreparedCall = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...
 
 
 class Kernel(NamedTuple):
-    """A config's kernel at a place, for arrays of any sizes: what a call needs of them, and the call for that."""
+    """A config's kernel on a device, for arrays of any sizes: what a call needs of them, and the call for that."""
 
     numbers: Callable[[Instance, Binding], Any]  # follows from sizes alone
     ready: Callable[[Any], PreparedCall]
@@ -39,62 +39,62 @@ class Kernels:
     """What was compiled so far. Extents are no part of it: a new length needs no compiler. One thread at a time."""
 
     def __init__(self) -> None:
-        self._made: dict[object, tuple[Source, Cubin]] = {}
+        self._compiled_kernels: dict[object, tuple[Source, Cubin]] = {}
         self._emulated: dict[object, emulator.Kernel] = {}
         self._parsed: dict[object, dict[str, ptx.Entry]] = {}
 
-    def compile(self, choice: Choice, place: int) -> None:
+    def compile(self, choice: Choice, ordinal: int) -> None:
         """All of `load` that needs no arrays, and no GPU either."""
-        if place == CPU and choice.instance.implementation.checked_on == "ptx":
+        if ordinal == CPU and choice.instance.implementation.checked_on == "ptx":
             self._entries(choice)
-        elif place == CPU:
+        elif ordinal == CPU:
             self._emulator_kernel(choice.instance)
         else:
             nvrtc.keep(*self._make(choice), Cache.of("cubin"))
 
-    def load(self, choice: Choice, framework: str, place: int) -> Kernel:
-        """A choice's kernel for arrays of a framework at a place, whatever their sizes.
+    def load(self, choice: Choice, framework: str, ordinal: int) -> Kernel:
+        """A choice's kernel for arrays of a framework on a device, whatever their sizes.
 
         Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
         """
         arrays, operator = FRAMEWORKS[framework], choice.instance.operator
-        if place == CPU and choice.instance.implementation.checked_on == "ptx":
-            from tuner.dispatcher import on_ptx  # all of a machine that few programs need
+        if ordinal == CPU and choice.instance.implementation.checked_on == "ptx":
+            from tuner.dispatcher import on_ptx  # an interpreter that few programs need
 
             entries = self._entries(choice)
             return Kernel(lambda *of: of, lambda of: on_ptx.PtxKernel(of[0], of[1], entries, arrays))
-        if place == CPU:
+        if ordinal == CPU:
             kernel = self._emulator_kernel(choice.instance)
             return Kernel(
                 lambda instance, binding: (binding, instance.plan()),
                 lambda of: on_emulator.EmulatedKernel(operator, of[0], of[1], kernel, arrays),
             )
-        functions = on_gpu.Functions(self._make(choice)[1], place)
+        functions = on_gpu.Functions(self._make(choice)[1], ordinal)
         return Kernel(
             lambda instance, binding: on_gpu.Numbers.of(operator, binding, instance.plan()),
             lambda numbers: on_gpu.GpuKernel(numbers, functions, arrays),
         )
 
-    def compiler(self, choice: Choice, place: int) -> str:
+    def compiler(self, choice: Choice, ordinal: int) -> str:
         """Which compiler made, or would make, the machine code of a call on a GPU."""
-        if place == CPU:
+        if ordinal == CPU:
             return ""
-        known = self._made.get((_key(choice.instance), choice.gpu.arch.name))
+        compiled = self._compiled_kernels.get((_key(choice.instance), choice.gpu.arch.name))
         try:
-            return str(known[1].toolkit if known else nvrtc.toolkit())
+            return str(compiled[1].toolkit if compiled else nvrtc.toolkit())
         except MachineError as error:
             cubin = nvrtc.kept(render(choice.instance), Options(choice.gpu.arch.name), Cache.of("cubin"))
             return f"{cubin.toolkit}, by a warm-up elsewhere" if cubin else f"none: {error}"
 
     def _make(self, choice: Choice) -> tuple[Source, Cubin]:
         key = _key(choice.instance), choice.gpu.arch.name
-        if key not in self._made:
+        if key not in self._compiled_kernels:
             source = render(choice.instance)
             outcome = _compiled(choice, source)
             if isinstance(outcome, Failed):
                 raise _refused(choice, outcome)
-            self._made[key] = source, outcome
-        return self._made[key]
+            self._compiled_kernels[key] = source, outcome
+        return self._compiled_kernels[key]
 
     def _entries(self, choice: Choice) -> "dict[str, ptx.Entry]":
         from tuner.backends import ptx
@@ -114,19 +114,19 @@ class Kernels:
         return self._emulated[key]
 
 
-def idle(operator: Operator[Any], binding: Binding, framework: str, place: int) -> PreparedCall:
+def idle(operator: Operator[Any], binding: Binding, framework: str, ordinal: int) -> PreparedCall:
     """A call that has nothing to compute: no kernel runs, and arrays that are updated in place stay as they are."""
     arrays = FRAMEWORKS[framework]
 
-    def run(given: Mapping[str, Any], _: Mapping[str, float]) -> tuple[Any, ...]:
-        found = []
+    def run(inputs: Mapping[str, Any], _: Mapping[str, float]) -> tuple[Any, ...]:
+        results = []
         for output in operator.outputs:
             shape, dtype = binding.tensors[output.name].caller_shape, output.dtype_of(binding.problem)
-            found.append(arrays.empty(shape, dtype, place))
-            if output.name in binding.held:
-                held = binding.held[output.name]
-                arrays.put(found[-1], given.get(held, 0.0) if isinstance(held, str) else held)
-        return tuple(found)
+            results.append(arrays.empty(shape, dtype, ordinal))
+            if output.name in binding.fill:
+                value = binding.fill[output.name]
+                arrays.put(results[-1], inputs.get(value, 0.0) if isinstance(value, str) else value)
+        return tuple(results)
 
     return run
 
@@ -142,8 +142,8 @@ def _compiled(choice: Choice, source: Source) -> Cubin | Failed:
     try:
         outcome = nvrtc.compile(source, options, cache)
     except MachineError as error:
-        if found := nvrtc.kept(source, options, cache):
-            return found
+        if cubin := nvrtc.kept(source, options, cache):
+            return cubin
         name, problem = choice.instance.operator.name, choice.instance.problem
         warmup = f"dispatcher.warmup({name!r}, {minimal_fields(problem)}, gpu={choice.gpu.name!r})"
         raise MachineError(f"{error}; or fill the cache at {cache_dir()} where NVRTC is, by {warmup}") from error

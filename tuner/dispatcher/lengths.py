@@ -1,8 +1,8 @@
-"""Calls that differ in sizes alone: what was computed for some lengths, compiled, says what others need.
+"""Calls that differ in sizes alone: a computation traced for one length gives the launch of another.
 
-A generation has a new length at every step. Its problem, whether a config fits that, and all that its launches pass
-follow from sizes; so they are computed by what `following` made of the computation for another length. What that does
-not cover is computed as for the first call, and followed for the next.
+A generation has a new length at every step. Its problem, whether a config fits it, and the arguments of its launches
+depend on sizes alone, so the functions that `following` compiled for other lengths compute them. Where their guards
+fail, a call is computed as the first one was, and traced for the next.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,16 +25,17 @@ from tuner.store.records import Snapshot
 
 T = TypeVar("T")
 Ready = tuple[PreparedCall, Tally | None]
-_KINDS, _WAYS = 1024, 16  # of calls; in which one computation goes
-_VAIN = 4  # attempts to follow, after which calls of a kind are computed each time
+_KINDS = 1024  # of calls
+_TRACES = 16  # of one computation
+_FAILURES = 4  # to trace, after which calls of a kind are computed every time
 _UNFIT = "does not fit"
 
 
 class Kinds:
-    """Calls by what they have in common when sizes differ."""
+    """The `Lengths` of every kind of call: what calls have in common that differ in sizes alone."""
 
     def __init__(self) -> None:
-        # What stands for the names in a kind, arguments and axes of sizes that select code, names of extents.
+        # By names: a token for them, (argument, axis) of the sizes that select code, the names of the extents.
         self._named: dict[object, tuple[object, tuple[tuple[str, int], ...], tuple[str, ...]]] = {}
         self._lengths: dict[object, Lengths] = {}
 
@@ -50,30 +51,30 @@ class Kinds:
         """All facts but those of sizes that a Problem has as extents; hashable where the request's values are."""
         statics = request.statics
         named = operator.name, tuple(facts), tuple(request.axes.items()), tuple(statics)
-        known = self._named.get(named)
-        if known is None:
-            known = object(), tuple(_fixed(operator, request, facts)), extents(operator.problem)
-            known = self._named.setdefault(named, known)
-        stands, axes, sizes = known
-        alike = tuple(  # all but shape and strides
+        entry = self._named.get(named)
+        if entry is None:
+            entry = object(), tuple(_fixed(operator, request, facts)), extents(operator.problem)
+            entry = self._named.setdefault(named, entry)
+        token, axes, sizes = entry
+        common = tuple(  # all but shape and strides
             [(kind, on, dtype, off, may, len(shape)) for kind, on, dtype, shape, _, off, may in facts.values()]
         )
         fixed = tuple([facts[name].shape[axis : axis + 1] for name, axis in axes])
-        selecting = tuple([int if _is_told(value, name, sizes) else value for name, value in statics.items()])
-        return device, stands, alike, fixed, selecting
+        selecting = tuple([int if _is_size_argument(value, name, sizes) else value for name, value in statics.items()])
+        return device, token, common, fixed, selecting
 
 
 @dataclass
 class _Config:
-    """A config, with what its calls need as far as that was followed."""
+    """A config, with the traced functions for its launches."""
 
     chosen: Choice
-    kernel: Kernel | None = None  # None until a call has run it
-    ways: list[Followed[Any]] = field(default_factory=list)
+    kernel: Kernel | None = None  # None before its first call
+    traces: list[Followed[Any]] = field(default_factory=list)
 
 
 class Lengths:
-    """Calls of one kind. Any number of threads may ask for what is `ready`; one at a time may `learn`."""
+    """Calls of one kind. Any number of threads may call `ready`, one at a time `learn`."""
 
     def __init__(
         self,
@@ -86,29 +87,31 @@ class Lengths:
     ) -> None:
         self._operator, self._request, self._facts = operator, replace(request, arrays={}), dict(facts)
         self._fixed, sizes = frozenset(_fixed(operator, request, facts)), extents(operator.problem)
-        self._told = tuple(name for name, value in request.statics.items() if _is_told(value, name, sizes))
+        self._size_arguments = tuple(
+            name for name, value in request.statics.items() if _is_size_argument(value, name, sizes)
+        )
         self._gpus, self._problem = gpus, problem
         self._statics, self._extents = _values(problem)[0], extents(problem)
         self._records = choice.Records(operator, problem, gpus, snapshot)
         self._problems: list[Followed[Sizes]] = []
         self._recorded: dict[object, _Config] = {}  # by id of the record, which the snapshot keeps, and GPU
-        self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None where these make no problem
+        self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None where no problem has these
         self._configs: dict[object, _Config] = {}
-        self._vain = 0  # attempts to follow what cannot be followed
+        self._failures = 0  # computations that could not be traced
 
     def ready(self, request: Request, facts: Mapping[str, Facts], untuned: Untuned) -> Ready | None:
-        """What a call with these facts runs; None where that has to be computed."""
+        """The kernel for a call with these facts; None where it has to be computed."""
         sizes = self._sizes(request, facts)
         own = _first(self._problems, sizes)
         if own is None:
             return None
         for config in self._candidates(own):
-            found = None if config is None else _first(config.ways, sizes)
-            if config is None or found is None:
+            numbers = None if config is None else _first(config.traces, sizes)
+            if config is None or numbers is None:
                 return None
-            if found is not _UNFIT:
-                assert config.kernel is not None, "a way that fits was learned of a call that ran it"
-                return config.kernel.ready(found), self._tally(config.chosen, own, untuned)
+            if numbers is not _UNFIT:
+                assert config.kernel is not None, "a config that fits was traced in a call that ran it"
+                return config.kernel.ready(numbers), self._tally(config.chosen, own, untuned)
         return None
 
     def learn(
@@ -120,45 +123,45 @@ class Lengths:
         kernel: Kernel,
         numbers: Any,
     ) -> None:
-        """Follow what was computed for a call: for its problem `chosen`, whose launches pass `numbers`."""
+        """Trace what was computed for a call: for its problem `chosen`, whose launches take `numbers`."""
         sizes, (fixed, own) = self._sizes(request, facts), _values(problem)
-        if self._vain >= _VAIN or fixed != self._statics:
+        if self._failures >= _FAILURES or fixed != self._statics:
             return
-        if not self._known(self._problems, self._problem_sizes, sizes, own):
+        if not self._traced(self._problems, self._problem_sizes, sizes, own):
             return
         for config in self._learned(own, chosen):
             fits = config.chosen.fits(problem)
             if fits and (config.chosen.instance.key, config.chosen.gpu) != (chosen.instance.key, chosen.gpu):
                 return
-            if fits and config.kernel is None:  # else the kernel is another config's
+            if fits and config.kernel is None:  # else the kernel belongs to another config
                 config.kernel = kernel
             compute = partial(self._numbers, config.chosen, kernel)
-            if not self._known(config.ways, compute, sizes, numbers if fits else _UNFIT) or fits:
+            if not self._traced(config.traces, compute, sizes, numbers if fits else _UNFIT) or fits:
                 return
 
     def _candidates(self, own: Sizes) -> Iterator[_Config | None]:
-        """The configs to be tried, in the order of `choice.choose`; None is one that is not known."""
-        if found := self._records.nearest(own):
-            record, gpu, foreign = found
+        """The configs in the order of `choice.choose`; None stands for one that no call has traced."""
+        if nearest := self._records.nearest(own):
+            record, gpu, foreign = nearest
             yield self._recorded.get((id(record), gpu.name, foreign))
-            yield None  # behind the nearest record stand others
-        for each in choice.round_sizes(own):
-            if each not in self._typical:
+            yield None  # the second nearest record is not traced
+        for sizes in choice.round_sizes(own):
+            if sizes not in self._typical:
                 yield None
-            elif (config := self._typical[each]) is not None:
+            elif (config := self._typical[sizes]) is not None:
                 yield config
 
     def _learned(self, own: Sizes, chosen: Choice) -> Iterator[_Config]:
-        """The same, known from now on, up to the one that a problem runs."""
-        if found := self._records.nearest(own):
-            record, gpu, foreign = found
+        """The same configs, created where missing, up to the one that the problem runs."""
+        if nearest := self._records.nearest(own):
+            record, gpu, foreign = nearest
             if (record, gpu, foreign) == (chosen.record, chosen.gpu, chosen.foreign):
                 yield self._recorded.setdefault((id(record), gpu.name, foreign), _Config(chosen))
             return
-        for each in choice.round_sizes(own):
-            if each not in self._typical:
-                self._typical[each] = self._config(choice.typical(self._operator, self._problem, each, self._gpus))
-            if (config := self._typical[each]) is not None:
+        for sizes in choice.round_sizes(own):
+            if sizes not in self._typical:
+                self._typical[sizes] = self._config(choice.typical(self._operator, self._problem, sizes, self._gpus))
+            if (config := self._typical[sizes]) is not None:
                 yield config
 
     def _config(self, chosen: Choice | None) -> _Config | None:
@@ -167,19 +170,19 @@ class Lengths:
             return None
         return self._configs.setdefault((chosen.instance.key, chosen.gpu.name), _Config(chosen))
 
-    def _known(
-        self, ways: list[Followed[T]], compute: Callable[[Sequence[int]], T], sizes: Sequence[int], found: T
+    def _traced(
+        self, traces: list[Followed[T]], compute: Callable[[Sequence[int]], T], sizes: Sequence[int], result: T
     ) -> bool:
-        """Whether one of the ways gives what was found, now if not before."""
-        known = _first(ways, sizes)
-        if known is None and len(ways) < _WAYS:
-            way = follow(compute, sizes)
-            known = way(sizes) if way else None
-            if way and known == found:
-                ways.append(way)
+        """Whether a trace gives this result, after another one was added where none does."""
+        traced = _first(traces, sizes)
+        if traced is None and len(traces) < _TRACES:
+            trace = follow(compute, sizes)
+            traced = trace(sizes) if trace else None
+            if trace and traced == result:
+                traces.append(trace)
             else:
-                self._vain += 1
-        return known is not None and bool(known == found)
+                self._failures += 1
+        return traced is not None and bool(traced == result)
 
     def _named(self, own: Sizes) -> dict[str, int]:
         return dict(zip(self._extents, own, strict=True))
@@ -188,23 +191,23 @@ class Lengths:
         if chosen.record is not None:
             return None
         problem = self._problem
-        return untuned.known(chosen, (self._statics, own), lambda: chosen.at(replace(problem, **self._named(own))))
+        return untuned.warned(chosen, (self._statics, own), lambda: chosen.at(replace(problem, **self._named(own))))
 
     def _sizes(self, request: Request, facts: Mapping[str, Facts]) -> tuple[int, ...]:
-        """All that calls of this kind differ in."""
-        found: list[int] = []
-        for each in facts.values():
-            found += each.shape
-            found += each.strides
-        if self._told:
-            found += [int(request.statics[name]) for name in self._told]
-        return tuple(found)
+        """Shapes, strides and size arguments, in which calls of this kind differ."""
+        sizes: list[int] = []
+        for array in facts.values():
+            sizes += array.shape
+            sizes += array.strides
+        if self._size_arguments:
+            sizes += [int(request.statics[name]) for name in self._size_arguments]
+        return tuple(sizes)
 
     def _bound(self, sizes: Sequence[int]) -> Binding:
-        told = dict(zip(self._told, sizes[len(sizes) - len(self._told) :], strict=True))
-        request = replace(self._request, statics={**self._request.statics, **told})
+        arguments = dict(zip(self._size_arguments, sizes[len(sizes) - len(self._size_arguments) :], strict=True))
+        request = replace(self._request, statics={**self._request.statics, **arguments})
         binding = bind(self._operator, request, self._with(sizes))
-        if binding.hollow:
+        if binding.empty_dims:
             raise ValueError("nothing to compute")
         return binding
 
@@ -222,15 +225,15 @@ class Lengths:
 
     def _with(self, sizes: Sequence[int]) -> dict[str, Facts]:
         """The facts of such sizes and strides."""
-        found, rest = {}, iter(sizes)
+        replaced, rest = {}, iter(sizes)
         for name, facts in self._facts.items():
-            given = tuple(next(rest) for _ in facts.shape)
+            called = tuple(next(rest) for _ in facts.shape)
             shape = (
                 own if (name, axis) in self._fixed else size
-                for axis, (own, size) in enumerate(zip(facts.shape, given, strict=True))
+                for axis, (own, size) in enumerate(zip(facts.shape, called, strict=True))
             )
-            found[name] = facts._replace(shape=tuple(shape), strides=tuple(next(rest) for _ in facts.strides))
-        return found
+            replaced[name] = facts._replace(shape=tuple(shape), strides=tuple(next(rest) for _ in facts.strides))
+        return replaced
 
 
 def _fixed(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Iterator[tuple[str, int]]:
@@ -244,19 +247,19 @@ def _fixed(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]
             )
 
 
-def _is_told(value: Any, name: str, sizes: tuple[str, ...]) -> bool:
+def _is_size_argument(value: Any, name: str, sizes: tuple[str, ...]) -> bool:
     """Whether a value beside the arrays is a size that calls of one kind may differ in: an int that 64 bits hold."""
     return type(value) is int and name in sizes and value.bit_length() < 64
 
 
 def _values(problem: Any) -> tuple[tuple[Any, ...], Sizes]:
-    """Of the fields that select code, and of the others."""
+    """The values of the fields that select code, and of the extents."""
     fixed, sizes = statics(problem), extents(problem)
     return tuple(getattr(problem, name) for name in fixed), tuple(getattr(problem, name) for name in sizes)
 
 
-def _first(ways: Sequence[Followed[T]], sizes: Sequence[int]) -> T | None:
-    for each in reversed(ways):  # a generation goes on as it did last
-        if (found := each(sizes)) is not None:
-            return found
+def _first(traces: Sequence[Followed[T]], sizes: Sequence[int]) -> T | None:
+    for trace in reversed(traces):  # the last one serves the next step of a generation most often
+        if (result := trace(sizes)) is not None:
+            return result
     return None

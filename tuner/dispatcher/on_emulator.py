@@ -1,4 +1,4 @@
-"""A plan on the CPU emulator, behind the call that `GpuKernel` has: the same strides, pointers and scalars."""
+"""A plan on the CPU emulator, with the call of `GpuKernel`: the same strides, pointers and scalars."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ from tuner.spec.problem import Array
 
 
 class EmulatedKernel:
-    """Call it with arrays that fit `binding` and the scalars that the caller gives.
+    """Call it with arrays that fit `binding` and the scalars of the caller.
 
     The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory; arrays that are updated in
     place are the caller's own. Calls from several threads take turns. Raises TemplateError when the emulator finds the
@@ -32,35 +32,35 @@ class EmulatedKernel:
         self._operator, self._binding, self._plan = operator, binding, plan
         self._kernel, self._framework = kernel, framework
 
-    def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
+    def __call__(self, arrays: Mapping[str, Any], passed_scalars: Mapping[str, float]) -> tuple[Any, ...]:
         if os.getpid() in _TORN:
             raise MachineError(
                 "this process was forked while a thread ran a kernel on the emulator, and has half of its state: "
                 "fork before or after a call, or start processes by spawn"
             )
         operator, plan = self._operator, self._plan
-        values = {**scalars(operator, self._binding.problem), **given}
+        values = {**scalars(operator, self._binding.problem), **passed_scalars}
         layout = Layout(operator, self._binding.problem, tuple(self._regions(arrays)), values)
         with _ONE_CALL, emulator.placed((*layout.tensors, *workspaces(plan))) as memory:
-            for launch, passed in layout.launches(plan, {name: each.address for name, each in memory.items()}):
+            for launch, passed in layout.launches(plan, {name: tensor.address for name, tensor in memory.items()}):
                 run = self._kernel.run(launch, passed, Mode())
                 if run.findings:
                     raise TemplateError(f"{operator.name}: {launch.entry} failed on the emulator: {run.findings[0]}")
-            for name in {each.name for each in operator.updated} & arrays.keys():
-                self._seen(name, arrays[name])[...] = memory[name].array
-            return tuple(self._fetched(each, memory[each.name].array) for each in operator.outputs)
+            for name in {argument.name for argument in operator.updated} & arrays.keys():
+                self._view(name, arrays[name])[...] = memory[name].array
+            return tuple(self._fetched(output, memory[output.name].array) for output in operator.outputs)
 
     def _regions(self, arrays: Mapping[str, Any]) -> Iterator[Region]:
-        """What the caller gives, with the caller's strides, and the outputs."""
+        """The caller's arrays, with the caller's strides, and the outputs."""
         for argument in self._operator.arguments:
-            name, found = argument.name, self._binding.tensors.get(argument.name)
-            if found is not None:
+            name, tensor = argument.name, self._binding.tensors.get(argument.name)
+            if tensor is not None:
                 dtype = argument.dtype_of(self._binding.problem).numpy
-                strides = tuple(stride * dtype.itemsize for stride in found.strides)
-                given = self._seen(name, arrays[name]) if argument.supplied else None
-                yield Region(name, dtype, found.shape, strides, given, argument.written)
+                strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
+                array = self._view(name, arrays[name]) if argument.supplied else None
+                yield Region(name, dtype, tensor.shape, strides, array, argument.written)
 
-    def _seen(self, name: str, array: Any) -> Array:
+    def _view(self, name: str, array: Any) -> Array:
         """A caller's array in the order of its argument's dims."""
         return self._framework.numpy(array).transpose(self._binding.tensors[name].axes)
 
@@ -68,7 +68,7 @@ class EmulatedKernel:
         """An output as the caller's framework has it."""
         shape, dtype = self._binding.tensors[argument.name].caller_shape, argument.dtype_of(self._binding.problem)
         result = self._framework.empty(shape, dtype, CPU)
-        self._seen(argument.name, result)[...] = array
+        self._view(argument.name, result)[...] = array
         return result
 
 

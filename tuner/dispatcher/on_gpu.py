@@ -21,16 +21,16 @@ _MAPS = 4096  # of tensors at an address
 _ON_DEVICE = 3  # cudaMemcpyKind
 
 
-class Made(NamedTuple):
-    """What a call makes: an output, or a workspace."""
+class Allocation(NamedTuple):
+    """An array that a call allocates: an output, or a workspace."""
 
     name: str
     shape: tuple[int, ...]  # as the caller has it
     dtype: DType
 
 
-class Passed(NamedTuple):
-    """What one launch passes."""
+class LaunchArguments(NamedTuple):
+    """The launch shape and arguments of one launch, but for addresses."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -48,24 +48,28 @@ class Passed(NamedTuple):
 class Numbers(NamedTuple):
     """All that a call on a GPU needs beside its kernels and addresses: what follows from sizes."""
 
-    given: tuple[str, ...]  # arrays
-    outputs: tuple[Made, ...]
-    workspaces: tuple[Made, ...]
-    launches: tuple[Passed, ...]
+    inputs: tuple[str, ...]  # arrays of the caller
+    outputs: tuple[Allocation, ...]
+    workspaces: tuple[Allocation, ...]
+    launches: tuple[LaunchArguments, ...]
     constants: tuple[tuple[str, int], ...] = ()  # argument that kernels read from a `__constant__` symbol, bytes
 
     @classmethod
     def of(cls, operator: Operator[Any], binding: Binding, plan: Plan) -> "Numbers":
-        made = tuple(
-            Made(each.name, binding.tensors[each.name].caller_shape, each.dtype_of(binding.problem))
-            for each in operator.outputs
+        outputs = tuple(
+            Allocation(output.name, binding.tensors[output.name].caller_shape, output.dtype_of(binding.problem))
+            for output in operator.outputs
         )
         return cls(
-            given=tuple(each.name for each in operator.arguments if each.supplied and each.name in binding.tensors),
-            outputs=made,
-            workspaces=tuple(Made(each.name, each.shape, each.dtype) for each in plan.workspaces),
-            launches=tuple(_passed(operator, binding, plan, launch) for launch in plan.launches),
-            constants=tuple((each.name, each.nbytes(binding.problem)) for each in operator.constants),
+            inputs=tuple(
+                argument.name
+                for argument in operator.arguments
+                if argument.supplied and argument.name in binding.tensors
+            ),
+            outputs=outputs,
+            workspaces=tuple(Allocation(space.name, space.shape, space.dtype) for space in plan.workspaces),
+            launches=tuple(_launch_arguments(operator, binding, plan, launch) for launch in plan.launches),
+            constants=tuple((constant.name, constant.nbytes(binding.problem)) for constant in operator.constants),
         )
 
 
@@ -93,53 +97,53 @@ class Functions:
             return constant_places(_module(self.ordinal, self._cubin.image), self._cubin.image, wanted)
 
     def encoded(self, map: TensorMap, dtype: DType, shape: Any, strides: Any, address: int) -> Any:
-        """A tensor map, as it was made before for such a tensor at this address. In a thread with a CUDA context."""
+        """The tensor map of a tensor at this address, cached. Needs a CUDA context."""
         key = address, map.name, map.box, shape, strides
-        found = self._encoded.get(key)
-        if found is None:
+        encoded = self._encoded.get(key)
+        if encoded is None:
             if len(self._encoded) >= _MAPS:
                 self._encoded.clear()
             tensor = MappedTensor(map.argument, address, dtype, shape, strides, map.box, map.swizzle)
-            found = self._encoded[key] = tensor_map.encoded(tensor)
-        return found
+            encoded = self._encoded[key] = tensor_map.encoded(tensor)
+        return encoded
 
 
 class GpuKernel:
-    """Call it with arrays that fit `numbers` and the scalars that the caller gives.
+    """Call it with arrays that fit `numbers` and the scalars of the caller.
 
     The arrays and the outputs, in the operator's order, are of `framework`. A call returns when the launches are
     queued on the framework's current stream.
     """
 
     def __init__(self, numbers: Numbers, functions: Functions, framework: Framework) -> None:
-        self._given, self._outputs, self._ordinal = numbers.given, len(numbers.outputs), functions.ordinal
+        self._inputs, self._outputs, self._ordinal = numbers.inputs, len(numbers.outputs), functions.ordinal
         self._device, self._address, self._stream = opened().cuda.Device, framework.address, framework.stream
-        made = (*numbers.outputs, *numbers.workspaces)
-        self._names = (*numbers.given, *(name for name, _, _ in made))
-        self._makers = [framework.maker(shape, dtype, functions.ordinal) for _, shape, dtype in made]
-        self._launches = [_Prepared(each, functions) for each in numbers.launches]
+        allocations = (*numbers.outputs, *numbers.workspaces)
+        self._names = (*numbers.inputs, *(name for name, _, _ in allocations))
+        self._makers = [framework.maker(shape, dtype, functions.ordinal) for _, shape, dtype in allocations]
+        self._launches = [_Prepared(launch, functions) for launch in numbers.launches]
         wanted = dict(numbers.constants)
-        self._symbols = [(name, place, wanted[name]) for name, place in functions.symbols(wanted).items()]
+        self._symbols = [(name, address, wanted[name]) for name, address in functions.symbols(wanted).items()]
         self._arguments: dict[tuple[int, ...], list[list[Any]]] = {}
 
-    def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
+    def __call__(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[Any, ...]:
         with self._device(self._ordinal) as device:
             device.use()  # binds its context to a thread that never used it: CuPy does so only where the device changes
-            made = [make() for make in self._makers]
-            addresses = tuple(map(self._address, (*[arrays[name] for name in self._given], *made)))
+            allocated = [make() for make in self._makers]
+            addresses = tuple(map(self._address, (*[arrays[name] for name in self._inputs], *allocated)))
             filled = self._arguments.get(addresses) or self._filled(addresses)
             handle = self._stream(self._ordinal)
             stream = None if handle is None else _Stream(handle)
             for name, symbol, nbytes in self._symbols:
                 self._fill(symbol, addresses[self._names.index(name)], nbytes, handle)
             for launch, arguments in zip(self._launches, filled, strict=True):
-                launch(arguments, given, stream)
-        return tuple(made[: self._outputs])
+                launch(arguments, scalars, stream)
+        return tuple(allocated[: self._outputs])
 
     def _filled(self, addresses: tuple[int, ...]) -> list[list[Any]]:
         """The arguments of every launch, but for scalars of the caller; kept for calls on the same memory."""
         by_name = dict(zip(self._names, addresses, strict=True))
-        filled = [each.filled(by_name) for each in self._launches]
+        filled = [launch.filled(by_name) for launch in self._launches]
         if len(self._arguments) >= _REMEMBERED:
             self._arguments.clear()
         self._arguments[addresses] = filled
@@ -161,7 +165,7 @@ class _Stream(NamedTuple):
 class _Prepared:
     """One launch, whose kernel is loaded."""
 
-    def __init__(self, passed: Passed, functions: Functions) -> None:
+    def __init__(self, passed: LaunchArguments, functions: Functions) -> None:
         self._passed, self._function = passed, functions.of(passed.entry, passed.smem_bytes)
         self._encoded = functions.encoded
         self._grid, self._block, self._smem_bytes = passed.grid, passed.block, passed.smem_bytes
@@ -173,18 +177,18 @@ class _Prepared:
     def filled(self, addresses: Mapping[str, int]) -> list[Any]:
         arguments = list(self._fixed)
         for position, name in self._passed.pointers:
-            arguments[position] = addresses.get(name, 0)  # an input that is not given is a null pointer
+            arguments[position] = addresses.get(name, 0)  # an input that the caller leaves out is a null pointer
         for position, map, dtype, shape, strides in self._passed.maps:
             arguments[position] = self._encoded(map, dtype, shape, strides, addresses[map.argument])
         return arguments
 
-    def __call__(self, arguments: list[Any], given: Mapping[str, float], stream: _Stream | None) -> None:
+    def __call__(self, arguments: list[Any], scalars: Mapping[str, float], stream: _Stream | None) -> None:
         """Raises MachineError when the driver refuses the launch."""
-        if given:
+        if scalars:
             arguments = list(arguments)
             for position, name, kind in self._passed.scalars:
-                if name in given:
-                    arguments[position] = kind(given[name])
+                if name in scalars:
+                    arguments[position] = kind(scalars[name])
         try:
             self._function(self._grid, self._block, arguments, self._smem_bytes, stream)
         except driver_error() as error:
@@ -196,20 +200,22 @@ def _whole(kind: Any, value: int) -> Any:
     return kind(value)
 
 
-def _passed(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch) -> Passed:
+def _launch_arguments(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launch) -> LaunchArguments:
     slots = list(enumerate(parameters(operator, binding.problem, plan, launch)))
     by_value = {argument.name for argument in operator.arguments if argument.role is Role.SCALAR}
-    given = [(position, parameter) for position, parameter in slots if parameter.argument in by_value]
+    by_position = [(position, parameter) for position, parameter in slots if parameter.argument in by_value]
     values = scalars(operator, binding.problem)
-    return Passed(
+    return LaunchArguments(
         launch.entry,
         launch.grid,
         launch.block,
         launch.smem_bytes,
         strides=tuple(_stride(binding, parameter) for _, parameter in slots),
         pointers=tuple((position, parameter.argument) for position, parameter in slots if parameter.pointer),
-        scalars=tuple((position, parameter.argument, parameter.dtype.numpy.type) for position, parameter in given),
-        values=tuple(values.get(parameter.argument) for _, parameter in given),
+        scalars=tuple(
+            (position, parameter.argument, parameter.dtype.numpy.type) for position, parameter in by_position
+        ),
+        values=tuple(values.get(parameter.argument) for _, parameter in by_position),
         maps=tuple(
             (position, parameter.tensor_map, parameter.dtype, mapped.shape, mapped.strides)
             for position, parameter in slots
@@ -219,7 +225,7 @@ def _passed(operator: Operator[Any], binding: Binding, plan: Plan, launch: Launc
 
 
 def _mapped(binding: Binding, map: TensorMap, dtype: DType) -> MappedTensor:
-    """At an address that is not known yet."""
+    """Without its address, which a call fills in."""
     tensor = binding.tensors[map.argument]
     return MappedTensor.of(map, dtype, 0, tensor.shape, tensor.strides)
 

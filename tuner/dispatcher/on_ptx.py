@@ -1,4 +1,4 @@
-"""A plan on the machine for PTX, behind the call that `GpuKernel` has: what the emulator has no source of."""
+"""A plan on the PTX interpreter, with the call of `GpuKernel`: for kernels that the emulator does not compile."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from tuner.spec.problem import Array
 
 
 class PtxKernel:
-    """Call it with arrays that fit `binding`, whose problem is the instance's, and the scalars that the caller gives.
+    """Call it with arrays that fit `binding`, whose problem is the instance's, and the scalars of the caller.
 
     Arrays and outputs are as those of `EmulatedKernel`; so is the TemplateError for a kernel at fault.
     """
@@ -23,12 +23,12 @@ class PtxKernel:
         self._instance, self._binding = instance, binding
         self._entries, self._framework = entries, framework
 
-    def __call__(self, arrays: Mapping[str, Any], given: Mapping[str, float]) -> tuple[Any, ...]:
+    def __call__(self, arrays: Mapping[str, Any], values: Mapping[str, float]) -> tuple[Any, ...]:
         operator = self._instance.operator
-        outputs, run = ptx.run(self._instance, self._entries, {**self._views(arrays), **given})
+        outputs, run = ptx.run(self._instance, self._entries, {**self._views(arrays), **values})
         if run.fault:
-            raise TemplateError(f"{operator.name} failed on the machine for PTX: {run.fault}")
-        for name in {each.name for each in operator.updated} & arrays.keys():
+            raise TemplateError(f"{operator.name} failed on the PTX interpreter: {run.fault}")
+        for name in {argument.name for argument in operator.updated} & arrays.keys():
             self._views(arrays)[name][...] = outputs[name]
         return tuple(self._fetched(argument.name, outputs[argument.name]) for argument in operator.outputs)
 

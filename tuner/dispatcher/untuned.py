@@ -58,27 +58,27 @@ class Untuned:
 
     def tally(self, choice: Choice) -> Tally:
         """The tally of a problem; warns the application of the first problem with its static fields on a GPU."""
-        self._complain(choice)
+        self._warn(choice)
         problem = choice.instance.problem
-        fields = (tuple(getattr(problem, each) for each in names(problem)) for names in (statics, extents))
-        return self.known(choice, tuple(fields), lambda: choice)
+        fields = (tuple(getattr(problem, name) for name in names(problem)) for names in (statics, extents))
+        return self.warned(choice, tuple(fields), lambda: choice)
 
-    def known(self, kernel: Choice, problem: object, choice: Callable[[], Choice]) -> Tally:
+    def warned(self, kernel: Choice, problem: object, choice: Callable[[], Choice]) -> Tally:
         """The tally of a problem of whose kernel the application was warned, by the values of its static fields and of
-        its extents; `choice` is asked for when misses are told."""
+        its extents; `choice` is called when misses are listed."""
         key = kernel.instance.operator.name, kernel.gpu.name, problem
-        found = self._tallies.get(key)
-        if found is None:
+        tally = self._tallies.get(key)
+        if tally is None:
             if len(self._tallies) >= _REMEMBERED:
                 self._tallies.pop(next(iter(self._tallies)), None)
-            found = self._tallies.setdefault(key, Tally(choice))
-        return found
+            tally = self._tallies.setdefault(key, Tally(choice))
+        return tally
 
     def misses(self) -> tuple[Miss, ...]:
         """The most frequent first."""
-        return tuple(sorted((each.miss() for each in list(self._tallies.values())), key=lambda miss: -miss.calls))
+        return tuple(sorted((tally.miss() for tally in list(self._tallies.values())), key=lambda miss: -miss.calls))
 
-    def _complain(self, choice: Choice) -> None:
+    def _warn(self, choice: Choice) -> None:
         operator, problem = choice.instance.operator.name, choice.instance.problem
         kernel = operator, choice.gpu.name, tuple(getattr(problem, name) for name in statics(problem))
         if self._strict:
@@ -92,7 +92,7 @@ class Untuned:
 
 def _callers() -> int:
     """Frames from who calls this up to the application: the first that is neither of this program nor of torch."""
-    between = [Path(module.__file__ or "").parent for name in ("tuner", "torch") if (module := sys.modules.get(name))]
+    skipped = [Path(module.__file__ or "").parent for name in ("tuner", "torch") if (module := sys.modules.get(name))]
     files = [Path(frame.f_code.co_filename) for frame, _ in walk_stack(sys._getframe(1))]
-    ours = [any(file.is_relative_to(folder) for folder in between) for file in files]
+    ours = [any(file.is_relative_to(folder) for folder in skipped) for file in files]
     return ours.index(False) + 1 if False in ours else len(files)
