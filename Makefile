@@ -13,7 +13,7 @@ DOCS    := .venv-docs
 TORCH   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help docs venv test test-all test-clients lint search matrix throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help docs venv test test-all test-clients lint search throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,9 +61,6 @@ lint: $(STAMP) ## ruff and mypy --strict
 
 search: $(STAMP) ## a first search: flash attention, head_dim 72, for Hopper, on any machine
 	$(BIN)/tuner search flash_attention --gpu sm_90a --head-dim 72 --causal
-
-matrix: $(STAMP) ## search every head_dim, dtype, mask and architecture (about 25 minutes on two cores)
-	$(BIN)/python benchmarks/matrix.py --budget 6 --json reports/out/matrix.json
 
 throughput: $(STAMP) ## configs compiled, ranked and verified a minute
 	$(BIN)/python benchmarks/throughput.py

@@ -1,12 +1,8 @@
-"""`gpu.py` on a simulated device, in the trouble that a real one brings: is all that was known on the disk each time?
+"""Kill `gpu.py` on a simulated device at random moments (SIGKILL), and check that the disk holds all it had found.
 
-    python benchmarks/gpu_trouble.py kills --times 30        SIGKILL at random moments
-    python benchmarks/gpu_trouble.py busy --processes 16     beside processes that take all cores
-    python benchmarks/gpu_trouble.py slow --seconds 200      a peer that compiles for so long
-    python benchmarks/gpu_trouble.py hangs                   a peer that never gets ready
-    python benchmarks/gpu_trouble.py falls                   a peer that takes its process down
+    python benchmarks/gpu_trouble.py --times 30
 
-Prints what it did and found; ends with 1 where something was lost.
+Prints what each run left; ends with 1 where something was lost.
 """
 
 import argparse
@@ -17,7 +13,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,64 +122,20 @@ def _archived(folder: Path, rows: Path) -> Iterator[str]:
     yield why
 
 
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for each in running:
-            each.kill()
-            each.wait()
-
-
-def troubled(folder: Path, minutes: float, options: Sequence[str]) -> tuple[int, str]:
-    """(exit code, tables) of a run that ends on its own."""
-    code = started(folder, minutes, options).wait()
-    collect = [sys.executable, str(PROGRAMS / "gpu_collect.py"), str(folder / "gpu.tar.gz")]
-    return code, subprocess.run(collect, capture_output=True, text=True, check=False).stdout
-
-
 def main() -> int:
-    given = _parser().parse_args()
-    with TemporaryDirectory() as temporary:
-        folder = given.out or Path(temporary)
-        if given.trouble == "kills":
-            return _kills(given.times, given.seed, folder)
-        began = time.monotonic()
-        options = {
-            "busy": (),
-            "slow": ("--peer-compiles", str(given.seconds)),
-            "hangs": ("--peer", "hangs"),
-            "falls": ("--peer", "falls"),
-        }[given.trouble]
-        with busy(given.processes if given.trouble == "busy" else 0):
-            code, tables = troubled(folder, given.minutes, options)
-        print(tables)
-        print(f"exit code {code} after {time.monotonic() - began:.0f} s of {60 * given.minutes:.0f}")
-        return int(code != 0 or not tables)
-
-
-def _kills(times: int, seed: int, folder: Path) -> int:
-    lost = 0
-    for i, each in enumerate(kills(times, seed, folder), start=1):
-        lost += bool(each.lost)
-        told = "; ".join(each.lost) or "nothing lost"
-        print(f"{i:3}  after {each.after_s:5.1f} s  {each.rows:4} rows  {told}  ({each.step})", flush=True)
-    print(f"{times} kills, something was lost in {lost}")
-    return int(lost > 0)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trouble", choices=("kills", "busy", "slow", "hangs", "falls"))
     parser.add_argument("--times", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=200.0)
-    parser.add_argument("--minutes", type=float, default=8.0, help="of the run")
-    parser.add_argument("--out", type=Path, help="where the runs write [a folder that is removed]")
-    return parser
+    parser.add_argument("--out", type=Path, help="the runs' folder (default: one that is removed)")
+    options = parser.parse_args()
+    damaged = 0
+    with TemporaryDirectory() as temporary:
+        for i, run in enumerate(kills(options.times, options.seed, options.out or Path(temporary)), start=1):
+            damaged += bool(run.lost)
+            lost = "; ".join(run.lost) or "nothing lost"
+            print(f"{i:3}  after {run.after_s:5.1f} s  {run.rows:4} rows  {lost}  ({run.step})", flush=True)
+    print(f"{options.times} kills, {damaged} of them lost something")
+    return int(damaged > 0)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 from tuner.report.data import UNDECLARED, BeliefFacts, Fact, ReportData, SearchFacts, SpaceFacts
 from tuner.report.export import data_json
-from tuner.report.page import markdown, prepare, render, write
-from tuner.report.place import default_path
+from tuner.report.page import default_path, markdown, prepare, render, write
 from tuner.report.rivals import Rival, rivals_of
 
 __all__ = [

@@ -1,6 +1,7 @@
 """ReportData → one HTML file that needs nothing else, or a short Markdown text."""
 
 import os
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
@@ -23,9 +24,13 @@ from tuner.report.export import script_json
 from tuner.report.parallel import parallel
 from tuner.report.section import sections
 from tuner.search.portfolio import Family
+from tuner.spec.problem import canonical
+from tuner.spec.command_line import minimal_fields
 
 LIMIT = 4_000_000  # bytes of a page, which a mail takes and a browser opens at once
 _LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
+_LONGEST = 150  # characters of a name; file systems take 255 bytes
+_ODD = re.compile(r"[^A-Za-z0-9_.+-]")  # what a text of a problem may hold, and a file's name had better not
 
 
 def render(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
@@ -56,6 +61,31 @@ def document(template: str, **values: object) -> str:
 def markdown(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
     """The short version: winner, margin, verdict, runner-ups, failures, how to repeat it."""
     return _environment(escape=False).get_template("report.md.jinja").render(sections=sections(data), families=families)
+
+
+def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
+    """`reports/out/<about>-<gpu>-<problem>.html`, in a checkout or else in the current folder.
+
+    Of a problem the name has the fields that are not the default; equal problems have equal names, others have others.
+    """
+    folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
+    told = [canonical(each) for each in problems]
+    words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(told)]
+    name = "-".join([about, gpu.replace(" ", "_"), *words])
+    plain = _ODD.sub("_", name)
+    if plain != name or len(name) > _LONGEST:
+        plain = f"{plain[:_LONGEST]}-{_digest([about, gpu, *told])}"
+    return folder / f"{plain}.html"
+
+
+def _words(problem: Any) -> list[str]:
+    """`["head_dim_72", "causal"]`"""
+    told = minimal_fields(problem).items()
+    return [name if value is True else f"no_{name}" if value is False else f"{name}_{value}" for name, value in told]
+
+
+def _digest(words: Sequence[str]) -> str:
+    return sha256("\n".join(words).encode()).hexdigest()[:8]
 
 
 def prepare(path: Path) -> None:

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.arch import MMA_FLOPS
+from tuner.arch import GPU, MMA_FLOPS
 from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.commands.inspect_counted import as_json as counted_as_json
 from tuner.cli.commands.inspect_counted import print_counted
-from tuner.cli.commands.inspect_predicted import predicted, print_predicted
 from tuner.cli.commands.inspect_waits import as_json as waits_as_json
 from tuner.cli.commands.inspect_waits import print_waiting, waiting
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
@@ -21,10 +20,16 @@ from tuner.compiler.usage import occupancy
 from tuner.dispatcher.choice import Choice
 from tuner.errors import NoValidConfigError
 from tuner.evaluate.predict import floor
-from tuner.evaluate.predict.compiled import predict_undeclared
+from tuner.evaluate.predict.compiled import predict_launches, predict_undeclared
+from tuner.evaluate.predict.cost import MODEL, TERMS, in_turn
 from tuner.evaluate.predict.floor import DeclaredLaunch
-from tuner.results.attempt import Failed, Lint
+from tuner.results.attempt import Failed, Lint, Prediction
+from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
+
+_LEAST = 0.005  # of the whole cost: smaller terms are not printed
+
+Named = tuple[str, Prediction]  # a kernel's, or of all together
 
 
 def inspect_command(
@@ -50,7 +55,7 @@ def inspect_command(
     launches = chosen.instance.plan().launches
     mixes = {launch.entry: _rounded(steady_mix(cubin.instructions(launch.entry))) for launch in launches}
     found, work = lint_all(cubin), _work(chosen)
-    costs = predicted(chosen.instance, chosen.gpu, cubin)
+    costs = _predicted(chosen.instance, chosen.gpu, cubin)
     counted = (
         () if chosen.instance.implementation.declares_work else predict_undeclared(chosen.instance, chosen.gpu, cubin)
     )
@@ -69,7 +74,7 @@ def inspect_command(
     _print_mixes(mixes)
     _print_work(work, chosen)
     print_counted(counted)
-    print_predicted(costs)
+    _print_predicted(costs)
     if waits:
         print_waiting(replayed)
     _print_lint(found)
@@ -158,6 +163,37 @@ def _print_work(work: Sequence[DeclaredLaunch], chosen: Choice) -> None:
         ],
         right=names[1:7],
     )
+
+
+def _predicted(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[Named, ...]:
+    """What each launch is predicted to cost and, where there are several, all of them in turn."""
+    found = predict_launches(instance, gpu, cubin)
+    whole = [("together", in_turn([prediction for _, prediction in found]))] if len(found) > 1 else []
+    return (*found, *whole)
+
+
+def _print_predicted(found: Sequence[Named]) -> None:
+    """A row a term, the heaviest of the last column first: what it alone would cost, over the cost of all."""
+    whole, names = found[-1][1], [name for name, _ in found]
+    terms = {term: float(cost) / whole.cost for term, cost in whole.terms.items()}
+    heaviest = sorted((term for term in terms if terms[term] > _LEAST), key=lambda term: -terms[term])
+    table(
+        f"predicted cost ({MODEL}): a rank, not a time. Terms overlap, so that they do not add up; "
+        f"{whole.bottleneck} binds",
+        ("term", *names, "what it stands for"),
+        [
+            *(
+                (term, *(_share(each.terms.get(term, 0.0), whole) for _, each in found), TERMS[term])
+                for term in heaviest
+            ),
+            ("cost", *(_share(each.cost, whole) for _, each in found), "of all terms together"),
+        ],
+        right=names,
+    )
+
+
+def _share(cost: float | str, whole: Prediction) -> str:
+    return f"{float(cost) / whole.cost:.0%}"
 
 
 def _print_lint(found: Lint) -> None:
