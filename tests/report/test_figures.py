@@ -23,8 +23,7 @@ from tuner.report.convergence import convergence
 from tuner.report.data import ReportData
 from tuner.report.notation import reasons
 from tuner.report.parallel import FEWEST, LINES, parallel
-from tuner.report.profile import Profile, profile
-from tuner.report.section import Section, sections
+from tuner.report.section import Profile, Section, profile, sections
 from tuner.report.series import Value, bars, lines
 from tuner.results.final_race import FinalRace, Lap, Runner
 

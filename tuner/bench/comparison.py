@@ -54,7 +54,7 @@ class Comparison:
             for row in data["rows"]
         )
         return Comparison(
-            **{each.name: data[each.name] for each in fields(Comparison) if each.name != "rows"}, rows=rows
+            **{field.name: data[field.name] for field in fields(Comparison) if field.name != "rows"}, rows=rows
         )
 
     @property
@@ -84,8 +84,10 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
 
 def spelled(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
     """A problem, or only its fields of these names, without what is off or empty or follows from the rest."""
-    told = independent_fields(from_fields(operators.load(operator).problem, problem))
-    return plain_fields.formatted({n: value for n, value in told.items() if value and (names is None or n in names)})
+    fields_shown = independent_fields(from_fields(operators.load(operator).problem, problem))
+    return plain_fields.formatted(
+        {n: value for n, value in fields_shown.items() if value and (names is None or n in names)}
+    )
 
 
 def _times(row: Row) -> tuple[str, ...]:
@@ -94,5 +96,5 @@ def _times(row: Row) -> tuple[str, ...]:
     return (*cells, "", "") if row.launch == "eager" else ("", "", *cells)
 
 
-def _spelled(found: Estimate | None, unit: str) -> str:
-    return f"{found.mid:.4g}{unit} ({found.low:.4g} … {found.high:.4g})" if found else ""
+def _spelled(estimate: Estimate | None, unit: str) -> str:
+    return f"{estimate.mid:.4g}{unit} ({estimate.low:.4g} … {estimate.high:.4g})" if estimate else ""

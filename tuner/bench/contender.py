@@ -31,5 +31,5 @@ def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
 
 def context(operator: Operator[Any], problem: Any) -> tuple[Operator[Any], Any] | None:
     """(operator, problem) of what is to be run on the same tensors, for context, as the operator's peers.py says."""
-    found = peers.context(operator.name, problem)
-    return (operators.load(found.operator), found.problem) if found else None
+    context = peers.context(operator.name, problem)
+    return (operators.load(context.operator), context.problem) if context else None

@@ -48,8 +48,8 @@ class Teller:
 
     def round(self, times_us: Sequence[float], states: Sequence[State]) -> None:
         """A time and the device just after it, of each who entered, in that order."""
-        told = [asdict(each) for each in states]
-        self._journal.append({"event": "round", "times_us": list(times_us), "states": told})
+        device_states = [asdict(state) for state in states]
+        self._journal.append({"event": "round", "times_us": list(times_us), "states": device_states})
 
 
 def told(events: Sequence[Event]) -> Comparison | None:
@@ -79,10 +79,10 @@ def _last(events: Sequence[Event]) -> Sequence[Event]:
 
 def _tries(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     """Other lines of the journal are left out."""
-    own = [event for event in events if "event" in event]
-    begins = [i for i, event in enumerate(own) if event["event"] == "meets"]
-    for begin, end in pairwise([*begins, len(own)]):
-        yield own[begin:end]
+    tries = [event for event in events if "event" in event]
+    begins = [i for i, event in enumerate(tries) if event["event"] == "meets"]
+    for begin, end in pairwise([*begins, len(tries)]):
+        yield tries[begin:end]
 
 
 def _comparison(events: Sequence[Event]) -> Comparison:
@@ -98,15 +98,15 @@ def _timed(entered: Sequence[Row], heard: Sequence[Event]) -> list[Row]:
     states = [[State(**state) for state in event["states"]] for event in heard]
     times = np.array([event["times_us"] for event in heard])[_calm(states)]
     logs = np.log(times)
-    ours = {row.launch: i for i, row in enumerate(entered) if row.name == entered[0].name}
-    found = []
+    launches_of_ours = {row.launch: i for i, row in enumerate(entered) if row.name == entered[0].name}
+    timed = []
     for i, row in enumerate(entered):
-        beside = 0 if row.state == "roof" else ours.get(row.launch)
+        beside = 0 if row.state == "roof" else launches_of_ours.get(row.launch)
         ratio = None if beside is None else in_units(interval(logs[:, i] - logs[:, beside]))
-        clock = float(np.median([each[i].sm_mhz for each in states]))
+        clock = float(np.median([state[i].sm_mhz for state in states]))
         time_us = estimate(times[:, i].tolist())
-        found.append(replace(row, time_us=time_us, ratio=ratio, sm_mhz=clock))
-    return found
+        timed.append(replace(row, time_us=time_us, ratio=ratio, sm_mhz=clock))
+    return timed
 
 
 def _calm(states: Sequence[Sequence[State]]) -> Times:

@@ -93,14 +93,14 @@ def late(log: str) -> bool:
 
 
 @cache
-def _device(place: DeviceOpener) -> Device:
+def _device(opener: DeviceOpener) -> Device:
     """One a process, for all of its meetings."""
-    return place.open()
+    return opener.open()
 
 
 @cache
-def _copy(place: DeviceOpener, nbytes: int) -> Any:
-    return _device(place).ready_copy(nbytes)
+def _copy(opener: DeviceOpener, nbytes: int) -> Any:
+    return _device(opener).ready_copy(nbytes)
 
 
 def _give_back() -> None:
@@ -168,8 +168,8 @@ class _Field:
         if wrong:
             raise MachineError(f"our own {code.instance.name} fails here: {wrong}")
         self._enter(Row(COPY, "roof", self._inputs.moved), self._sampler(self._copy, self._policies[0]))
-        for each in self._meeting.context:
-            self._enter_kernel(f"{OURS} {each.instance.operator}", each)
+        for contender in self._meeting.context:
+            self._enter_kernel(f"{OURS} {contender.instance.operator}", contender)
         for peer in (*peers.of(code.instance.operator), *self._meeting.guests):
             self._enter_peer(peer)
 
@@ -305,9 +305,9 @@ def judged(peer: Peer, edge_cases: Sequence[Case], device: str = "cuda") -> str:
         except Exception as error:  # not this shape; perhaps another, and it must take the timed one in any case
             refusal = _reason(error)
             continue
-        known = case.expected.exact.keys()
-        if not outputs or outputs.keys() - known:
-            raise WrongError(f"it returns {', '.join(outputs) or 'nothing'}, and {', '.join(known)} can be judged")
+        names = case.expected.exact.keys()
+        if not outputs or outputs.keys() - names:
+            raise WrongError(f"it returns {', '.join(outputs) or 'nothing'}, and {', '.join(names)} can be judged")
         for name, tensor in outputs.items():
             off = case.expected.error(name, peers.to_numpy(tensor))
             if not off.ok:
@@ -318,8 +318,8 @@ def judged(peer: Peer, edge_cases: Sequence[Case], device: str = "cuda") -> str:
 
 def _reason(error: Exception) -> str:
     """The first line of what somebody else's code says."""
-    said = str(error).partition("\n")[0]
-    return said if isinstance(error, AbsentError) else f"{type(error).__name__}: {said}"
+    message = str(error).partition("\n")[0]
+    return message if isinstance(error, AbsentError) else f"{type(error).__name__}: {message}"
 
 
 def _elements(case: Case) -> int:

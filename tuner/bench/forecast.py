@@ -88,9 +88,12 @@ def _outlooks(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
     choice = choose(operator, problem, (gpu,), snapshot)
     origin = "a record" if choice.record else "the default"
     yield _outlook(choice.instance, gpu, origin)
-    for each in operators.implementations(operator.name):
-        if each.name != choice.instance.implementation.name and each.refusal(problem, gpu.arch) is None:
-            yield _outlook(Instance.default(operator, each, problem, gpu.arch), gpu, "the default")
+    for implementation in operators.implementations(operator.name):
+        if (
+            implementation.name != choice.instance.implementation.name
+            and implementation.refusal(problem, gpu.arch) is None
+        ):
+            yield _outlook(Instance.default(operator, implementation, problem, gpu.arch), gpu, "the default")
 
 
 def _outlook(instance: Instance, gpu: GPU, origin: str) -> Outlook:

@@ -15,34 +15,39 @@ from tuner.report.page import document
 from tuner.report.series import Value, bars, lines
 
 
-def page(found: Found) -> str:
+def page(results: Found) -> str:
     """One page for comparisons, or for forecasts, of one operator; never of both."""
-    measured = isinstance(found[0], Comparison)
-    size = varying([each.problem for each in found])
-    unit, value_name = ("µs", f"time, µs ({found[0].evidence})") if measured else ("×", "predicted cost, × the least")
-    drawn = _values(found)
+    measured = isinstance(results[0], Comparison)
+    size = varying([result.problem for result in results])
+    unit, value_name = ("µs", f"time, µs ({results[0].evidence})") if measured else ("×", "predicted cost, × the least")
+    drawn = _values(results)
     plots = [] if size else [bars(few, value_name, unit) for few in drawn]
-    over = [(float(each.problem[size]), value) for each, few in zip(found, drawn, strict=True) for value in few if size]
+    over = [
+        (float(result.problem[size]), value)
+        for result, few in zip(results, drawn, strict=True)
+        for value in few
+        if size
+    ]
     return document(
         "bench.html.jinja",
-        title=found[0].operator,
-        evidence=found[0].evidence,
-        gpu=_gpu(found[0]),
-        leaders=leaders(found),
-        about=_about(found),
+        title=results[0].operator,
+        evidence=results[0].evidence,
+        gpu=_gpu(results[0]),
+        leaders=leaders(results),
+        about=_about(results),
         value_name=value_name,
         size_name=size,
         lines=lines(over, size, value_name),
-        tables=[(tables(found)[0], None)] if size else [*zip(tables(found), plots, strict=True)],
-        json=json.dumps([each.data() for each in found], ensure_ascii=False, default=str).replace("<", "\\u003c"),
+        tables=[(tables(results)[0], None)] if size else [*zip(tables(results), plots, strict=True)],
+        json=json.dumps([result.data() for result in results], ensure_ascii=False, default=str).replace("<", "\\u003c"),
     )
 
 
-def _values(found: Found) -> list[list[Value]]:
+def _values(results: Found) -> list[list[Value]]:
     """What is drawn of each: times, or predicted costs over the least of all; rows are counted over all tables."""
     numbers = count(1)
-    drawn = [[value for row in each.rows for value in _value(row, f"row-{next(numbers)}")] for each in found]
-    if isinstance(found[0], Comparison):
+    drawn = [[value for row in result.rows for value in _value(row, f"row-{next(numbers)}")] for result in results]
+    if isinstance(results[0], Comparison):
         return drawn
     least = min(value.mid for few in drawn for value in few)
     return [[replace(v, mid=v.mid / least, low=v.low / least, high=v.high / least) for v in few] for few in drawn]
@@ -56,14 +61,14 @@ def _value(row: Row | Outlook, id: str) -> Iterator[Value]:
         yield Value(row.label, row.time_us.mid, row.time_us.low, row.time_us.high, id)
 
 
-def _gpu(found: Comparison | Forecast) -> str:
-    return found.gpu if isinstance(found, Forecast) else str(found.device["gpu"])
+def _gpu(result: Comparison | Forecast) -> str:
+    return result.gpu if isinstance(result, Forecast) else str(result.device["gpu"])
 
 
-def _about(found: Found) -> str:
-    first, problem = found[0], shared(found)
+def _about(results: Found) -> str:
+    first, problem = results[0], shared(results)
     if isinstance(first, Forecast):
         return f"{problem}. On the GPU, these peers would be timed: {', '.join(first.peers) or 'none'}."
     facts: dict[str, Any] = {name: first.device[name] for name in ("model", "driver") if name in first.device}
-    ours = "" if len(found) > 1 else f" Ours is {first.implementation} {plain_fields.formatted(first.config)}."
-    return f"{problem}. {first.policy}.{ours} {plain_fields.formatted(facts)}"
+    subject = "" if len(results) > 1 else f" Ours is {first.implementation} {plain_fields.formatted(first.config)}."
+    return f"{problem}. {first.policy}.{subject} {plain_fields.formatted(facts)}"

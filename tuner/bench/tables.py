@@ -21,23 +21,23 @@ class Table:
     @property
     def numbers(self) -> tuple[str, ...]:
         """The columns that are not words."""
-        return tuple(each for each in self.columns if each not in _WORDS)
+        return tuple(column for column in self.columns if column not in _WORDS)
 
 
-def tables(found: Found) -> tuple[Table, ...]:
+def tables(results: Found) -> tuple[Table, ...]:
     """In a sweep the first column is the size."""
-    size = varying([each.problem for each in found])
+    size = varying([result.problem for result in results])
     if not size:
-        return tuple(Table(each.title, each.COLUMNS, tuple(each.table())) for each in found)
-    rows = tuple((str(each.problem[size]), *row) for each in found for row in each.table())
-    return (Table(shared(found), (size, *found[0].COLUMNS), rows),)
+        return tuple(Table(result.title, result.COLUMNS, tuple(result.table())) for result in results)
+    rows = tuple((str(result.problem[size]), *row) for result in results for row in result.table())
+    return (Table(shared(results), (size, *results[0].COLUMNS), rows),)
 
 
-def shared(found: Found) -> str:
+def shared(results: Found) -> str:
     """What all problems have in common."""
-    first, *others = [each.problem for each in found]
-    names = {name for name, value in first.items() if all(each[name] == value for each in others)}
-    return spelled(found[0].operator, first, names)
+    first, *others = [result.problem for result in results]
+    names = {name for name, value in first.items() if all(other[name] == value for other in others)}
+    return spelled(results[0].operator, first, names)
 
 
 def varying(problems: Sequence[Fields]) -> str:

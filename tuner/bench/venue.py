@@ -33,8 +33,8 @@ _ENOUGH = 3  # rounds, after which a race that was cut off is not run again
 class Venue(Closing):
     """A context manager around the process, which starts with a comparison, and anew after one that took it down."""
 
-    def __init__(self, place: DeviceOpener) -> None:
-        self._place = place
+    def __init__(self, opener: DeviceOpener) -> None:
+        self._place = opener
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA maps all memory of the machine
         self._pool: Pool[Meeting, None] = Pool(meet, workers=1, limits=Limits(memory_bytes=memory))
 
@@ -69,9 +69,9 @@ class Venue(Closing):
             meeting = Meeting(code, context, self._place, policies, kind, seed, path, guests=guests)
             with exclusive(self._place.bus_id):  # peers time kernels too, to choose among theirs
                 self._meet(meeting, begin, time.monotonic() + patience_s)
-            found = events.told(journal.read(path, begin))
-        assert found is not None, "somebody met, or an error was raised"
-        return found
+            comparison = events.told(journal.read(path, begin))
+        assert comparison is not None, "somebody met, or an error was raised"
+        return comparison
 
     def _meet(self, meeting: Meeting, begin: int, deadline: float) -> None:
         """Until a race is through, or one is late: a peer that takes the process down leaves time to the others."""
@@ -103,17 +103,17 @@ class Venue(Closing):
         return None
 
 
-def compare(code: Code, place: DeviceOpener, policy: MeasurementPolicy | None = None, **given: Any) -> Comparison:
+def compare(code: Code, opener: DeviceOpener, policy: MeasurementPolicy | None = None, **options: Any) -> Comparison:
     """One comparison, in a process of its own; see `Venue.compare`."""
-    with Venue(place) as venue:
-        return venue.compare(code, policy, **given)
+    with Venue(opener) as venue:
+        return venue.compare(code, policy, **options)
 
 
-def inputs_kind(operator: Operator[Any], wanted: str | None) -> str:
+def inputs_kind(operator: Operator[Any], kind: str | None) -> str:
     """A kind of inputs that an operator has: the wanted one, or its first. Raises UsageError."""
-    if wanted not in (None, *operator.input_kinds):
-        raise UsageError(f"inputs {wanted!r}: {operator.name} has {', '.join(operator.input_kinds)}")
-    return wanted or operator.input_kinds[0]
+    if kind not in (None, *operator.input_kinds):
+        raise UsageError(f"inputs {kind!r}: {operator.name} has {', '.join(operator.input_kinds)}")
+    return kind or operator.input_kinds[0]
 
 
 def _why(lost: Lost) -> str:

@@ -48,8 +48,8 @@ def _plain_warning(message: Warning | str, *_: object, **__: object) -> str:
     return f"warning: {message}\n"
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tuner {__version__}")
         raise typer.Exit
 

@@ -46,8 +46,8 @@ def over(served: Choice, implementation: str | None, settings: list[str] | None)
     """A choice, with what was given by hand in its place."""
     instance, target = served.instance, served.gpu
     if implementation not in (None, instance.implementation.name):
-        (wanted,) = serving_implementations(instance.operator, instance.problem, target, implementation)
-        instance = Instance.default(instance.operator, wanted, instance.problem, target.arch)
+        (other,) = serving_implementations(instance.operator, instance.problem, target, implementation)
+        instance = Instance.default(instance.operator, other, instance.problem, target.arch)
         served = Choice(instance, target, None, "its default config")
     if settings:
         config = parse_config(instance.implementation.config, instance.config, settings)
@@ -80,7 +80,7 @@ def refuse(chosen: Choice) -> None:
 
 def snapshot(db: str | None) -> Snapshot:
     """The records of every place where the dispatcher looks, or of one database; says what cannot be read there."""
-    found = Snapshot.load([db] if db else None)
-    for sentence in found.refused if db else ():
+    records = Snapshot.load([db] if db else None)
+    for sentence in records.refused if db else ():
         say(f"passed over: {sentence}")
-    return found
+    return records

@@ -37,19 +37,19 @@ def told(operator: str, problem: Any) -> str:
     return f"{operator} {formatted(minimal_fields(problem))}".rstrip()
 
 
-def show(found: Campaign, report: Path, *, as_json: bool) -> None:
+def show(result: Campaign, report: Path, *, as_json: bool) -> None:
     """Print everything, in the order of the problems given."""
     if as_json:
-        searches = [summary.data(outcome) for outcome in found.outcomes]
-        portfolios = [to_data(family) for family in found.families]
+        searches = [summary.data(outcome) for outcome in result.outcomes]
+        portfolios = [to_data(family) for family in result.families]
         emit_json({"searches": searches, "portfolios": portfolios, "report": str(report)})
         return
-    if len(found.outcomes) > 1:
-        _show_several(found.outcomes)
-    for family in found.families:
+    if len(result.outcomes) > 1:
+        _show_several(result.outcomes)
+    for family in result.families:
         _show_family(family)
-    if len(found.outcomes) == 1:
-        _show_winner(found.outcomes[0])
+    if len(result.outcomes) == 1:
+        _show_winner(result.outcomes[0])
     typer.echo(f"report: {report}")
 
 
@@ -69,9 +69,9 @@ def _failures(outcome: study.Outcome) -> Iterator[tuple[str, str]]:
             refusing = "; ".join(f"{reason!r} refuses {count}" for reason, count in arm.space.counts())
             yield "no config", f"of {arm.implementation.name} is left by its constraints: {refusing}"
     examples: dict[str, list[str]] = {}
-    for each in outcome.tried:
-        if reason := _failure(each):
-            name, config = each.instance.implementation.name, formatted(each.attempt.config)
+    for tried in outcome.tried:
+        if reason := _failure(tried):
+            name, config = tried.instance.implementation.name, formatted(tried.attempt.config)
             examples.setdefault(reason, []).append(f"{name} {config}")
     for reason, configs in sorted(examples.items(), key=lambda item: -len(item[1]))[:_REASONS]:
         yield f"{len(configs)} failed", f"{reason} ({configs[0]})"
@@ -90,8 +90,8 @@ def _standing(record: TuningRecord) -> str:
 
 def _show_several(outcomes: Sequence[study.Outcome]) -> None:
     request = outcomes[0].request
-    standing = next((_standing(each.record) for each in outcomes if each.record), "none was found")
-    problems = _told_apart([to_fields(each.request.problem) for each in outcomes])
+    standing = next((_standing(outcome.record) for outcome in outcomes if outcome.record), "none was found")
+    problems = _told_apart([to_fields(outcome.request.problem) for outcome in outcomes])
     rows = [_row(problem, outcome) for problem, outcome in zip(problems, outcomes, strict=True)]
     table(f"{request.operator.name} on {request.gpu.name}: winners ({standing})", _WINNERS, rows, right=_NUMBERS)
 
@@ -108,12 +108,17 @@ def _show_family(family: Family) -> None:
     typer.echo(f"portfolio for {formatted(family.statics) or 'the defaults'}: {described(family)}")
     for number, (name, config) in enumerate(family.members, start=1):
         typer.echo(f"  {number}: {name} {formatted(config)}")
-    problems = _told_apart([place.problem for place in family.places])
+    problems = _told_apart([served.problem for served in family.places])
     kind = family.evidence.value
     columns = ("problem", "served by", f"behind its best ({kind})", f"if it were not listed ({kind})")
     rows = [
-        (problem, "" if place.member is None else place.member + 1, _share(place.regret), _share(place.unlisted_regret))
-        for problem, place in zip(problems, family.places, strict=True)
+        (
+            problem,
+            "" if served.member is None else served.member + 1,
+            _share(served.regret),
+            _share(served.unlisted_regret),
+        )
+        for problem, served in zip(problems, family.places, strict=True)
     ]
     table("", columns, rows, right=columns[1:])
 
@@ -130,5 +135,5 @@ def _share(regret: float | None) -> str:
 
 def _told_apart(problems: Sequence[Fields]) -> list[str]:
     """Each problem by the fields in which they differ."""
-    varying = [name for name in problems[0] if len({each[name] for each in problems}) > 1]
-    return [formatted({name: each[name] for name in varying}) for each in problems]
+    varying = [name for name in problems[0] if len({problem[name] for problem in problems}) > 1]
+    return [formatted({name: problem[name] for name in varying}) for problem in problems]

@@ -47,8 +47,10 @@ def group_of(name: str, body: Body, *, help: str) -> TyperGroup:
     )
     for operator in operators.names():
         summary = _summary(operator)
-        whole = f"{help.split('. ')[0].rstrip('.')}: {summary}"
-        group.command(operator, help=whole, short_help=summary, rich_help_panel="Operators")(_command(operator, body))
+        full_help = f"{help.split('. ')[0].rstrip('.')}: {summary}"
+        group.command(operator, help=full_help, short_help=summary, rich_help_panel="Operators")(
+            _command(operator, body)
+        )
     return get_group(group)
 
 
@@ -67,33 +69,33 @@ def _command(name: str, body: Body) -> Callable[..., None]:
         problem_fields = ()
 
     @guarded
-    def run(**given: Any) -> None:
+    def run(**options: Any) -> None:
         operator = operators.load(name)
-        chosen = {each.name: given.pop(each.name) for each in problem_fields}
-        file = given.pop(_FILE)
+        chosen = {field.name: options.pop(field.name) for field in problem_fields}
+        file = options.pop(_FILE)
         lines = problems.read(file) if file else [Line()]
-        body(operator, list(_problems(operator, chosen, lines)), **given)
+        body(operator, list(_problems(operator, chosen, lines)), **options)
 
-    own = [p for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    parameters = [*map(_parameter, problem_fields), _file_parameter(), *own]
+    options = [p for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    parameters = [*map(_parameter, problem_fields), _file_parameter(), *options]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
 
 
-def _parameter(each: Field[Any]) -> inspect.Parameter:
+def _parameter(field: Field[Any]) -> inspect.Parameter:
     """An option whose value is None where it is not given, so that a file of problems may name the field."""
-    flag, kind = _flag(each), bool if each.type is bool else list[str]
-    usual = "required" if each.default is MISSING else f"default: {scalar(plain(each.default))}"
+    flag, kind = _flag(field), bool if field.type is bool else list[str]
+    usual = "required" if field.default is MISSING else f"default: {scalar(plain(field.default))}"
     option = typer.Option(
-        f"{flag}/--no-{flag.removeprefix('--')}" if each.default is True else flag,
-        help=literal(f"{each.metadata['help']}{_choices(each)} [{usual}]"),
-        metavar=None if kind is bool else _metavar(each),
-        rich_help_panel=_panel(each),
+        f"{flag}/--no-{flag.removeprefix('--')}" if field.default is True else flag,
+        help=literal(f"{field.metadata['help']}{_choices(field)} [{usual}]"),
+        metavar=None if kind is bool else _metavar(field),
+        rich_help_panel=_panel(field),
         show_default=False,
     )
     annotation: Any = Annotated[kind | None, option]
-    return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
 
 
 def _file_parameter() -> inspect.Parameter:
@@ -107,28 +109,28 @@ def _file_parameter() -> inspect.Parameter:
     return inspect.Parameter(_FILE, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
 
 
-def _flag(each: Field[Any]) -> str:
-    return f"--{each.name.replace('_', '-')}"
+def _flag(field: Field[Any]) -> str:
+    return f"--{field.name.replace('_', '-')}"
 
 
-def _panel(each: Field[Any]) -> str:
+def _panel(field: Field[Any]) -> str:
     kinds = {"static": "Problem: what selects code", "extent": "Problem: sizes at run time"}
-    return f"{kinds[each.metadata['kind']]} (several: A,B,C, or LO..HI by doubling)"
+    return f"{kinds[field.metadata['kind']]} (several: A,B,C, or LO..HI by doubling)"
 
 
-def _metavar(each: Field[Any]) -> str:
-    return "INT…" if each.type is int else "NAME…"
+def _metavar(field: Field[Any]) -> str:
+    return "INT…" if field.type is int else "NAME…"
 
 
-def _choices(each: Field[Any]) -> str:
+def _choices(field: Field[Any]) -> str:
     """What the field accepts, where its help leaves that open: the help of a number says it."""
-    return "" if each.type in (int, bool) else f" [{'|'.join(map(str, _accepted(each)))}]"
+    return "" if field.type in (int, bool) else f" [{'|'.join(map(str, _accepted(field)))}]"
 
 
-def _accepted(each: Field[Any]) -> list[Any]:
-    kind = each.type
-    listed = each.metadata["choices"] or (kind if isinstance(kind, type) and issubclass(kind, Enum) else ())
-    return [plain(choice) for choice in listed]
+def _accepted(field: Field[Any]) -> list[Any]:
+    kind = field.type
+    choices = field.metadata["choices"] or (kind if isinstance(kind, type) and issubclass(kind, Enum) else ())
+    return [plain(choice) for choice in choices]
 
 
 def plain(value: Any) -> Any:
@@ -136,76 +138,78 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _problems(operator: Operator[Any], given: Mapping[str, Any], lines: Sequence[Line]) -> Iterator[Any]:
+def _problems(operator: Operator[Any], options: Mapping[str, Any], lines: Sequence[Line]) -> Iterator[Any]:
     """One problem for every line of a file and combination of the values given; each problem once."""
-    found: dict[Any, None] = {}
+    problems: dict[Any, None] = {}
     for line in lines:
         try:
-            found |= dict.fromkeys(_of_line(operator, given, line.fields))
+            problems |= dict.fromkeys(_of_line(operator, options, line.fields))
         except UsageError as error:
             if not line.place:
                 raise
             raise UsageError(f"{line.place}: {error}") from error
-    yield from found
+    yield from problems
 
 
-def _of_line(operator: Operator[Any], given: Mapping[str, Any], line: Mapping[str, Any]) -> Iterator[Any]:
-    known = {each.name: each for each in fields(operator.problem)}
-    if strangers := [name for name in line if name not in known]:
-        raise UsageError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(known)})")
-    if twice := [name for name in line if given[name] is not None]:
-        raise UsageError(f"{_flag(known[twice[0]])} is an option of this command, too: give it in one place")
-    axes = {name: _values(each, line.get(name, given[name])) for name, each in known.items()}
+def _of_line(operator: Operator[Any], options: Mapping[str, Any], line: Mapping[str, Any]) -> Iterator[Any]:
+    fields_by_name = {field.name: field for field in fields(operator.problem)}
+    if strangers := [name for name in line if name not in fields_by_name]:
+        raise UsageError(f"{operator.name} has no field {strangers[0]!r} (known: {', '.join(fields_by_name)})")
+    if twice := [name for name in line if options[name] is not None]:
+        raise UsageError(f"{_flag(fields_by_name[twice[0]])} is an option of this command, too: give it in one place")
+    axes = {name: _values(field, line.get(name, options[name])) for name, field in fields_by_name.items()}
     for values in product(*axes.values()):
         yield operator.problem(**dict(zip(axes, values, strict=True)))
 
 
-def _values(each: Field[Any], given: Any) -> list[Any]:
-    if given is None:
-        if each.default is MISSING:
-            raise UsageError(f"{_flag(each)} is missing: give it, or name {each.name} in every line of --problems FILE")
-        return [each.default]
-    if each.type is bool:
-        return [_switch(each, given)]
-    listed = given if isinstance(given, list) else [given]
-    words = [word for text in listed for part in str(text).split(",") for word in _spread(each, part.strip())]
+def _values(field: Field[Any], value: Any) -> list[Any]:
+    if value is None:
+        if field.default is MISSING:
+            raise UsageError(
+                f"{_flag(field)} is missing: give it, or name {field.name} in every line of --problems FILE"
+            )
+        return [field.default]
+    if field.type is bool:
+        return [_switch(field, value)]
+    values = value if isinstance(value, list) else [value]
+    words = [word for text in values for part in str(text).split(",") for word in _spread(field, part.strip())]
     if not words:
-        raise UsageError(f"{_flag(each)} {','.join(map(str, listed))!r}: give at least one value")
-    return [_value(each, word) for word in dict.fromkeys(words)]
+        raise UsageError(f"{_flag(field)} {','.join(map(str, values))!r}: give at least one value")
+    return [_value(field, word) for word in dict.fromkeys(words)]
 
 
-def _spread(each: Field[Any], part: str) -> list[str]:
+def _spread(field: Field[Any], part: str) -> list[str]:
     """`128..1024` as 128, 256, 512, 1024: each twice the one before, and none beyond the end."""
     first, dots, last = part.partition("..")
-    if each.type is not int or not dots:
+    if field.type is not int or not dots:
         return [part] if part else []
-    begin, end = _value(each, first), _value(each, last)
+    begin, end = _value(field, first), _value(field, last)
     if not 0 < begin <= end:
-        raise UsageError(f"{_flag(each)} {part}: give LO..HI with 0 < LO <= HI")
+        raise UsageError(f"{_flag(field)} {part}: give LO..HI with 0 < LO <= HI")
     return [str(begin << n) for n in range((end // begin).bit_length())]
 
 
-def _switch(each: Field[Any], given: Any) -> bool:
+def _switch(field: Field[Any], word: Any) -> bool:
     words = {"true": True, "1": True, "false": False, "0": False}
-    found = words.get(str(given).lower())
-    if found is None:
-        raise UsageError(f"{each.name} {given!r}: give true or false")
-    return found
+    value = words.get(str(word).lower())
+    if value is None:
+        raise UsageError(f"{field.name} {word!r}: give true or false")
+    return value
 
 
-def _value(each: Field[Any], word: str) -> Any:
-    kind: Any = each.type
+def _value(field: Field[Any], word: str) -> Any:
+    kind: Any = field.type
     try:
         return kind(word)
     except ValueError:
-        allowed = _accepted(each)
+        allowed = _accepted(field)
         accepted = f"known: {', '.join(map(str, allowed))}" if allowed else "give a whole number"
-        raise UsageError(f"{_flag(each)} {word!r}: {accepted}") from None
+        raise UsageError(f"{_flag(field)} {word!r}: {accepted}") from None
 
 
 def parse_config(config: type[Any], base: Any, settings: list[str]) -> Any:
     """A config from `name=value` words over `base`. Raises UsageError for names or values it cannot have."""
-    kinds: dict[str, Any] = {each.name: each.type for each in fields(config)}
+    kinds: dict[str, Any] = {field.name: field.type for field in fields(config)}
     values = {name: getattr(base, name) for name in kinds}
     for word in (word for text in settings for word in text.split(",") if word):
         name, _, value = word.partition("=")

@@ -177,13 +177,13 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int)
     words would be torn. rich alone would tear words to keep cells whole."""
     cells = [["" if cell is None else str(cell) for cell in column] for column in zip(columns, *rows, strict=True)]
     least = [min(max((len(word) for cell in column for word in cell.split()), default=0), _WORD) for column in cells]
-    wanted = [max(map(len, column)) for column in cells]
+    widest = [max(map(len, column)) for column in cells]
     left = room - sum(least) - 2 * (len(cells) - 1)
     if left < 0:
         return []
-    lacking = sum(wanted) - sum(least)
-    share = min(1.0, left / lacking) if lacking else 0.0
-    return [width + int(share * (whole - width)) for width, whole in zip(least, wanted, strict=True)]
+    missing = sum(widest) - sum(least)
+    share = min(1.0, left / missing) if missing else 0.0
+    return [width + int(share * (widest_cell - width)) for width, widest_cell in zip(least, widest, strict=True)]
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:

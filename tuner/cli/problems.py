@@ -25,10 +25,10 @@ def read(path: Path) -> list[Line]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text file"
         raise UsageError(f"cannot read the problems in {path}: {reason}") from error
-    found = _csv(path, text) if path.suffix.lower() == ".csv" else _json(path, text)
-    if not found:
+    lines = _csv(path, text) if path.suffix.lower() == ".csv" else _json(path, text)
+    if not lines:
         raise UsageError(f"{path} names no problem: give a line of fields for each")
-    return found
+    return lines
 
 
 def _csv(path: Path, text: str) -> list[Line]:
@@ -36,28 +36,28 @@ def _csv(path: Path, text: str) -> list[Line]:
     names = [name.strip() for name in rows.fieldnames or ()]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{path}, line 1: there are several columns {twice[0]!r}: give one")
-    found = []
+    lines = []
     for row in rows:
-        place = f"{path}, line {rows.line_num}"
+        place_in_file = f"{path}, line {rows.line_num}"
         if None in row or None in row.values():
-            raise UsageError(f"{place}: it does not have the {len(names)} columns of line 1")
-        found.append(Line({name.strip(): value.strip() for name, value in row.items() if value.strip()}, place))
-    return found
+            raise UsageError(f"{place_in_file}: it does not have the {len(names)} columns of line 1")
+        lines.append(Line({name.strip(): value.strip() for name, value in row.items() if value.strip()}, place_in_file))
+    return lines
 
 
 def _json(path: Path, text: str) -> list[Line]:
     """One array of objects, or an object a line."""
     if text.lstrip().startswith("["):
-        parts = [(f"{path}, problem {i}", each) for i, each in enumerate(_parsed(str(path), text), start=1)]
+        parts = [(f"{path}, problem {i}", part) for i, part in enumerate(_parsed(str(path), text), start=1)]
     else:
         lines = [(f"{path}, line {n}", line) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
-        parts = [(place, _parsed(place, line)) for place, line in lines]
-    for place, each in parts:
-        if not isinstance(each, dict) or any(
-            isinstance(value, dict | list) or value is None for value in each.values()
+        parts = [(position, _parsed(position, line)) for position, line in lines]
+    for position, fields in parts:
+        if not isinstance(fields, dict) or any(
+            isinstance(value, dict | list) or value is None for value in fields.values()
         ):
-            raise UsageError(f'{place}: {json.dumps(each)} is no problem: write {{"field": value, …}}')
-    return [Line(each, place) for place, each in parts]
+            raise UsageError(f'{position}: {json.dumps(fields)} is no problem: write {{"field": value, …}}')
+    return [Line(fields, position) for position, fields in parts]
 
 
 def _parsed(where: str, text: str) -> Any:

@@ -59,9 +59,9 @@ class Root(TyperGroup):
     """The group of all commands. What it lists are names with a line of help; the one that is run is loaded."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        for each in COMMANDS:
-            if args and each.name == args[0]:
-                self.add_command(each.load(), each.name)
+        for command in COMMANDS:
+            if args and command.name == args[0]:
+                self.add_command(command.load(), command.name)
         return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,8 +75,8 @@ class Root(TyperGroup):
 
 def add_all(app: typer.Typer) -> None:
     """Give `app`, whose class is `Root`, the name and the help of every command."""
-    for each in COMMANDS:
-        app.command(each.name, help=each.help)(_unloaded)
+    for command in COMMANDS:
+        app.command(command.name, help=command.help)(_unloaded)
 
 
 def _unloaded() -> None:

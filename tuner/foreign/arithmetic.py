@@ -60,9 +60,9 @@ class _Columns(_Scalar):
 
     def truth(self, node: ast.expr) -> ast.expr:
         negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-        found: ast.expr = self.visit(node)
+        condition: ast.expr = self.visit(node)
         is_truth = negated or isinstance(node, ast.Compare | ast.BoolOp)
-        return found if is_truth else ast.Compare(found, [ast.NotEq()], [ast.Constant(0)])
+        return condition if is_truth else ast.Compare(condition, [ast.NotEq()], [ast.Constant(0)])
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         if isinstance(node.op, ast.Not):
@@ -73,7 +73,7 @@ class _Columns(_Scalar):
         return _joined(ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), map(self.truth, node.values))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        sides = [self.visit(each) for each in (node.left, *node.comparators)]
+        sides = [self.visit(side) for side in (node.left, *node.comparators)]
         return _joined(ast.BitAnd(), map(_compared, sides, node.ops, sides[1:]))
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
@@ -90,8 +90,8 @@ def _is_arithmetic(node: ast.expr) -> bool:
             return isinstance(value, bool | int | float | str)
         case ast.Call(func=ast.Name(id=word), args=parts, keywords=[]):
             return word in _FUNCTIONS and bool(parts)
-    known = isinstance(node, _ARITHMETIC)
-    return known and not any(isinstance(each, _REFUSED) for each in ast.iter_child_nodes(node))
+    allowed = isinstance(node, _ARITHMETIC)
+    return allowed and not any(isinstance(child, _REFUSED) for child in ast.iter_child_nodes(node))
 
 
 def _joined(by: ast.operator, truths: Iterable[ast.expr]) -> ast.expr:
@@ -101,9 +101,9 @@ def _joined(by: ast.operator, truths: Iterable[ast.expr]) -> ast.expr:
 def _compared(left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.expr:
     if not isinstance(op, ast.In | ast.NotIn):
         return ast.Compare(left, [op], [right])
-    found = _numpy("isin", left, right)
-    return ast.UnaryOp(ast.Invert(), found) if isinstance(op, ast.NotIn) else found
+    membership = _numpy("isin", left, right)
+    return ast.UnaryOp(ast.Invert(), membership) if isinstance(op, ast.NotIn) else membership
 
 
-def _numpy(function: str, *given: ast.expr) -> ast.expr:
-    return ast.Call(ast.Attribute(ast.Name("np", ast.Load()), function, ast.Load()), list(given), [])
+def _numpy(function: str, *arguments: ast.expr) -> ast.expr:
+    return ast.Call(ast.Attribute(ast.Name("np", ast.Load()), function, ast.Load()), list(arguments), [])

@@ -55,9 +55,9 @@ class Argument:
 
     @property
     def dtype(self) -> DType:
-        found = DType.of(self.value.dtype)
-        assert found is not None, "it was looked at when the call was read"
-        return found
+        dtype = DType.of(self.value.dtype)
+        assert dtype is not None, "it was looked at when the call was read"
+        return dtype
 
 
 @dataclass(frozen=True)
@@ -91,22 +91,22 @@ class Call:
         return self.kernel.partition("<")[0].rpartition("::")[2].strip()
 
 
-def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
+def of_keywords(options: Mapping[str, Any], folder: Path, origin: str) -> Call:
     """The call with these arguments of tune_kernel, which files are looked for in `folder`. Raises UsageError."""
-    _refuse(given)
-    texts, source_folder = _source(given["kernel_source"], folder)
-    if found := TEXTURE.search(texts):
-        raise UsageError(f"the kernel reads a texture ({found[0]}): {_REFUSED['texmem_args']}")
-    kernel = str(given["kernel_name"])
-    choices = {str(name): _values(str(name), values) for name, values in given["tune_params"].items()}
-    said = tuple(given.get("block_size_names") or ())
-    block = (*said, *BLOCK_NAMES[len(said) :])[:3]
-    flags, restrictions = _flags(given.get("compiler_options"), folder), _restrictions(given.get("restrictions"))
-    symbols = given.get("cmem_args") or {}
-    names = [_other(each, symbols) for each in _parameter_names(texts, kernel, len(given["arguments"]))]
-    arguments = [_argument(name, value) for name, value in zip(names, given["arguments"], strict=True)]
+    _refuse(options)
+    texts, source_folder = _source(options["kernel_source"], folder)
+    if texture := TEXTURE.search(texts):
+        raise UsageError(f"the kernel reads a texture ({texture[0]}): {_REFUSED['texmem_args']}")
+    kernel = str(options["kernel_name"])
+    choices = {str(name): _values(str(name), values) for name, values in options["tune_params"].items()}
+    block_names = tuple(options.get("block_size_names") or ())
+    block = (*block_names, *BLOCK_NAMES[len(block_names) :])[:3]
+    flags, restrictions = _flags(options.get("compiler_options"), folder), _restrictions(options.get("restrictions"))
+    symbols = options.get("cmem_args") or {}
+    names = [_other(parameter, symbols) for parameter in _parameter_names(texts, kernel, len(options["arguments"]))]
+    arguments = [_argument(name, value) for name, value in zip(names, options["arguments"], strict=True)]
     constants = [_constant(str(name), value) for name, value in symbols.items()]
-    size = _size(given["problem_size"])
+    size = _size(options["problem_size"])
     return Call(
         kernel=kernel,
         source=texts,
@@ -114,31 +114,31 @@ def of_keywords(given: Mapping[str, Any], folder: Path, origin: str) -> Call:
         arguments=(*arguments, *constants),
         choices=choices,
         divisors=tuple(  # type: ignore[arg-type]  # three of them
-            _divisors(given.get(f"grid_div_{axis}"), name, axis, choices)
+            _divisors(options.get(f"grid_div_{axis}"), name, axis, choices)
             for axis, name in zip("xyz", block, strict=False)
         ),
         block=block,
-        restrictions=tuple(each for each in restrictions if isinstance(each, str)),
-        allowed=_allowed([each for each in restrictions if not isinstance(each, str)], choices),
-        answers=_answers(given.get("answer"), arguments),
-        atol=float(given.get("atol", 1e-6) or 1e-6),
-        smem=_smem(given.get("smem_args")),
-        defines=flags.defines | _defines(given.get("defines")),
-        macros=given.get("defines") is None,
+        restrictions=tuple(restriction for restriction in restrictions if isinstance(restriction, str)),
+        allowed=_allowed([restriction for restriction in restrictions if not isinstance(restriction, str)], choices),
+        answers=_answers(options.get("answer"), arguments),
+        atol=float(options.get("atol", 1e-6) or 1e-6),
+        smem=_smem(options.get("smem_args")),
+        defines=flags.defines | _defines(options.get("defines")),
+        macros=options.get("defines") is None,
         usual=_usual(texts, choices),
         include=tuple(dict.fromkeys((source_folder, *flags.include, folder))),
         origin=origin,
     )
 
 
-def _refuse(given: Mapping[str, Any]) -> None:
-    for name in given:
+def _refuse(options: Mapping[str, Any]) -> None:
+    for name in options:
         if name not in PARAMETERS:
             raise UsageError(f"tune_kernel has no option {name!r} here (known: {', '.join(PARAMETERS)})")
     for name, why in _REFUSED.items():
-        if given.get(name):
+        if options.get(name):
             raise UsageError(f"{name}: {why}")
-    language = given.get("lang")
+    language = options.get("lang")
     if language is not None and str(language).upper() not in _LANGUAGES:
         raise UsageError(
             f"lang={language!r}: kernels in CUDA are served. Of host code that launches one, name the kernel, its own "
@@ -146,14 +146,14 @@ def _refuse(given: Mapping[str, Any]) -> None:
         )
 
 
-def _source(given: Any, folder: Path) -> tuple[str, Path]:
-    if callable(given):
+def _source(source: Any, folder: Path) -> tuple[str, Path]:
+    if callable(source):
         raise UsageError("kernel_source is a function: write the text that it returns to a file, with #if for choices")
-    if isinstance(given, list | tuple):
-        if len(given) > 1:
+    if isinstance(source, list | tuple):
+        if len(source) > 1:
             raise UsageError("kernel_source is a list of files: name the one that has the kernel, others by #include")
-        given = given[0]
-    text = str(given)
+        source = source[0]
+    text = str(source)
     if "\n" in text or "{" in text:
         return text, folder
     path = folder / text
@@ -165,39 +165,45 @@ def _source(given: Any, folder: Path) -> tuple[str, Path]:
 def _values(name: str, values: Iterable[Any]) -> tuple[Value, ...]:
     if not name.isidentifier():
         raise UsageError(f"tune_params has {name!r}, which cannot be a macro: give a name of letters, digits and _")
-    plain = [each.item() if isinstance(each, np.generic) else each for each in values]
-    if not plain or not all(isinstance(each, bool | int | float | str) for each in plain):
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    if not plain or not all(isinstance(value, bool | int | float | str) for value in plain):
         raise UsageError(f"tune_params[{name!r}]: give at least one number or text")
-    if len({type(each) for each in plain}) > 1:  # 1 and 0.5
-        plain = [float(each) for each in plain]
+    if len({type(value) for value in plain}) > 1:  # 1 and 0.5
+        plain = [float(value) for value in plain]
     return tuple(dict.fromkeys(plain))
 
 
-def _size(given: Any) -> tuple[Size, Size, Size]:
-    if callable(given):
+def _size(sizes_as_written: Any) -> tuple[Size, Size, Size]:
+    if callable(sizes_as_written):
         raise UsageError("problem_size is a function: write it as text, with the parameters by name")
-    listed = list(given) if isinstance(given, list | tuple | np.ndarray) else [given]
-    if not 1 <= len(listed) <= 3:
-        raise UsageError(f"problem_size {given!r}: give one to three sizes")
-    sizes = [each if isinstance(each, str) else int(each) for each in listed]
+    items = list(sizes_as_written) if isinstance(sizes_as_written, list | tuple | np.ndarray) else [sizes_as_written]
+    if not 1 <= len(items) <= 3:
+        raise UsageError(f"problem_size {sizes_as_written!r}: give one to three sizes")
+    sizes = [size if isinstance(size, str) else int(size) for size in items]
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 
-def _divisors(given: Any, name: str, axis: str, choices: Mapping[str, Any]) -> tuple[str, ...]:
-    if callable(given):
+def _divisors(divisor: Any, name: str, axis: str, choices: Mapping[str, Any]) -> tuple[str, ...]:
+    if callable(divisor):
         raise UsageError(f"grid_div_{axis} is a function: write it as a list of texts, with the parameters by name")
-    if given is None:
+    if divisor is None:
         return (name,) if name in choices else ()
-    return tuple(str(each) for each in ([given] if isinstance(given, str) else given))
+    return tuple(str(part) for part in ([divisor] if isinstance(divisor, str) else divisor))
 
 
-def _restrictions(given: Any) -> tuple[Any, ...]:
-    listed = tuple(given) if isinstance(given, list | tuple) else () if given is None else (given,)
-    for each in listed:
-        if not isinstance(each, str) and not callable(each):
-            raise UsageError(f"restrictions has {each!r}: give texts, or functions of a dict of the parameters")
-    return listed
+def _restrictions(restrictions: Any) -> tuple[Any, ...]:
+    items = (
+        tuple(restrictions)
+        if isinstance(restrictions, list | tuple)
+        else ()
+        if restrictions is None
+        else (restrictions,)
+    )
+    for restriction in items:
+        if not isinstance(restriction, str) and not callable(restriction):
+            raise UsageError(f"restrictions has {restriction!r}: give texts, or functions of a dict of the parameters")
+    return items
 
 
 def _allowed(functions: Sequence[Callable[[dict[str, Value]], Any]], choices: Mapping[str, Sequence[Value]]) -> Any:
@@ -211,26 +217,26 @@ def _allowed(functions: Sequence[Callable[[dict[str, Value]], Any]], choices: Ma
         )
     try:
         combinations = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
-        found = [all(function(dict(each)) for function in functions) for each in combinations]
+        allowed = [all(function(dict(combination)) for function in functions) for combination in combinations]
     except Exception as error:
         raise UsageError(f"a function of restrictions failed on a dict of the parameters: {error!r}") from error
-    return np.array(found, np.bool_).reshape(sizes)
+    return np.array(allowed, np.bool_).reshape(sizes)
 
 
-def _smem(given: Any) -> Size:
-    size = (given or {}).get("size", 0)
+def _smem(smem: Any) -> Size:
+    size = (smem or {}).get("size", 0)
     if callable(size):
         raise UsageError("smem_args['size'] is a function: write it as text, with the parameters by name")
     return size if isinstance(size, str) else int(size)
 
 
-def _defines(given: Any) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    for name, value in (given or {}).items():
+def _defines(defines: Any) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for name, value in (defines or {}).items():
         if callable(value):
             raise UsageError(f"defines[{name!r}] is a function: write it as text, with the parameters by name")
-        found[str(name)] = value.item() if isinstance(value, np.generic) else value
-    return found
+        values[str(name)] = value.item() if isinstance(value, np.generic) else value
+    return values
 
 
 @dataclass(frozen=True)
@@ -239,16 +245,16 @@ class _Flags:
     defines: dict[str, Value]
 
 
-def _flags(given: Sequence[str] | None, folder: Path) -> _Flags:
+def _flags(flags: Sequence[str] | None, folder: Path) -> _Flags:
     include, defines = list[Path](), dict[str, Value]()
-    for each in (str(each).strip() for each in given or ()):
-        if each.startswith("-I"):
-            include.append(folder / each[2:].strip())
-        elif each.startswith("-D"):
-            name, _, value = each[2:].partition("=")
+    for flag in (str(flag).strip() for flag in flags or ()):
+        if flag.startswith("-I"):
+            include.append(folder / flag[2:].strip())
+        elif flag.startswith("-D"):
+            name, _, value = flag[2:].partition("=")
             defines[name] = value or 1
-        elif not _HARMLESS.fullmatch(each):
-            raise UsageError(f"compiler_options has {each!r}: only -I, -D, -std, -arch and -O are understood")
+        elif not _HARMLESS.fullmatch(flag):
+            raise UsageError(f"compiler_options has {flag!r}: only -I, -D, -std, -arch and -O are understood")
     return _Flags(tuple(include), defines)
 
 
@@ -258,39 +264,39 @@ def _argument(name: str, value: Any) -> Argument:
     if not isinstance(value, np.ndarray | np.generic):
         raise UsageError(f"argument {name} is a {type(value).__name__}: give NumPy arrays, and scalars as np.int32(n)")
     if DType.of(value.dtype) is None:
-        known = ", ".join(each.value for each in DType)
-        raise UsageError(f"argument {name} holds {value.dtype}, which kernels here do not take (known: {known})")
+        names = ", ".join(dtype.value for dtype in DType)
+        raise UsageError(f"argument {name} holds {value.dtype}, which kernels here do not take (known: {names})")
     flat = value.ravel(order="K") if isinstance(value, np.ndarray) else np.array(value)
     return Argument(name, np.ascontiguousarray(flat) if flat.ndim else flat)
 
 
 def _constant(name: str, value: Any) -> Argument:
-    found = _argument(name, value)
-    return Argument(name, found.value.reshape(-1), constant=True)
+    argument = _argument(name, value)
+    return Argument(name, argument.value.reshape(-1), constant=True)
 
 
-def _answers(given: Any, arguments: Sequence[Argument]) -> dict[str, Array]:
-    listed = list(given) if given is not None else []
-    if listed and len(listed) != len(arguments):
-        raise UsageError(f"answer has {len(listed)} entries for {len(arguments)} arguments: None where there is none")
-    found = {}
-    for argument, value in zip(arguments, listed, strict=False):
+def _answers(answers: Any, arguments: Sequence[Argument]) -> dict[str, Array]:
+    items = list(answers) if answers is not None else []
+    if items and len(items) != len(arguments):
+        raise UsageError(f"answer has {len(items)} entries for {len(arguments)} arguments: None where there is none")
+    flat_answers = {}
+    for argument, value in zip(arguments, items, strict=False):
         if value is not None:
             flat = np.asarray(value).ravel(order="K")
             if flat.shape != argument.value.shape:
                 raise UsageError(
                     f"answer for {argument.name} has {flat.size} elements, the argument {argument.value.size}"
                 )
-            found[argument.name] = flat
-    return found
+            flat_answers[argument.name] = flat
+    return flat_answers
 
 
 def _parameter_names(source: str, kernel: str, count: int) -> list[str]:
     """What the kernel calls its parameters; arg0 and so on where that cannot be told."""
     code = COMMENT.sub("", source)
     base = kernel.partition("<")[0].rpartition("::")[2].strip()
-    for found in re.finditer(rf"\b{re.escape(base)}\s*\(([^()]*)\)\s*\{{", code):
-        names = [re.findall(r"[A-Za-z_]\w*", each.partition("[")[0])[-1:] for each in found[1].split(",")]
+    for match in re.finditer(rf"\b{re.escape(base)}\s*\(([^()]*)\)\s*\{{", code):
+        names = [re.findall(r"[A-Za-z_]\w*", part.partition("[")[0])[-1:] for part in match[1].split(",")]
         plain = [name[0] for name in names if name]
         if len(plain) == count == len(set(plain)):
             return [_safe(name) for name in plain]
@@ -312,6 +318,6 @@ def _usual(source: str, choices: Mapping[str, tuple[Value, ...]]) -> dict[str, V
     """What the source itself defines where nobody does."""
     found: dict[str, Value] = {}
     for name, values in choices.items():
-        if said := re.search(rf"#\s*define\s+{name}\s+(\S+)", source):
-            found.update((name, value) for value in values if str(value) == said[1])
+        if match := re.search(rf"#\s*define\s+{name}\s+(\S+)", source):
+            found.update((name, value) for value in values if str(value) == match[1])
     return found

@@ -46,11 +46,11 @@ class Learnt:
 
 def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
     """The operator's folder, which appears whole or not at all. Raises UsageError where it cannot be."""
-    if sum(each.value.nbytes for each in call.arguments) > _MOST_BYTES:
+    if sum(argument.value.nbytes for argument in call.arguments) > _MOST_BYTES:
         raise UsageError(f"{name}: the arguments have more than {_MOST_BYTES >> 30} GiB: give a smaller problem")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as place:
-        draft = Path(place) / name
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as temporary:
+        draft = Path(temporary) / name
         (draft / IMPLEMENTATION).mkdir(parents=True)
         _write_values(draft, call, learnt)
         files = {
@@ -58,7 +58,7 @@ def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
             "operator.py": _operator(name, call, learnt),
             f"{IMPLEMENTATION}/implementation.py": _implementation(call, learnt),
             f"{IMPLEMENTATION}/{TEMPLATE}": _template(call),
-            f"{IMPLEMENTATION}/source.cu": _UNROLL.sub(lambda found: _unrolled(found, call), call.source),
+            f"{IMPLEMENTATION}/source.cu": _UNROLL.sub(lambda match: _unrolled(match, call), call.source),
             "README.md": _readme(name, call, learnt),
         }
         for path, text in (*files.items(), *headers(call)):
@@ -67,9 +67,9 @@ def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
         draft.rename(folder)
 
 
-def _unrolled(found: re.Match[str], call: Call) -> str:
+def _unrolled(match: re.Match[str], call: Call) -> str:
     """A pragma that a parameter may switch off, as a macro; what the source itself defines stays."""
-    return f"UNROLL_{found[1]}" if found[1] in call.choices else found[0]
+    return f"UNROLL_{match[1]}" if match[1] in call.choices else match[0]
 
 
 def _write_values(folder: Path, call: Call, learnt: Learnt) -> None:
@@ -78,12 +78,12 @@ def _write_values(folder: Path, call: Call, learnt: Learnt) -> None:
             np.save(folder / f"{argument.name}.npy", argument.value)
     if call.allowed is not None:
         np.save(folder / IMPLEMENTATION / "allowed.npy", call.allowed)
-    for name, known in learnt.known.items():
+    for name, right in learnt.known.items():
         file = folder / f"{name}.right.npz"
-        if known.at is None:
-            np.savez(file, values=known.values)
+        if right.at is None:
+            np.savez(file, values=right.values)
         else:
-            np.savez(file, values=known.values, at=known.at)
+            np.savez(file, values=right.values, at=right.at)
 
 
 def _role(argument: Argument, learnt: Learnt) -> Role:
@@ -92,28 +92,28 @@ def _role(argument: Argument, learnt: Learnt) -> Role:
 
 def headers(call: Call) -> list[tuple[str, str]]:
     """(path, text) of the local headers that the source reaches."""
-    found: dict[str, str] = {}
-    pending = [each.name for each in includes(call.source) if each.quoted]
+    texts: dict[str, str] = {}
+    pending = [include.name for include in includes(call.source) if include.quoted]
     while pending:
         name = pending.pop()
-        path = next((place / name for place in call.include if (place / name).is_file()), None)
-        if path is None or name in found:
+        path = next((folder / name for folder in call.include if (folder / name).is_file()), None)
+        if path is None or name in texts:
             continue
-        if any((place / name).exists() for place in (PRIMITIVES, PRIMITIVES / "cuda")):
+        if any((folder / name).exists() for folder in (PRIMITIVES, PRIMITIVES / "cuda")):
             raise UsageError(f'#include "{name}": a header of this program has that name, so give yours another')
-        found[name] = path.read_text(encoding="utf-8", errors="replace")
-        pending += [each.name for each in includes(found[name]) if each.quoted]
-    return list(found.items())
+        texts[name] = path.read_text(encoding="utf-8", errors="replace")
+        pending += [include.name for include in includes(texts[name]) if include.quoted]
+    return list(texts.items())
 
 
 def _operator(name: str, call: Call, learnt: Learnt) -> str:
     size = _spelled_size(call)
-    arrays = [each for each in call.arguments if not each.scalar]
-    sizes = "\n".join(f"    {each.name}_size: ClassVar[int] = {each.value.size}" for each in arrays)
-    given = [each.name for each in arrays if _role(each, learnt) in (Role.INPUT, Role.UPDATED)]
-    dtypes = {each.name: each.dtype for each in arrays if _role(each, learnt) in (Role.OUTPUT, Role.UPDATED)}
+    arrays = [argument for argument in call.arguments if not argument.scalar]
+    sizes = "\n".join(f"    {array.name}_size: ClassVar[int] = {array.value.size}" for array in arrays)
+    drawn = [array.name for array in arrays if _role(array, learnt) in (Role.INPUT, Role.UPDATED)]
+    dtypes = {array.name: array.dtype for array in arrays if _role(array, learnt) in (Role.OUTPUT, Role.UPDATED)}
     tolerances = ", ".join(
-        f'"{each}": Tolerance({_tolerance(call, learnt, each, dtype)!r})' for each, dtype in dtypes.items()
+        f'"{output}": Tolerance({_tolerance(call, learnt, output, dtype)!r})' for output, dtype in dtypes.items()
     )
     return f'''"""{name}: the kernel {call.kernel} as {call.origin} calls it. Its arguments lie beside this file."""
 
@@ -143,12 +143,12 @@ class Problem:
 
 
 ARGUMENTS = (  # in the order of the kernel's parameters
-{"".join(_argument(each, _role(each, learnt)) for each in call.arguments)})
+{"".join(_argument(argument, _role(argument, learnt)) for argument in call.arguments)})
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:  # noqa: ARG001
     """What the call gave."""
-    return {{name: np.load(HERE / f"{{name}}.npy", mmap_mode="r") for name in {given!r}}}
+    return {{name: np.load(HERE / f"{{name}}.npy", mmap_mode="r") for name in {drawn!r}}}
 
 
 def right(name: str, size: int) -> Array:
@@ -205,25 +205,27 @@ def _spelled_size(call: Call) -> str:
     sizes = list(call.size)
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes.pop()
-    return "x".join(re.sub(r"\W+", "_", str(each)) for each in sizes)
+    return "x".join(re.sub(r"\W+", "_", str(size)) for size in sizes)
 
 
 def _implementation(call: Call, learnt: Learnt) -> str:
     choices = {name: (learnt.fixed[name],) if name in learnt.fixed else values for name, values in call.choices.items()}
     kinds = "\n".join(f"    {name}: {type(values[0]).__name__}" for name, values in choices.items()) or "    pass"
-    listed = "\n".join(f'        "{name}": {values!r},' for name, values in choices.items())
+    rows = "\n".join(f'        "{name}": {values!r},' for name, values in choices.items())
     rules = "\n".join(
-        f"        Constraint({json.dumps(each, ensure_ascii=False)}, lambda c: {of_columns(each, choices)}),"
-        for each in call.restrictions
+        f"        Constraint({json.dumps(text, ensure_ascii=False)}, lambda c: {of_columns(text, choices)}),"
+        for text in call.restrictions
     )
     table = ""
     if call.allowed is not None:
         rules += '\n        Constraint("what functions of the call say", allowed),'
         table = _ALLOWED.format(choices=repr(dict(call.choices)))
-    threads = [of_config(each, choices) if each in choices else "1" for each in call.block]
-    columns = " * ".join(f"c.{each}" for each in call.block if each in choices) or "np.asarray(1)"
-    divisors = [" * ".join(f"int({of_config(each, choices)})" for each in of_axis) or "1" for of_axis in call.divisors]
-    sizes = [_sized(each, choices) for each in call.size]
+    threads = [of_config(axis, choices) if axis in choices else "1" for axis in call.block]
+    columns = " * ".join(f"c.{axis}" for axis in call.block if axis in choices) or "np.asarray(1)"
+    divisors = [
+        " * ".join(f"int({of_config(factor, choices)})" for factor in of_axis) or "1" for of_axis in call.divisors
+    ]
+    sizes = [_sized(size, choices) for size in call.size]
     usual = ", ".join(f"{name}={value!r}" for name, value in {**call.usual, **learnt.fixed}.items())
     constants = _constants(call)
     return f'''"""{call.kernel} as it was, a macro for each parameter."""
@@ -250,7 +252,7 @@ class Config:
 {table}
 def space(problem: Problem, arch: Arch) -> Space[Config]:  # noqa: ARG001
     choices = {{
-{listed}
+{rows}
     }}
     constraints = (
 {rules}
@@ -375,10 +377,11 @@ def _defined(name: str, value: Value, call: Call) -> str:
 
 
 def _readme(name: str, call: Call, learnt: Learnt) -> str:
-    written = ", ".join(f"`{each}`" for each in learnt.roles)
+    written = ", ".join(f"`{output}`" for output in learnt.roles)
     right = "the answer that the call gave" if call.answers else "what the kernel wrote where nothing was tuned"
     fixed = [
-        f"- `{each}` stays {value!r}: another value computes something else." for each, value in learnt.fixed.items()
+        f"- `{parameter}` stays {value!r}: another value computes something else."
+        for parameter, value in learnt.fixed.items()
     ]
     return "\n".join(
         (

@@ -25,9 +25,9 @@ _OF_DEVICES = ("pycuda", "cupy", "cupyx")  # with no GPU their arrays are NumPy'
 class _Called(BaseException):
     """The call was made; nothing of the script that comes after it is run. No script catches it by accident."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         super().__init__("tune_kernel was called")
-        self.given = given
+        self.given = options
 
 
 def called(script: Path, arguments: Sequence[str] = ()) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def called(script: Path, arguments: Sequence[str] = ()) -> dict[str, Any]:
 
 def named(positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call of tune_kernel by name."""
-    given = dict(zip(PARAMETERS, positional, strict=False)) | dict(keywords)
-    if lacking := [name for name in PARAMETERS[:5] if name not in given]:
-        raise UsageError(f"tune_kernel needs {', '.join(lacking)}")
-    return given
+    options = dict(zip(PARAMETERS, positional, strict=False)) | dict(keywords)
+    if missing := [name for name in PARAMETERS[:5] if name not in options]:
+        raise UsageError(f"tune_kernel needs {', '.join(missing)}")
+    return options
 
 
 def _tune_kernel(*positional: Any, gpu: Any = None, db: Any = None, **keywords: Any) -> None:  # noqa: ARG001
@@ -87,8 +87,8 @@ def _stand_ins() -> Iterator[None]:
     """While it lasts, Kernel Tuner's modules are stand-ins, and those of devices where there is no device."""
     absent = [name for name in _OF_DEVICES if not gpu.available() or find_spec(name) is None]
     finder, tops = _Finder((_TUNER, *absent)), (_TUNER, *absent)
-    kept = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
-    for name in kept:
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
+    for name in before:
         del sys.modules[name]
     sys.meta_path.insert(0, finder)
     vars(tuner)[_CALL] = _tune_kernel  # found before its __getattr__
@@ -99,7 +99,7 @@ def _stand_ins() -> Iterator[None]:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
             del sys.modules[name]
-        sys.modules.update(kept)
+        sys.modules.update(before)
 
 
 class _Finder(Loader):
@@ -124,9 +124,9 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        own: dict[str, Callable[..., None]] = {_CALL: _tune_kernel, "run_kernel": _run_kernel}
+        stand_ins: dict[str, Callable[..., None]] = {_CALL: _tune_kernel, "run_kernel": _run_kernel}
         if self.__name__.partition(".")[0] == _TUNER:
-            return own.get(name, _Anything())
+            return stand_ins.get(name, _Anything())
         return _ON_HOST.get(name) or getattr(np, name, None) or _Anything()
 
 

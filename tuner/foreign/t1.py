@@ -37,21 +37,21 @@ def called(path: Path) -> Call:
     document, space = parse(path), read(path)
     try:
         kernel = document["KernelSpecification"]
-        given = _keywords(document, kernel, space)
+        options = _keywords(document, kernel, space)
         file = _file(path, str(kernel["KernelFile"]))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: {type(error).__name__} {error} in its KernelSpecification") from error
-    found = of_keywords({**given, "kernel_source": file.name}, file.parent, path.name)
-    return _with_defaults(found, document)
+    call = of_keywords({**options, "kernel_source": file.name}, file.parent, path.name)
+    return _with_defaults(call, document)
 
 
 def _keywords(document: Mapping[str, Any], kernel: Mapping[str, Any], space: Space[Any]) -> dict[str, Any]:
-    listed = kernel.get("Arguments") or ()
-    if not listed:
+    arguments = kernel.get("Arguments") or ()
+    if not arguments:
         raise UsageError(f"{kernel['KernelName']}: the T1 file lists no Arguments, so there is nothing to call it with")
-    sizes = [int(each) for each in kernel["ProblemSize"]]
-    values = {each["Name"]: _value(each, sizes, space) for each in listed}
-    constant = {each["Name"] for each in listed if each.get("MemType") == "Constant"}
+    sizes = [int(size) for size in kernel["ProblemSize"]]
+    values = {argument["Name"]: _value(argument, sizes, space) for argument in arguments}
+    constant = {argument["Name"] for argument in arguments if argument.get("MemType") == "Constant"}
     axes = {f"grid_div_{axis}": kernel.get(f"GridDiv{axis.upper()}") for axis in "xyz"}
     local = kernel.get("LocalSize") or {}
     names = [str(local.get(axis, "")) for axis in "XYZ"]
@@ -61,7 +61,7 @@ def _keywords(document: Mapping[str, Any], kernel: Mapping[str, Any], space: Spa
         "arguments": list(values.values()),  # of constants, too: they are parameters and symbols
         "cmem_args": {name: value for name, value in values.items() if name in constant},
         "tune_params": space.choices,
-        "restrictions": [each["Expression"] for each in document["ConfigurationSpace"].get("Conditions", ())],
+        "restrictions": [condition["Expression"] for condition in document["ConfigurationSpace"].get("Conditions", ())],
         "block_size_names": [
             name if name in space.choices else f"block_size_{axis}" for name, axis in zip(names, "xyz", strict=True)
         ],
@@ -88,27 +88,27 @@ def _count(text: str, sizes: list[int], space: Space[Any]) -> int:
     """`ProblemSize[0] * max(filter_width)`"""
     for i, size in enumerate(sizes):
         text = text.replace(f"ProblemSize[{i}]", str(size))
-    text = _LISTED.sub(lambda found: str(_extreme(found, space)), text)
+    text = _LISTED.sub(lambda match: str(_extreme(match, space)), text)
     return int(evaluate(text, lambda word: space.choices[word][0]))
 
 
-def _extreme(found: re.Match[str], space: Space[Any]) -> Any:
-    values = space.choices[found[1]]
-    return max(values) if found[0].startswith("max") else min(values)
+def _extreme(match: re.Match[str], space: Space[Any]) -> Any:
+    values = space.choices[match[1]]
+    return max(values) if match[0].startswith("max") else min(values)
 
 
 def _file(path: Path, named: str) -> Path:
-    for place in (path.parent / named, path.parent.parent / named):
-        if place.is_file():
-            return place
+    for candidate in (path.parent / named, path.parent.parent / named):
+        if candidate.is_file():
+            return candidate
     raise UsageError(f"{path} names the kernel file {named}, which is not beside it")
 
 
 def _with_defaults(call: Call, document: Mapping[str, Any]) -> Call:
-    said = {}
-    for each in document["ConfigurationSpace"]["TuningParameters"]:
-        value = each.get("Default")
+    usual = {}
+    for parameter in document["ConfigurationSpace"]["TuningParameters"]:
+        value = parameter.get("Default")
         value = value[0] if isinstance(value, list) and value else value
-        if value in call.choices[each["Name"]]:
-            said[each["Name"]] = value
-    return replace(call, usual={**call.usual, **said})
+        if value in call.choices[parameter["Name"]]:
+            usual[parameter["Name"]] = value
+    return replace(call, usual={**call.usual, **usual})

@@ -68,16 +68,16 @@ def tune_kernel(
     database. `strategy_options` has max_fevals and time_limit (seconds). Raises UsageError for options that there are
     not, by name, and NoValidConfigError where no config passes its checks.
     """
-    given = named(positional, keywords)
-    _refuse_absent(given)
-    call = of_keywords(given, Path.cwd(), "tune_kernel")
+    options = named(positional, keywords)
+    _refuse_absent(options)
+    call = of_keywords(options, Path.cwd(), "tune_kernel")
     name = _operator(call)
     target = device.named(_target(gpu))
     operator = operators.load(name)
     implementation = operators.implementation(name, IMPLEMENTATION)
     problem = operator.problem()
     space = implementation.space(problem, target.arch)
-    request = SearchRequest(operator, problem, target, command="tune_kernel", **_effort(given, space))
+    request = SearchRequest(operator, problem, target, command="tune_kernel", **_effort(options, space))
     with (
         Store.open(db) as store,
         Compiler() as compiler,
@@ -85,20 +85,20 @@ def tune_kernel(
         session(target, store, compiler, checker, MeasurementPolicy()) as opened,
     ):
         outcome = opened.search(request, lambda _: None, lambda: False)
-    found = [_result(each, outcome, given.get("metrics") or {}) for each in outcome.tried]
+    results = [_result(tried, outcome, options.get("metrics") or {}) for tried in outcome.tried]
     if outcome.record is None:
         raise NoValidConfigError(f"no config of {call.kernel} passed its checks: {_why_not(outcome)}")
-    return found, _environment(outcome, found, given)
+    return results, _environment(outcome, results, options)
 
 
-def _refuse_absent(given: Mapping[str, Any]) -> None:
+def _refuse_absent(options: Mapping[str, Any]) -> None:
     for name, instead in _ABSENT.items():
-        if given.get(name):
-            raise UsageError(f"{name}={given[name]!r}: tuner.tune_kernel has no such option: {instead}")
-    if given.get("objective") not in _OBJECTIVES:
-        raise UsageError(f"objective={given['objective']!r}: time is what is searched for; metrics tell the rest")
-    if given.get("iterations") is not None:
-        warnings.warn(f"iterations={given['iterations']} is passed over: {_TIMED}", stacklevel=3)
+        if options.get(name):
+            raise UsageError(f"{name}={options[name]!r}: tuner.tune_kernel has no such option: {instead}")
+    if options.get("objective") not in _OBJECTIVES:
+        raise UsageError(f"objective={options['objective']!r}: time is what is searched for; metrics tell the rest")
+    if options.get("iterations") is not None:
+        warnings.warn(f"iterations={options['iterations']} is passed over: {_TIMED}", stacklevel=3)
 
 
 def _effort(given: Mapping[str, Any], space: Space[Any]) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def _target(named_gpu: str | None) -> str:
         return named_gpu
     if device.available():
         return device.current_gpu().name
-    if said := os.environ.get(_VARIABLE):
-        return said
+    if gpu_name := os.environ.get(_VARIABLE):
+        return gpu_name
     warnings.warn(f"no GPU here, and none is named by gpu= or {_VARIABLE}: predictions assume {_ASSUMED}", stacklevel=3)
     return _ASSUMED
 
@@ -133,18 +133,23 @@ def _operator(call: Call) -> str:
     """The name of the call's operator, whose folder is kept in the user's cache."""
     digest = _digest(call)
     name = f"{re.sub(r'[^a-z0-9]+', '_', call.base.lower()).strip('_')}_{digest}"
-    place = cache_dir() / "tune_kernel" / digest
-    if not (place / name).is_dir():
-        write(name, place / name, call, learn(call, {}))
-    operators.add_folder(place)
+    folder = cache_dir() / "tune_kernel" / digest
+    if not (folder / name).is_dir():
+        write(name, folder / name, call, learn(call, {}))
+    operators.add_folder(folder)
     return name
 
 
 def _digest(call: Call) -> str:
     """Eight hex digits of all that the folder follows from."""
-    arrays = [(each.name, each.value.dtype.str, sha256(each.value.tobytes()).hexdigest()) for each in call.arguments]
-    answers = [(name, sha256(np.ascontiguousarray(each).tobytes()).hexdigest()) for name, each in call.answers.items()]
-    said = (call.kernel, call.source, call.size, call.choices, call.divisors, call.block, call.restrictions)
+    arrays = [
+        (argument.name, argument.value.dtype.str, sha256(argument.value.tobytes()).hexdigest())
+        for argument in call.arguments
+    ]
+    answers = [
+        (name, sha256(np.ascontiguousarray(answer).tobytes()).hexdigest()) for name, answer in call.answers.items()
+    ]
+    description = (call.kernel, call.source, call.size, call.choices, call.divisors, call.block, call.restrictions)
     more = (
         None if call.allowed is None else call.allowed.tobytes(),
         call.atol,
@@ -154,52 +159,52 @@ def _digest(call: Call) -> str:
         headers(call),
     )
     writer = digest_of(Path(__file__).parent, Path(__file__).parent.glob("*.py"))  # another one writes other files
-    return key_of(repr((said, more, arrays, answers)), writer)[:8]
+    return key_of(repr((description, more, arrays, answers)), writer)[:8]
 
 
 def _result(tried: Tried, outcome: Outcome, metrics: Mapping[str, Any]) -> Result:
     attempt = tried.attempt
-    found: Result = {**attempt.config, "evidence": outcome.evidence.value}
+    result: Result = {**attempt.config, "evidence": outcome.evidence.value}
     if attempt.failure is not None:
-        return found | {"failure": f"{attempt.failure.stage.value}: {attempt.failure.reason}"}
+        return result | {"failure": f"{attempt.failure.stage.value}: {attempt.failure.reason}"}
     if attempt.measurement is not None:
-        found["time"] = attempt.measurement.time_us / 1000
-        found |= {name: _metric(metric, found) for name, metric in metrics.items()}
+        result["time"] = attempt.measurement.time_us / 1000
+        result |= {name: _metric(metric, result) for name, metric in metrics.items()}
     if attempt.prediction is not None:
-        found["predicted_cost"] = attempt.prediction.cost
+        result["predicted_cost"] = attempt.prediction.cost
     if tried.verdict is not None:
-        found["verified"] = tried.verdict.ok
-        found |= {} if tried.verdict.ok else {"failure": tried.verdict.reason}
-    return found
+        result["verified"] = tried.verdict.ok
+        result |= {} if tried.verdict.ok else {"failure": tried.verdict.reason}
+    return result
 
 
 def _metric(metric: Callable[[Result], Any] | str, result: Result) -> Any:
     return metric(result) if callable(metric) else float(evaluate(metric, lambda word: result[word]))
 
 
-def _environment(outcome: Outcome, results: Sequence[Result], given: Mapping[str, Any]) -> Result:
+def _environment(outcome: Outcome, results: Sequence[Result], options: Mapping[str, Any]) -> Result:
     record = outcome.record
     assert record is not None
-    best = next(each for each in results if all(each.get(name) == value for name, value in record.config.items()))
+    best = next(result for result in results if all(result.get(name) == value for name, value in record.config.items()))
     measured = outcome.evidence is Evidence.MEASURED
-    found = {
+    environment = {
         "device_name": outcome.request.gpu.name,
         "evidence": outcome.evidence.value,
         "best_config": best,
         "operator": outcome.request.operator.name,
         "verified": record.verdict.checks,
         "toolkit": record.identity.toolkit,
-        "strategy": given.get("strategy") or outcome.request.method,
+        "strategy": options.get("strategy") or outcome.request.method,
         "seconds": outcome.seconds,
         "why_stopped": outcome.why_stopped,
     }
-    if not given.get("quiet"):
-        said = f"{best['time']:.4g} ms" if measured else f"predicted, not measured on {outcome.request.gpu.name}"
-        print(f"best of {len(results)} configs: {formatted(record.config)} ({said})")  # as the original does
-    return found
+    if not options.get("quiet"):
+        evidence = f"{best['time']:.4g} ms" if measured else f"predicted, not measured on {outcome.request.gpu.name}"
+        print(f"best of {len(results)} configs: {formatted(record.config)} ({evidence})")  # as the original does
+    return environment
 
 
 def _why_not(outcome: Outcome) -> str:
-    failures = [each.attempt.failure.reason for each in outcome.tried if each.attempt.failure is not None]
-    wrong = [each.verdict.reason for each in outcome.tried if each.verdict is not None and not each.verdict.ok]
+    failures = [tried.attempt.failure.reason for tried in outcome.tried if tried.attempt.failure is not None]
+    wrong = [tried.verdict.reason for tried in outcome.tried if tried.verdict is not None and not tried.verdict.ok]
     return (wrong or failures or ["nothing was tried"])[0]

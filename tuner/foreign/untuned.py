@@ -34,12 +34,12 @@ _SECONDS = 300.0  # of CPU time for a run
 
 def learn(call: Call, fixed: Mapping[str, Value], arch: str = "sm_80") -> Learnt:
     """All of it. Raises UsageError where the kernel does not compile, or fails."""
-    arrays = [each for each in call.arguments if not each.scalar and not each.constant]
-    assumed = Learnt(dict.fromkeys((each.name for each in arrays), Role.UPDATED), fixed=fixed)
+    arrays = [argument for argument in call.arguments if not argument.scalar and not argument.constant]
+    assumed = Learnt(dict.fromkeys((array.name for array in arrays), Role.UPDATED), fixed=fixed)
     with _loaded(call, assumed) as untuned:
         run = _Runs(untuned, arch)
         first = run.outputs(untuned, {})
-        written = {name: each for name, each in first.items() if not np.ma.getmaskarray(each).all()}
+        written = {name: array for name, array in first.items() if not np.ma.getmaskarray(array).all()}
         if not written:
             raise UsageError(f"{call.kernel} wrote to none of its arguments: is problem_size that of its grid?")
         selecting = {} if _all_answered(call, written) else _selecting(run, untuned, written, fixed)
@@ -50,8 +50,8 @@ def learn(call: Call, fixed: Mapping[str, Value], arch: str = "sm_80") -> Learnt
         again = run.outputs(untuned, {name: _poison(right[name]) for name in written})
     roles = {name: Role.OUTPUT if _same(right[name], again[name]) else Role.UPDATED for name in written}
     roles |= dict.fromkeys(call.answers.keys() - roles.keys(), Role.OUTPUT)
-    known = {name: _known(right[name]) for name in written} | {n: Known(each) for n, each in call.answers.items()}
-    return Learnt(roles, known, learnt.fixed)
+    answers = {name: _known(right[name]) for name in written} | {n: Known(answer) for n, answer in call.answers.items()}
+    return Learnt(roles, answers, learnt.fixed)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class _Runs:
             raise UsageError(f"{instance.config} does not compile: {entries.reason}")
         arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), "normal")
         watched = _watching(instance)
-        outputs, done = ptx.run(watched, entries, {**arrays, **instead}, most_seconds=_SECONDS, sampled=True)
-        if done.fault:
-            raise UsageError(f"{instance.config} fails on the machine for PTX: {done.fault}")
+        outputs, run = ptx.run(watched, entries, {**arrays, **instead}, most_seconds=_SECONDS, sampled=True)
+        if run.fault:
+            raise UsageError(f"{instance.config} fails on the machine for PTX: {run.fault}")
         return outputs
 
 
@@ -78,8 +78,8 @@ def _watching(instance: Instance) -> Instance:
     """The same with every block of a small launch named, so that what nobody writes is masked."""
 
     def plan(problem: Any, config: Any) -> Plan:
-        found = instance.implementation.plan(problem, config)
-        return replace(found, launches=tuple(map(_named, found.launches)))
+        plan_of_config = instance.implementation.plan(problem, config)
+        return replace(plan_of_config, launches=tuple(map(_named, plan_of_config.launches)))
 
     return replace(instance, implementation=replace(instance.implementation, plan=plan))
 
@@ -92,9 +92,9 @@ def _named(launch: Launch) -> Launch:
 def _loaded(call: Call, learnt: Learnt) -> Iterator[Instance]:
     """The default config of a folder that is there for as long as this lasts."""
     name = f"untuned_{uuid4().hex}"
-    with TemporaryDirectory(prefix="tuner-import-") as place:
-        write(name, Path(place) / name, call, learnt)
-        with operators.folder(Path(place)):
+    with TemporaryDirectory(prefix="tuner-import-") as temporary:
+        write(name, Path(temporary) / name, call, learnt)
+        with operators.folder(Path(temporary)):
             operator, implementation = operators.load(name), operators.implementation(name, IMPLEMENTATION)
             yield Instance.default(operator, implementation, operator.problem(), ARCHES["sm_80"])
 
@@ -108,17 +108,19 @@ def _selecting(
 ) -> dict[str, Value]:
     """The parameters of which another value gives another result, with the value that they have untuned."""
     space = untuned.implementation.space(untuned.problem, ARCHES[run.arch])
-    found = {}
+    selecting = {}
     for name, values in space.choices.items():
-        own = getattr(untuned.config, name)
-        others = [value for value in values if value != own and name not in fixed]
-        for value in sorted(others, key=lambda each: abs(values.index(each) - values.index(own)))[:_NEIGHBOURS]:
+        untuned_value = getattr(untuned.config, name)
+        others = [value for value in values if value != untuned_value and name not in fixed]
+        for value in sorted(others, key=lambda value: abs(values.index(value) - values.index(untuned_value)))[
+            :_NEIGHBOURS
+        ]:
             config = replace(untuned.config, **{name: value})
             if space.refusal(config) is None:
                 if _other(run, untuned.with_config(config), written):
-                    found[name] = own
+                    selecting[name] = untuned_value
                 break
-    return found
+    return selecting
 
 
 def _other(run: _Runs, instance: Instance, written: Mapping[str, Array]) -> bool:
@@ -127,12 +129,12 @@ def _other(run: _Runs, instance: Instance, written: Mapping[str, Array]) -> bool
         outputs = run.outputs(instance, {})
     except UsageError:
         return False
-    return any(_apart(outputs[name], each) > _DIFFERS for name, each in written.items())
+    return any(_apart(outputs[name], array) > _DIFFERS for name, array in written.items())
 
 
 def _apart(one: Array, other: Array) -> float:
     both = ~(np.ma.getmaskarray(one) | np.ma.getmaskarray(other))
-    a, b = (np.asarray(each)[both] for each in (one, other))
+    a, b = (np.asarray(array)[both] for array in (one, other))
     if a.dtype.kind in "iu":
         return float((a != b).any())
     a, b = a.astype(np.float64), b.astype(np.float64)
@@ -148,7 +150,7 @@ def _poison(output: Array) -> Array:
 def _same(one: Array, other: Array) -> bool:
     """To the bit, where the first run wrote."""
     seen = ~np.ma.getmaskarray(one)
-    a, b = (np.ascontiguousarray(np.asarray(each)[seen]).view(np.uint8) for each in (one, other))
+    a, b = (np.ascontiguousarray(np.asarray(array)[seen]).view(np.uint8) for array in (one, other))
     return bool(np.array_equal(a, b))
 
 

@@ -45,23 +45,23 @@ def _won(section: Section, record: TuningRecord) -> str:
         return f"{name}, its default config."
     if not section.default_config:
         return f"{name}."
-    told = formatted(dict(list(changed.items())[:_TOLD])) + (" …" if len(changed) > _TOLD else "")
+    changes = formatted(dict(list(changed.items())[:_TOLD])) + (" …" if len(changed) > _TOLD else "")
     of = counted(len(record.config), "parameter", "parameters")
-    return f"{name}, {len(changed)} of {of} not the default: {told}."
+    return f"{name}, {len(changed)} of {of} not the default: {changes}."
 
 
 def _by_how_much(section: Section, record: TuningRecord) -> str:
-    found = []
+    parts = []
     if section.over_default and not section.default_won:
-        found.append(f"the default config {_dearer(section, section.over_default - 1)}")
+        parts.append(f"the default config {_dearer(section, section.over_default - 1)}")
     if len(section.finalists) > 1:
-        found.append(f"the runner-up {_dearer(section, record.margin)}")
-    return f"{_capital(', '.join(found))} ({section.data.evidence.value}).{_near(section)}" if found else ""
+        parts.append(f"the runner-up {_dearer(section, record.margin)}")
+    return f"{_capital(', '.join(parts))} ({section.data.evidence.value}).{_near(section)}" if parts else ""
 
 
 def _near(section: Section) -> str:
     """Of predictions, how many others they hardly tell from the winner; a race says that itself."""
-    near = sum(1 <= each.relative <= 1 + _NEAR for each in section.entries[1:] if not each.flaws)
+    near = sum(1 <= entry.relative <= 1 + _NEAR for entry in section.entries[1:] if not entry.flaws)
     if section.measured or not near:
         return ""
     of = len(section.entries) - 1
@@ -109,8 +109,8 @@ def _why(section: Section, record: TuningRecord) -> str:
 
 def _compared(finalists: Sequence[Finalist]) -> Finalist | None:
     """The default, else the runner-up, where predicted terms tell it from the winner."""
-    others = sorted(finalists[1:], key=lambda each: not each.is_default)
-    return next((each for each in others if each.deltas), None)
+    others = sorted(finalists[1:], key=lambda finalist: not finalist.is_default)
+    return next((finalist for finalist in others if finalist.deltas), None)
 
 
 def _next(section: Section) -> str:

@@ -45,7 +45,7 @@ def clocks(section: Section) -> Clocks | None:
     race = section.data.race
     if race is None or not race.rounds:
         return None
-    shared = shared_fields([each.config for each in race.contenders])
+    shared = shared_fields([contender.config for contender in race.contenders])
     order = sorted(range(len(race.contenders)), key=lambda i: (i != race.winner, _time_us(race, i)))
     return Clocks(_drawn(race), tuple(_ran(race, i, shared) for i in order), race)
 
@@ -76,20 +76,20 @@ def _time_us(race: FinalRace, contender: int) -> float:
 def _drawn(race: FinalRace) -> Markup | None:
     """A line a contender, the winner's heavy; triangles where the driver named a reason for a lower clock."""
     rounds = enumerate(race.rounds, 1)
-    laps = [_point(race, n, i, lap) for n, each in rounds for i, lap in enumerate(each) if lap.sm_mhz]
+    laps = [_point(race, n, i, lap) for n, laps_of_round in rounds for i, lap in enumerate(laps_of_round) if lap.sm_mhz]
     if not laps:
         return None
-    known = [lap.sm_mhz for each in race.rounds for lap in each if lap.sm_mhz]
-    room = max(15, (max(known) - min(known)) // 10)
+    clocks_mhz = [lap.sm_mhz for laps_of_round in race.rounds for lap in laps_of_round if lap.sm_mhz]
+    room = max(15, (max(clocks_mhz) - min(clocks_mhz)) // 10)
     y = quantity(
         "mhz",
         title="SM clock, MHz (measured)",
-        scale={"domain": [min(known) - room, max(known) + room], "zero": False, "nice": False},
+        scale={"domain": [min(clocks_mhz) - room, max(clocks_mhz) + room], "zero": False, "nice": False},
         axis=vega.ABOVE | {"format": "d"},
     )
     axis = {"title": "round", "grid": False, "tickMinStep": 1, "format": "d"}
     x = quantity("round", scale={"domain": [0.7, len(race.rounds) + 0.3], "nice": False}, axis=axis)
-    won, lost = ([lap for lap in laps if lap["winner"] is wanted] for wanted in (True, False))
+    won, lost = ([lap for lap in laps if lap["winner"] is is_winner] for is_winner in (True, False))
     line = {"type": "line", "strokeWidth": 1, "color": "var(--dot)"}
     spec = {
         "width": _WIDTH,

@@ -24,16 +24,16 @@ def diff(old: str, new: str) -> Markup:
     Unlike difflib.unified_diff it does not give up on lines that occur often, of which generated code is full.
     """
     before, after = old.splitlines(), new.splitlines()
-    found = []
+    lines = []
     for hunk in difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(3):
         (_, i1, _, j1, _), (_, _, i2, _, j2) = hunk[0], hunk[-1]
-        found.append(f"@@ -{i1 + 1},{i2 - i1} +{j1 + 1},{j2 - j1} @@")
+        lines.append(f"@@ -{i1 + 1},{i2 - i1} +{j1 + 1},{j2 - j1} @@")
         for change, i, i_end, j, j_end in hunk:
             if change == "equal":
-                found += [f" {line}" for line in before[i:i_end]]
+                lines += [f" {line}" for line in before[i:i_end]]
             else:
-                found += [f"-{line}" for line in before[i:i_end]] + [f"+{line}" for line in after[j:j_end]]
-    return _coloured("\n".join(found), DiffLexer(stripnl=False, ensurenl=False))
+                lines += [f"-{line}" for line in before[i:i_end]] + [f"+{line}" for line in after[j:j_end]]
+    return _coloured("\n".join(lines), DiffLexer(stripnl=False, ensurenl=False))
 
 
 def _coloured(text: str, lexer: Lexer) -> Markup:

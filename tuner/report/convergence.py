@@ -37,7 +37,7 @@ def convergence(section: Section) -> Convergence:
         "encoding": {"x": {**x, "axis": None} if failed else x},
         "layer": _layers(points, _steps(section, value), value.channel(_ROOM)),
     }
-    stages = [stage.value for stage in Stage if any(each["stage"] == stage.value for each in failed)]
+    stages = [stage.value for stage in Stage if any(failure["stage"] == stage.value for failure in failed)]
     names = {"title": None, "grid": True, "labelExpr": "'✗ ' + datum.value"}
     lanes = category("stage", scale={"domain": stages}, axis=names)
     crosses = layer(mark(_CROSS, "var(--bad)", size=44), failed, x=x, y=lanes, **linked())
@@ -77,5 +77,5 @@ def _failure(section: Section, index: int) -> dict[str, Any]:
 def _steps(section: Section, value: Axis) -> list[dict[str, float]]:
     """The best so far where it changes, and at the last try."""
     best = best_so_far(section.attempts, section.entries)
-    found = [(n, at) for n, (before, at) in enumerate(zip((None, *best), best, strict=False), 1) if at != before]
-    return [{"try": n, "value": value.at(at)} for n, at in (*found, (len(best), best[-1])) if at is not None]
+    steps = [(n, at) for n, (before, at) in enumerate(zip((None, *best), best, strict=False), 1) if at != before]
+    return [{"try": n, "value": value.at(at)} for n, at in (*steps, (len(best), best[-1])) if at is not None]

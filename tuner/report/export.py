@@ -16,10 +16,10 @@ SCHEMA = "tuner-report/1"
 
 def data_json(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
     """One JSON object. Attempts are a table without its empty columns; logs stay in the database."""
-    problems = [_problem(each) for each in data]
-    portfolios = {"portfolios": [to_data(each) for each in families]} if families else {}
-    found = _finite({"schema": SCHEMA, "problems": problems, **portfolios})
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    problems = [_problem(problem) for problem in data]
+    portfolios = {"portfolios": [to_data(family) for family in families]} if families else {}
+    document = _finite({"schema": SCHEMA, "problems": problems, **portfolios})
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def script_json(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
@@ -58,7 +58,7 @@ def _table(attempts: Sequence[Attempt]) -> dict[str, Any]:
     columns.append("flaws")
     columns += [f"term.{name}" for name in terms]
     rows = [_row(attempt, names, terms) for attempt in attempts]
-    used = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    used = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
     return {"columns": [columns[i] for i in used], "rows": [[row[i] for i in used] for row in rows]}
 
 
@@ -78,9 +78,9 @@ def _row(attempt: Attempt, names: Sequence[str], terms: Sequence[str]) -> list[A
 
 def _times(time: Measurement) -> list[Any]:
     """A time, and what the device was like as far as anybody could read it."""
-    told = [time.time_us, time.low_us, time.high_us, time.samples, time.duplicate_of or None]
+    numbers = [time.time_us, time.low_us, time.high_us, time.samples, time.duplicate_of or None]
     seen = [time.cycles, time.sm_mhz, time.throttle, time.temperature_c, time.late] if time.sm_mhz else [None] * 5
-    return told + seen
+    return numbers + seen
 
 
 def _finite(value: Any) -> Any:

@@ -64,8 +64,8 @@ def microseconds(value: float) -> str:
 def reasons(throttle: int) -> str:
     """NVML's reasons for a clock that is not the highest, in words; empty for none."""
     unknown = throttle & ~sum(_REASONS)
-    told = [text for bit, text in _REASONS.items() if throttle & bit]
-    return ", ".join([*told, *([f"0x{unknown:x}"] if unknown else [])])
+    texts = [text for bit, text in _REASONS.items() if throttle & bit]
+    return ", ".join([*texts, *([f"0x{unknown:x}"] if unknown else [])])
 
 
 def kib(nbytes: int) -> str:
@@ -77,12 +77,12 @@ def duration(seconds: float) -> str:
     """How long people waited: `0.31 s`, `42 s`, `4 min 10 s`, `2 h 05 min`."""
     if seconds < 9.95:
         return f"{seconds:.2g}{_SPACE}s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}{_SPACE}s"
-    if whole < 3600:
-        return f"{whole // 60}{_SPACE}min {whole % 60:02d}{_SPACE}s"
-    return f"{whole // 3600}{_SPACE}h {whole % 3600 // 60:02d}{_SPACE}min"
+    total = round(seconds)
+    if total < 60:
+        return f"{total}{_SPACE}s"
+    if total < 3600:
+        return f"{total // 60}{_SPACE}min {total % 60:02d}{_SPACE}s"
+    return f"{total // 3600}{_SPACE}h {total % 3600 // 60:02d}{_SPACE}min"
 
 
 def _finite(value: float, text: str) -> str:

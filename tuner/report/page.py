@@ -24,8 +24,8 @@ from tuner.report.export import script_json
 from tuner.report.parallel import parallel
 from tuner.report.section import sections
 from tuner.search.portfolio import Family
-from tuner.spec.problem import canonical
 from tuner.spec.command_line import minimal_fields
+from tuner.spec.problem import canonical
 
 LIMIT = 4_000_000  # bytes of a page, which a mail takes and a browser opens at once
 _LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
@@ -38,17 +38,17 @@ def render(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
 
     A page of more than `LIMIT` bytes shows its last problems in brief, and says so.
     """
-    found = sections(data)
+    shown = sections(data)
     problems: Any = _environment(escape=True).get_template("section.html.jinja").make_module()
-    drawn = cache(lambda place: problems.section(found[place], len(found) > 1))  # once, however many pages are tried
-    sizes = accumulate(len(drawn(place).encode()) for place in range(len(found)))
-    whole = sum(1 for _ in takewhile(lambda size: size <= LIMIT, sizes))  # at most; more are not drawn
+    drawn = cache(lambda index: problems.section(shown[index], len(shown) > 1))
+    sizes = accumulate(len(drawn(index).encode()) for index in range(len(shown)))
+    full = sum(1 for _ in takewhile(lambda size: size <= LIMIT, sizes))  # at most; more are not drawn
     while True:
-        json = script_json(data[:whole], families)
-        page = document("report.html.jinja", sections=found, drawn=drawn, whole=whole, families=families, json=json)
-        if (size := len(page.encode())) <= LIMIT or whole == 0:
+        json = script_json(data[:full], families)
+        page = document("report.html.jinja", sections=shown, drawn=drawn, whole=full, families=families, json=json)
+        if (size := len(page.encode())) <= LIMIT or full == 0:
             return page
-        whole = min(whole - 1, whole * LIMIT // size)
+        full = min(full - 1, full * LIMIT // size)
 
 
 def document(template: str, **values: object) -> str:
@@ -69,19 +69,19 @@ def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
     Of a problem the name has the fields that are not the default; equal problems have equal names, others have others.
     """
     folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
-    told = [canonical(each) for each in problems]
-    words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(told)]
+    texts = [canonical(problem) for problem in problems]
+    words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(texts)]
     name = "-".join([about, gpu.replace(" ", "_"), *words])
     plain = _ODD.sub("_", name)
     if plain != name or len(name) > _LONGEST:
-        plain = f"{plain[:_LONGEST]}-{_digest([about, gpu, *told])}"
+        plain = f"{plain[:_LONGEST]}-{_digest([about, gpu, *texts])}"
     return folder / f"{plain}.html"
 
 
 def _words(problem: Any) -> list[str]:
     """`["head_dim_72", "causal"]`"""
-    told = minimal_fields(problem).items()
-    return [name if value is True else f"no_{name}" if value is False else f"{name}_{value}" for name, value in told]
+    items = minimal_fields(problem).items()
+    return [name if value is True else f"no_{name}" if value is False else f"{name}_{value}" for name, value in items]
 
 
 def _digest(words: Sequence[str]) -> str:
@@ -118,8 +118,8 @@ def _refused(path: Path, error: OSError) -> MachineError:
 
 def _policy(style: str, script: str) -> str:
     """A content security policy that lets this page's own style and script run, and nothing be loaded."""
-    own = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
-    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
+    sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
 
 
 def _hash(text: str) -> str:

@@ -30,8 +30,8 @@ class Parallel:
 
 def parallel(section: Section) -> Parallel | None:
     """Configs of the winner's implementation, as others have other parameters; None where none of these varies."""
-    own = section.entries[0].attempt.identity.implementation
-    entries = [entry for entry in section.entries if entry.attempt.identity.implementation == own]
+    implementation = section.entries[0].attempt.identity.implementation
+    entries = [entry for entry in section.entries if entry.attempt.identity.implementation == implementation]
     configs = [entry.attempt.config for entry in entries]
     names = [name for name in parameters(configs) if len({config.get(name) for config in configs}) > 1]
     if not names:
@@ -108,8 +108,8 @@ def _heights(column: Sequence[Scalar | None]) -> list[float]:
 def _ticks(name: str, column: Sequence[Scalar | None]) -> list[dict[str, Any]]:
     kinds = _kinds(column)
     texts = ["none" if kind is None else scalar(kind) for kind in kinds]
-    found = [{"axis": name, "height": (n + 0.5) / len(kinds), "text": text} for n, text in enumerate(texts)]
-    return found[:: math.ceil(len(found) / _TICKS)]
+    ticks = [{"axis": name, "height": (n + 0.5) / len(kinds), "text": text} for n, text in enumerate(texts)]
+    return ticks[:: math.ceil(len(ticks) / _TICKS)]
 
 
 def _kinds(column: Sequence[Scalar | None]) -> list[Scalar | None]:

@@ -25,14 +25,14 @@ class Rival:
         if self.best is None:
             return f"none of {self.tried} tries came through" if self.tried else "it was not tried"
         unit = "time" if self.best.attempt.measurement else "predicted cost"
-        found = [f"its best takes {self.best.relative:.2f} × the {unit}", *self.best.flaws]
+        reasons = [f"its best takes {self.best.relative:.2f} × the {unit}", *self.best.flaws]
         prediction = self.best.attempt.prediction
         if prediction:
-            found.append(f"{prediction.bottleneck} binds it")
+            reasons.append(f"{prediction.bottleneck} binds it")
         if self.deltas:
             terms = ", ".join(f"{delta.term} {delta.share:+.0%}" for delta in self.deltas)
-            found.append(f"predicted terms against the winner's whole cost: {terms}")
-        return "; ".join(found)
+            reasons.append(f"predicted terms against the winner's whole cost: {terms}")
+        return "; ".join(reasons)
 
 
 def rivals_of(
@@ -55,8 +55,8 @@ def rivals(attempts: Sequence[Attempt], entries: Sequence[Entry], closed: Mappin
     if not entries:
         return ()
     losers = [name for name in closed if name != _name(entries[0].attempt)]
-    found = [_rival(name, attempts, entries, closed[name]) for name in losers]
-    return tuple(sorted(found, key=lambda rival: (rival.best is None, rival.best.rank if rival.best else 0)))
+    rivals_by_value = [_rival(name, attempts, entries, closed[name]) for name in losers]
+    return tuple(sorted(rivals_by_value, key=lambda rival: (rival.best is None, rival.best.rank if rival.best else 0)))
 
 
 def _rival(name: str, attempts: Sequence[Attempt], entries: Sequence[Entry], closed: str) -> Rival:

@@ -82,7 +82,7 @@ def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:
         return f"{record.margin:.1%} to the runner-up"
     if len(outcome.tried) == 1:
         return "nothing else was tried"
-    works = [each for each in outcome.tried if each.attempt.value is not None and not each.wrong]
+    works = [tried for tried in outcome.tried if tried.attempt.value is not None and not tried.wrong]
     alike = len(works) > 1 and len(ranked(works)) == 1
     return "all that works is the same machine code" if alike else "nothing else passed its checks"
 

@@ -155,32 +155,34 @@ class Section:
     def per_minute(self) -> float | None:
         """Attempts a minute of this session; None where it made none."""
         search = self.data.search
-        made = len(self.attempts) - search.resumed
-        return 60 * made / search.seconds if made > 0 and search.seconds > 0 else None
+        new = len(self.attempts) - search.resumed
+        return 60 * new / search.seconds if new > 0 and search.seconds > 0 else None
 
 
 def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
     """One section a problem; a title names the fields in which the problems of its operator differ."""
-    common = shared_fields([_identity(each) for each in data])
-    found = []
-    for number, each in enumerate(data, 1):
-        alike = shared_fields([other.problem for other in data if other.operator == each.operator])
-        own = formatted({name: value for name, value in each.problem.items() if name not in alike})
-        found.append(_section(each, f"p{number}", _title(each, own), _label(each, common, own), len(data)))
-    return tuple(found)
+    common = shared_fields([_identity(problem) for problem in data])
+    result = []
+    for number, problem in enumerate(data, 1):
+        alike = shared_fields([other.problem for other in data if other.operator == problem.operator])
+        distinct = formatted({name: value for name, value in problem.problem.items() if name not in alike})
+        result.append(
+            _section(problem, f"p{number}", _title(problem, distinct), _label(problem, common, distinct), len(data))
+        )
+    return tuple(result)
 
 
 def _identity(data: ReportData) -> Fields:
     return {"operator": data.operator, "gpu": data.gpu}
 
 
-def _title(data: ReportData, own: str) -> str:
-    return f"{data.operator} on {data.gpu}" + (f": {own}" if own else "")
+def _title(data: ReportData, distinct: str) -> str:
+    return f"{data.operator} on {data.gpu}" + (f": {distinct}" if distinct else "")
 
 
-def _label(data: ReportData, common: Fields, own: str) -> str:
+def _label(data: ReportData, common: Fields, distinct: str) -> str:
     names = [value for name, value in _identity(data).items() if name not in common]
-    return " ".join(filter(None, (*map(str, names), own))) or f"{data.operator} on {data.gpu}"
+    return " ".join(filter(None, (*map(str, names), distinct))) or f"{data.operator} on {data.gpu}"
 
 
 def _section(data: ReportData, id: str, title: str, label: str, of: int) -> Section:
@@ -241,36 +243,36 @@ def _finalists(data: ReportData, entries: Sequence[Entry]) -> tuple[Finalist, ..
 
 
 def _verdicts(data: ReportData) -> Mapping[Key, Verdict]:
-    found = {key_of(data.attempts[index]): verdict for index, verdict in data.verdicts.items()}
+    by_key = {key_of(data.attempts[index]): verdict for index, verdict in data.verdicts.items()}
     if data.record is not None:
-        found[key(data.record.identity.implementation, data.record.config)] = data.record.verdict
-    return found
+        by_key[key(data.record.identity.implementation, data.record.config)] = data.record.verdict
+    return by_key
 
 
 def _differences(entry: Entry, winner: Entry) -> frozenset[str]:
-    own, best = _with_implementation(entry), _with_implementation(winner)
-    return frozenset(name for name in parameters((own, best)) if own.get(name) != best.get(name))
+    config, best = _with_implementation(entry), _with_implementation(winner)
+    return frozenset(name for name in parameters((config, best)) if config.get(name) != best.get(name))
 
 
 def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
     """What else decided between a config and the winner."""
     if entry is winner:
         return ()
-    found = []
+    remarks = []
     time, best = entry.attempt.measurement, winner.attempt.measurement
     if entry.flaws and not winner.flaws:
-        found.append(f"{'; '.join(entry.flaws)}: ranked behind all that is clean")
+        remarks.append(f"{'; '.join(entry.flaws)}: ranked behind all that is clean")
     if machine_code(entry) == machine_code(winner):
-        found.append("same machine code as the winner")
+        remarks.append("same machine code as the winner")
     elif time is not None and best is not None and time.overlaps(best):
-        found.append("tie: the intervals overlap")
+        remarks.append("tie: the intervals overlap")
     elif time is not None and entry.value < winner.value and not entry.flaws:
-        found.append("faster when it was tried: the final race decided")
+        remarks.append("faster when it was tried: the final race decided")
     elif time is None and entry.value == winner.value:
-        found.append("tie: the same predicted cost")
+        remarks.append("tie: the same predicted cost")
     elif time is None and entry.value < winner.value and not entry.flaws:
-        found.append("tie: so little decides nothing, and the winner is nearer to its default")
-    return tuple(found)
+        remarks.append("tie: so little decides nothing, and the winner is nearer to its default")
+    return tuple(remarks)
 
 
 def _tries(attempts: Sequence[Attempt], entries: Sequence[Entry]) -> tuple[Try, ...]:
@@ -287,8 +289,8 @@ def profile(entries: Sequence[Entry]) -> Profile | None:
     first = entries[0].attempt.prediction if entries else None
     if first is None or first.cost <= 0:
         return None
-    found = [numbers(entry.attempt.prediction.terms) if entry.attempt.prediction else {} for entry in entries]
-    peak = {name: max(terms.get(name, 0.0) for terms in found) for terms in found for name in terms}
+    terms_by_entry = [numbers(entry.attempt.prediction.terms) if entry.attempt.prediction else {} for entry in entries]
+    peak = {name: max(terms.get(name, 0.0) for terms in terms_by_entry) for terms in terms_by_entry for name in terms}
     names = sorted((name for name in peak if peak[name] > 0), key=lambda name: -peak[name])
-    rows = tuple(tuple(terms.get(name, 0.0) / first.cost for name in names) for terms in found)
+    rows = tuple(tuple(terms.get(name, 0.0) / first.cost for name in names) for terms in terms_by_entry)
     return Profile(tuple(names), rows, max((max(row) for row in rows if row), default=1.0)) if names else None

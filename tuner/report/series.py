@@ -78,5 +78,5 @@ def bars(values: Sequence[Value], value_name: str, unit: str) -> Markup | None:
 
 
 def _row(value: Value) -> dict[str, object]:
-    own = {"name": value.name, "mid": value.mid, "low": value.low, "high": value.high}
-    return own | {"row": f"#{value.row}", "label": f"{value.name}: {value.mid:.4g}"}
+    row = {"name": value.name, "mid": value.mid, "low": value.low, "high": value.high}
+    return row | {"row": f"#{value.row}", "label": f"{value.name}: {value.mid:.4g}"}

@@ -75,10 +75,10 @@ def value_of(attempt: Attempt, evidence: Evidence) -> float | None:
     if attempt.failure is not None:
         return None
     if evidence is Evidence.MEASURED:
-        found = attempt.measurement.time_us if attempt.measurement else math.nan
+        value = attempt.measurement.time_us if attempt.measurement else math.nan
     else:
-        found = attempt.prediction.cost if attempt.prediction else math.nan
-    return found if math.isfinite(found) else None
+        value = attempt.prediction.cost if attempt.prediction else math.nan
+    return value if math.isfinite(value) else None
 
 
 def standing(attempts: Sequence[Attempt], evidence: Evidence, record: TuningRecord | None) -> tuple[Entry, ...]:
@@ -113,10 +113,10 @@ def predicted_ranks(attempts: Iterable[Attempt]) -> dict[Key, int]:
 
 def losses(entry: Entry, winner: Entry) -> tuple[Delta, ...]:
     """The predicted terms in which `entry` differs notably from the winner, the heaviest first, at most three."""
-    own, best = entry.attempt.prediction, winner.attempt.prediction
-    if own is None or best is None or own.model != best.model or not best.cost:
+    prediction, best = entry.attempt.prediction, winner.attempt.prediction
+    if prediction is None or best is None or prediction.model != best.model or not best.cost:
         return ()
-    own_terms, best_terms = numbers(own.terms), numbers(best.terms)
+    own_terms, best_terms = numbers(prediction.terms), numbers(best.terms)
     names = dict.fromkeys((*best_terms, *own_terms))
     deltas = [Delta(name, (own_terms.get(name, 0.0) - best_terms.get(name, 0.0)) / best.cost) for name in names]
     notable = [delta for delta in deltas if abs(delta.share) >= NOTABLE]
@@ -149,8 +149,8 @@ def failures(attempts: Sequence[Attempt]) -> tuple[FailureGroup, ...]:
             likeness = re.sub(r"\d[\d.,]*", "#", attempt.failure.reason)
             groups.setdefault((attempt.failure.stage, likeness), []).append(index)
     order = list(Stage)
-    found = [_group(attempts, tries) for tries in groups.values()]
-    return tuple(sorted(found, key=lambda group: (order.index(group.stage), -len(group.tries), group.tries)))
+    failure_groups = [_group(attempts, tries) for tries in groups.values()]
+    return tuple(sorted(failure_groups, key=lambda group: (order.index(group.stage), -len(group.tries), group.tries)))
 
 
 def _group(attempts: Sequence[Attempt], tries: Sequence[int]) -> FailureGroup:
@@ -163,10 +163,10 @@ def best_so_far(attempts: Sequence[Attempt], entries: Sequence[Entry]) -> tuple[
     """After each attempt, the value of the best-ranked config among those tried until then."""
     entered = {entry.index: entry for entry in entries}
     best: Entry | None = None
-    found = []
+    values = []
     for index in range(len(attempts)):
         entry = entered.get(index)
         if entry is not None and (best is None or entry.rank < best.rank):
             best = entry
-        found.append(best.value if best else None)
-    return tuple(found)
+        values.append(best.value if best else None)
+    return tuple(values)

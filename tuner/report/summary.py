@@ -56,12 +56,12 @@ def report_data(outcome: Outcome) -> ReportData:
         arch=request.gpu.arch.name,
         device=request.gpu.device.name,
         evidence=outcome.evidence,
-        attempts=[each.attempt for each in outcome.tried],
+        attempts=[tried.attempt for tried in outcome.tried],
         search=_search_facts(outcome),
         command=request.command,
         record=record,
         race=outcome.final,
-        verdicts={i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict},
+        verdicts={i: tried.verdict for i, tried in enumerate(outcome.tried) if tried.verdict},
         default=default.attempt if default else None,
         spaces=tuple(_space_facts(arm) for arm in outcome.bandit.arms.values()),
         importance=outcome.bandit.importance(),
@@ -79,8 +79,8 @@ def default_tried(outcome: Outcome) -> Tried | None:
     won = winner(outcome)
     if won is None:
         return None
-    wanted = outcome.request.default(won.implementation).key
-    return next((each for each in outcome.tried if each.instance.key == wanted), None)
+    key = outcome.request.default(won.implementation).key
+    return next((tried for tried in outcome.tried if tried.instance.key == key), None)
 
 
 def winner(outcome: Outcome) -> Instance | None:
@@ -99,8 +99,8 @@ def winning_arm(outcome: Outcome) -> Arm | None:
 def rivals(outcome: Outcome) -> tuple[Rival, ...]:
     """The implementations that raced the winner and lost."""
     arms = outcome.bandit.arms.values()
-    verdicts = {i: each.verdict for i, each in enumerate(outcome.tried) if each.verdict}
-    attempts = [each.attempt for each in outcome.tried]
+    verdicts = {i: tried.verdict for i, tried in enumerate(outcome.tried) if tried.verdict}
+    attempts = [tried.attempt for tried in outcome.tried]
     closed = {arm.implementation.name: arm.closed_because for arm in arms}
     return rivals_of(attempts, verdicts, outcome.evidence, outcome.record, closed)
 
@@ -110,23 +110,23 @@ def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...
     least = won.operator.cost(won.problem)
     if not won.implementation.declares_work:
         return (UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
-    whole = floor.total(floor.declared(won, gpu))
+    total = floor.total(floor.declared(won, gpu))
     facts = []
-    if whole.mma:
-        facts.append(Fact("tensor work", f"{whole.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
-    facts.append(Fact("DRAM traffic", f"{whole.bytes_ratio:.2f} ×", "the least possible, as declared"))
-    return (*facts, *_rate_facts(least, gpu, record, multiplies=whole.mma > 0))
+    if total.mma:
+        facts.append(Fact("tensor work", f"{total.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
+    facts.append(Fact("DRAM traffic", f"{total.bytes_ratio:.2f} ×", "the least possible, as declared"))
+    return (*facts, *_rate_facts(least, gpu, record, multiplies=total.mma > 0))
 
 
 def _rate_facts(least: Cost, gpu: GPU, record: TuningRecord, *, multiplies: bool) -> Iterator[Fact]:
     if record.measurement is None:
         return
-    found, device = floor.rates(least, gpu.device, record.measurement.time_us * 1e-6), gpu.device
-    share = f", {found.of_tensor_peak:.1%} of the 16-bit tensor peak" if multiplies else ""
+    rates, device = floor.rates(least, gpu.device, record.measurement.time_us * 1e-6), gpu.device
+    share = f", {rates.of_tensor_peak:.1%} of the 16-bit tensor peak" if multiplies else ""
     if least.flops:
-        yield Fact("arithmetic (measured)", f"{found.flops / 1e12:.3g} TFLOP/s", f"of the mathematics{share}")
-    note = f"of the least traffic, {found.of_bandwidth:.1%} of {device.dram_gb_s / 1e3:.3g} TB/s"
-    yield Fact("memory (measured)", f"{found.bytes / 1e12:.3g} TB/s", note)
+        yield Fact("arithmetic (measured)", f"{rates.flops / 1e12:.3g} TFLOP/s", f"of the mathematics{share}")
+    note = f"of the least traffic, {rates.of_bandwidth:.1%} of {device.dram_gb_s / 1e3:.3g} TB/s"
+    yield Fact("memory (measured)", f"{rates.bytes / 1e12:.3g} TB/s", note)
 
 
 def data(outcome: Outcome) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def data(outcome: Outcome) -> dict[str, Any]:
         "evidence": outcome.record.evidence.value if outcome.record else None,
         "record": to_data(outcome.record) if outcome.record else None,
         "tried": len(outcome.tried),
-        "failed": sum(each.attempt.failure is not None for each in outcome.tried),
+        "failed": sum(tried.attempt.failure is not None for tried in outcome.tried),
         "reused": outcome.reused,
         "seconds": round(outcome.seconds, 2),
         "why_stopped": outcome.why_stopped,
@@ -149,21 +149,21 @@ def data(outcome: Outcome) -> dict[str, Any]:
 
 def environment(record: TuningRecord | None) -> dict[str, str]:
     """What the result depends on besides the config."""
-    found = {
+    facts = {
         "tuner": __version__,
         "Python": platform.python_version(),
         "NumPy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
     }
     if record:
-        found |= {
+        facts |= {
             "compiler": record.identity.toolkit,
             "options": record.identity.options,
             "policy": record.identity.policy,
             "source digest": record.identity.source,
             "made": record.created,
         }
-    return found
+    return facts
 
 
 def usage(operator: Operator[Any], problem: Any) -> str:
@@ -171,8 +171,8 @@ def usage(operator: Operator[Any], problem: Any) -> str:
     words = (_passed(operator, problem, parameter) for parameter in signature(operator.call).parameters.values())
     outputs = ", ".join(argument.name for argument in operator.outputs)
     call = f"dispatcher.{operator.name}({', '.join(filter(None, words))})"
-    found = "" if operator.folder.parent == TEMPLATES else f"  # {operators.VARIABLE} says where {operator.name} is"
-    return f"from tuner import dispatcher{found}\n\n{outputs} = {call}\n"
+    note = "" if operator.folder.parent == TEMPLATES else f"  # {operators.VARIABLE} says where {operator.name} is"
+    return f"from tuner import dispatcher{note}\n\n{outputs} = {call}\n"
 
 
 def export(operator: Operator[Any], problem: Any, gpu: GPU) -> str:
@@ -184,7 +184,7 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
     """A parameter as the call spells it; empty where the call leaves it out."""
     name, required = parameter.name, parameter.default is Parameter.empty
     option = getattr(problem, name, parameter.default)
-    tensor = next((each for each in operator.arguments if each.name == name and each.supplied), None)
+    tensor = next((argument for argument in operator.arguments if argument.name == name and argument.supplied), None)
     if tensor is not None and not required:
         return f"{name}={name}" if all(tensor.shape(problem)) else ""
     if tensor is not None or option is Parameter.empty:
@@ -196,8 +196,10 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
 
 def _switched_off(problem: Any, name: str) -> bool:
     """Whether a field says that a problem goes without: window_left is nothing where use_window is not set."""
-    switches = (each for each in statics(problem) if each.startswith("use_"))
-    return any(name.startswith(f"{each.removeprefix('use_')}_") and not getattr(problem, each) for each in switches)
+    switches = (field for field in statics(problem) if field.startswith("use_"))
+    return any(
+        name.startswith(f"{switch.removeprefix('use_')}_") and not getattr(problem, switch) for switch in switches
+    )
 
 
 def _search_facts(outcome: Outcome) -> SearchFacts:
@@ -211,7 +213,7 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
         seconds=outcome.seconds,
         resumed=outcome.reused,
         prior_correlation=arm.sampler.prior_correlation if arm else None,
-        beliefs=tuple(fact for each in outcome.bandit.arms.values() for fact in belief_facts(each)),
+        beliefs=tuple(fact for arm in outcome.bandit.arms.values() for fact in belief_facts(arm)),
     )
 
 
@@ -219,8 +221,8 @@ def belief_facts(arm: Arm) -> list[BeliefFacts]:
     """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
     name = arm.implementation.name
     drawn = arm.sampler.drawn
-    found = [BeliefFacts(name, b.source, b.correlation(arm.results, drawn), b in arm.kept) for b in arm.beliefs]
-    return found if len(found) > 1 else []
+    beliefs = [BeliefFacts(name, b.source, b.correlation(arm.results, drawn), b in arm.kept) for b in arm.beliefs]
+    return beliefs if len(beliefs) > 1 else []
 
 
 def _space_facts(arm: Arm) -> SpaceFacts:

@@ -36,7 +36,7 @@ def draw(spec: Spec) -> Markup:
     import vl_convert  # it brings a JavaScript engine along, which a command that draws nothing need not load
 
     svg = vl_convert.vegalite_to_svg(dict(spec), vl_version="6.4", config=_CONFIG, allowed_base_urls=[])
-    svg = _PLACES.sub(lambda place: _UNSEEN.sub(r"\1", place[0]), svg)
+    svg = _PLACES.sub(lambda match: _UNSEEN.sub(r"\1", match[0]), svg)
     return Markup(_LINK.sub('<a tabindex="-1" href="#', svg))
 
 

@@ -48,26 +48,26 @@ def of(operator: str) -> tuple[Peer, ...]:
 
     Raises UsageError for an unknown operator, TemplateError for a peers.py that is wrong.
     """
-    told = operators.peers(operator)
-    if told is None:
+    declared = operators.peers(operator)
+    if declared is None:
         return ()
-    found = getattr(told, "PEERS", None)
-    if not isinstance(found, tuple) or not all(isinstance(each, Peer) for each in found):
+    listed = getattr(declared, "PEERS", None)
+    if not isinstance(listed, tuple) or not all(isinstance(peer, Peer) for peer in listed):
         raise TemplateError(f"{operator}/peers.py must define PEERS, a tuple of Peer, such as (Peer(…),)")
-    return found
+    return listed
 
 
 def context(operator: str, problem: Any) -> Context | None:
     """What the operator's peers.py has run beside it, for context. Raises what `of` raises."""
-    told = getattr(operators.peers(operator), "context", None)
-    if told is None:
+    declared = getattr(operators.peers(operator), "context", None)
+    if declared is None:
         return None
     folder = operators.load(operator).folder
-    found: Context | None = checked(told, f"{operator}/peers.py", folder, "context(problem)", _context)(problem)
-    return found
+    result: Context | None = checked(declared, f"{operator}/peers.py", folder, "context(problem)", _context)(problem)
+    return result
 
 
-def _context(found: Any, _: Any) -> Complaints:
-    yield from expect_type(found, (Context, type(None)), "a Context, or None")
-    if found is not None and not isinstance(found.problem, kind := operators.load(found.operator).problem):
-        yield f"returned {brief(found.problem)} for {found.operator}: return a {kind.__module__}.{kind.__qualname__}"
+def _context(result: Any, _: Any) -> Complaints:
+    yield from expect_type(result, (Context, type(None)), "a Context, or None")
+    if result is not None and not isinstance(result.problem, kind := operators.load(result.operator).problem):
+        yield f"returned {brief(result.problem)} for {result.operator}: return a {kind.__module__}.{kind.__qualname__}"

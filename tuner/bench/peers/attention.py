@@ -61,13 +61,13 @@ def flex(problem: Any, tensors: Tensors, scale: float, visible: Visible | None) 
 def gradients(tensors: Tensors, forward: Callable[[Tensors], Run]) -> Run:
     """The backward pass alone, of what `forward` makes of q, k and v: that runs once, here."""
     torch = module("torch")
-    given = {name: tensors[name].detach().requires_grad_() for name in "qkv"}
+    leaves = {name: tensors[name].detach().requires_grad_() for name in "qkv"}
     with torch.enable_grad():
-        o = forward(given)()["o"]
+        o = forward(leaves)()["o"]
 
     def run() -> Any:
-        found = torch.autograd.grad(o, tuple(given.values()), tensors["dout"], retain_graph=True)
-        return dict(zip(("dq", "dk", "dv"), found, strict=True))
+        gradients_of_leaves = torch.autograd.grad(o, tuple(leaves.values()), tensors["dout"], retain_graph=True)
+        return dict(zip(("dq", "dk", "dv"), gradients_of_leaves, strict=True))
 
     return run
 

@@ -67,8 +67,8 @@ def to_torch(arrays: Mapping[str, Any], device: str = "cuda") -> dict[str, Any]:
 
 
 def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = tensor.detach().double().cpu().numpy()
-    return found
+    array: np.ndarray[Any, Any] = tensor.detach().double().cpu().numpy()
+    return array
 
 
 def captured(run: Run) -> Callable[[], object]:

@@ -48,15 +48,15 @@ def bench_command(
     kind, records = bench.inputs_kind(operator, inputs), snapshot(db)
     if here:
         policy = MeasurementPolicy(launch="graph" if graph else "eager")
-        found: list[Any] = [_compared(operator, problem, target, policy, kind, records) for problem in problems]
+        results: list[Any] = [_compared(operator, problem, target, policy, kind, records) for problem in problems]
     else:
-        found = [bench.forecast(operator, problem, target, records) for problem in problems]
+        results = [bench.forecast(operator, problem, target, records) for problem in problems]
     path = out or default_path(f"bench-{operator.name}", target.name, problems)
-    write(page(found), path)
+    write(page(results), path)
     if as_json:
-        emit_json([each.data() for each in found])
+        emit_json([result.data() for result in results])
     else:
-        _print(operator.name, found)
+        _print(operator.name, results)
         typer.echo(f"report: {path}")
     if not here:
         _nothing_timed(target, asked=gpu_name is not None)
@@ -65,8 +65,8 @@ def bench_command(
 def _target(name: str | None) -> tuple[GPU, bool]:
     """(GPU, whether it is here)."""
     here = gpu.current_gpu() if gpu.available() else None
-    wanted = gpu.named(name) if name else here or arch.gpu(_ASSUMED)
-    return wanted, here is not None and wanted.name == here.name
+    target = gpu.named(name) if name else here or arch.gpu(_ASSUMED)
+    return target, here is not None and target.name == here.name
 
 
 def _compared(
@@ -79,20 +79,20 @@ def _compared(
     return bench.compare(ours, Physical(), policy, context=context, kind=kind)
 
 
-def _print(operator: str, found: Sequence[Comparison | Forecast]) -> None:
-    first = found[0]
+def _print(operator: str, results: Sequence[Comparison | Forecast]) -> None:
+    first = results[0]
     how = f"on {first.device['gpu']}, {first.policy}" if isinstance(first, Comparison) else _FORECAST.format(first.gpu)
-    for each in bench.tables(found):
-        table(f"{operator} {each.title}: {how}", each.columns, each.rows, right=each.numbers)
-    if sentence := bench.leaders(found):
+    for part in bench.tables(results):
+        table(f"{operator} {part.title}: {how}", part.columns, part.rows, right=part.numbers)
+    if sentence := bench.leaders(results):
         typer.echo(wrapped(sentence))
 
 
 def _nothing_timed(target: GPU, *, asked: bool) -> None:
     """A forecast that was asked for is an answer; one in the place of times is not. Raises MachineError."""
-    said = f"nothing was timed: the tables are predictions for {target.name}"
+    sentence = f"nothing was timed: the tables are predictions for {target.name}"
     if asked:
-        say(said)
+        say(sentence)
         return
     why = gpu.trouble() or "this machine has no GPU"
-    raise MachineError(f"{why}, and {said}. Ask for them with --gpu {target.name}")
+    raise MachineError(f"{why}, and {sentence}. Ask for them with --gpu {target.name}")

@@ -42,7 +42,7 @@ class Check:
 
 def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
     """Say what works here and what to install."""
-    found = [
+    checks = [
         _python(),
         _compiler(),
         _torch(),
@@ -55,11 +55,11 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
         _try("cache", _cache),
     ]
     if as_json:
-        emit_json({"tuner": __version__, "checks": [vars(each) for each in found]})
+        emit_json({"tuner": __version__, "checks": [vars(check) for check in checks]})
     else:
-        rows = [(_mark(each), each.what, each.detail, each.remedy) for each in found]
+        rows = [(_mark(check), check.what, check.detail, check.remedy) for check in checks]
         table(f"tuner {__version__} on {platform.platform()}", ("", "what", "found", "what to do"), rows)
-    if not all(each.ok for each in found if each.needed):
+    if not all(check.ok for check in checks if check.needed):
         raise typer.Exit(1)
 
 
@@ -81,17 +81,17 @@ def _python() -> Check:
 
 
 def _compiler() -> Check:
-    found = _try(
+    check = _try(
         "compiling (NVRTC)", lambda: f"{nvrtc.toolkit().build}, for {', '.join(nvrtc.arches())}: {nvrtc.library()}"
     )
-    lacking = [name for name in ARCHES if name not in nvrtc.arches()] if found.ok else []
-    advice = [f"for {', '.join(lacking)} install a newer CUDA toolkit"] if lacking else []
-    fault = found.ok and nvrtc.faulty()
+    missing = [name for name in ARCHES if name not in nvrtc.arches()] if check.ok else []
+    advice = [f"for {', '.join(missing)} install a newer CUDA toolkit"] if missing else []
+    fault = check.ok and nvrtc.faulty()
     if fault:
         advice.append(f"its ptxas miscompiles some right kernels: {_mended_compiler()}")
-    elif found.ok and not nvrtc.mended():
+    elif check.ok and not nvrtc.mended():
         advice.append(f"its ptxas has known faults: {_mended_compiler()}")
-    return replace(found, ok=found.ok and not fault, fault=fault, remedy="; ".join(advice)) if advice else found
+    return replace(check, ok=check.ok and not fault, fault=fault, remedy="; ".join(advice)) if advice else check
 
 
 def _mended_compiler() -> str:
@@ -126,34 +126,34 @@ def _torch() -> Check:
 def _pinned() -> list[str]:
     """What PyTorch's package wants of NVRTC, or of the toolkit that brings it."""
     try:
-        wanted = metadata.requires("torch") or []
+        requirements = metadata.requires("torch") or []
     except metadata.PackageNotFoundError:
         return []
-    found = (each.partition(";")[0].strip() for each in wanted)
-    return [each for each in found if each.startswith("nvidia-cuda-nvrtc") or _TOOLKIT.match(each)]
+    names = (requirement.partition(";")[0].strip() for requirement in requirements)
+    return [name for name in names if name.startswith("nvidia-cuda-nvrtc") or _TOOLKIT.match(name)]
 
 
 def _any_faulty(pinned: list[str]) -> bool:
-    versions = (_VERSION.search(each) for each in pinned)
-    return any(nvrtc.faulty((int(each[1]), int(each[2]))) for each in versions if each)
+    versions = (_VERSION.search(requirement) for requirement in pinned)
+    return any(nvrtc.faulty((int(version[1]), int(version[2]))) for version in versions if version)
 
 
 def _headers() -> Check:
     """What kernels may include that are checked on PTX."""
-    folders, lacking = headers.folders(), headers.lacking()
-    remedy = "; ".join(dict.fromkeys(map(headers.advice, lacking)))
-    return Check("headers of CUDA", not lacking, ", ".join(map(str, folders)) or "none", remedy, needed=False)
+    folders, missing = headers.folders(), headers.lacking()
+    remedy = "; ".join(dict.fromkeys(map(headers.advice, missing)))
+    return Check("headers of CUDA", not missing, ", ".join(map(str, folders)) or "none", remedy, needed=False)
 
 
 def _gpu() -> Check:
-    found = _try("GPU", gpu.describe, needed=False)
-    if not found.ok:
-        return found
+    check = _try("GPU", gpu.describe, needed=False)
+    if not check.ok:
+        return check
     try:
         gpu.check_driver(nvrtc.toolkit())
     except TunerError as error:
-        return replace(found, ok=False, remedy=str(error), needed=True)
-    return found
+        return replace(check, ok=False, remedy=str(error), needed=True)
+    return check
 
 
 def _cupy() -> Check:

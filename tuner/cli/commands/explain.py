@@ -33,11 +33,11 @@ def explain(
     if config:
         _explain_config(chosen, as_json)
         return
-    found = choice.explain(served, [served.gpu], records)
+    explanation = choice.explain(served, [served.gpu], records)
     if as_json:
-        emit_json({**asdict(found), "record": to_data(found.record) if found.record else None})
+        emit_json({**asdict(explanation), "record": to_data(explanation.record) if explanation.record else None})
     else:
-        typer.echo(str(found))
+        typer.echo(str(explanation))
 
 
 def _explain_config(chosen: Choice, as_json: bool) -> None:

@@ -35,11 +35,11 @@ def export_command(
     if implementation:
         operators.implementation(operator.name, implementation)  # or its name is refused
     with Store.open(db) as store:
-        found = store.attempts(operator.name, canonical(problems[0]), target.name, implementation)
-    if not found:
+        stored = store.attempts(operator.name, canonical(problems[0]), target.name, implementation)
+    if not stored:
         command = search_command(operator, problems[0], target)
         raise NoValidConfigError(f"nothing is stored about this problem on {target.name}: search first: {command}")
-    latest = [each.attempt for each in found if each.attempt.identity.policy == found[-1].attempt.identity.policy]
+    latest = [row.attempt for row in stored if row.attempt.identity.policy == stored[-1].attempt.identity.policy]
     text = json.dumps(attempts.document(latest), indent=1)
     if out is None:
         typer.echo(text)

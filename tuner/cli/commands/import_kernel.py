@@ -28,7 +28,7 @@ def import_kernel(
     ] = None,
     kernel: Annotated[str | None, typer.Option(metavar="NAME", help="another kernel than the script tunes")] = None,
     source: Annotated[str | None, typer.Option(metavar="FILE", help="the file of that kernel")] = None,
-    given: Annotated[
+    positions: Annotated[
         str | None, typer.Option("--arguments", metavar="I,J…", help="which of the script's arguments it takes, from 0")
     ] = None,
     constant: Annotated[
@@ -50,17 +50,20 @@ def import_kernel(
     if path.suffix == ".json":
         call = t1.called(path)
     else:
-        told = script.called(path, arguments or ())
-        keywords = _other_kernel(told, path.parent, kernel, source, given, constant or ())
+        options = script.called(path, arguments or ())
+        keywords = _other_kernel(options, path.parent, kernel, source, positions, constant or ())
         _say_what_stays(keywords)
         call = of_keywords(keywords, path.resolve().parent, path.name)
-    fixed = dict(_fixed(call, each) for each in fix or ())
+    fixed = dict(_fixed(call, word) for word in fix or ())
     say(f"running {call.kernel} untuned on the CPU: what does it write, and which parameters change that?")
     learnt = learn(call, fixed)
     write(chosen, folder, call, learnt)
-    for each, value in learnt.fixed.items():
-        if each not in fixed:
-            say(f"{each} stays {value!r}, because another value computes something else (--fix {each}=… for another)")
+    for parameter, value in learnt.fixed.items():
+        if parameter not in fixed:
+            say(
+                f"{parameter} stays {value!r}, because another value computes something else "
+                f"(--fix {parameter}=… sets another)"
+            )
     for file in sorted(filter(Path.is_file, folder.rglob("*"))):
         typer.echo(f"wrote {file}")
     typer.echo(next_steps(chosen, out, "on its PTX, on a few of its blocks"))
@@ -81,43 +84,46 @@ def _other_kernel(
     folder: Path,
     kernel: str | None,
     source: str | None,
-    given: str | None,
+    positions: str | None,
     constant: Sequence[str],
 ) -> dict[str, Any]:
     """The call with a kernel of the user's choice: for scripts that tune host code around it."""
     if kernel is None:
-        if source or given or constant:
+        if source or positions or constant:
             raise UsageError("--source, --arguments and --constant say how a kernel is called: give --kernel, too")
         if str(keywords.get("lang")).upper() == "C":
             raise UsageError(_around(keywords, folder))
         return keywords
     values = list(keywords["arguments"])
 
-    def value(place: str) -> Any:
-        if not place.isdigit() or int(place) >= len(values):
-            raise UsageError(f"argument {place!r}: the script gives {len(values)}, 0 to {len(values) - 1}")
-        return values[int(place)]
+    def value(position: str) -> Any:
+        if not position.isdigit() or int(position) >= len(values):
+            raise UsageError(f"argument {position!r}: the script gives {len(values)}, 0 to {len(values) - 1}")
+        return values[int(position)]
 
-    kept = [value(each) for each in given.split(",")] if given else values
-    pairs = (each.partition("=") for each in constant)
-    symbols = {symbol: value(place) for symbol, _, place in pairs}
-    said = {"kernel_name": kernel, "arguments": kept, "answer": None, "lang": "CUDA"}
-    said |= {"kernel_source": source} if source else {}
-    return {**keywords, **said, "cmem_args": {**(keywords.get("cmem_args") or {}), **symbols}}
+    taken = [value(position) for position in positions.split(",")] if positions else values
+    pairs = (pair.partition("=") for pair in constant)
+    symbols = {symbol: value(position) for symbol, _, position in pairs}
+    changes = {"kernel_name": kernel, "arguments": taken, "answer": None, "lang": "CUDA"}
+    changes |= {"kernel_source": source} if source else {}
+    return {**keywords, **changes, "cmem_args": {**(keywords.get("cmem_args") or {}), **symbols}}
 
 
 def _around(keywords: Mapping[str, Any], folder: Path) -> str:
     """What there is to choose from where a script tunes the host code around a kernel."""
     sources = keywords["kernel_source"]
-    files = [str(each) for each in (sources if isinstance(sources, list | tuple) else [sources])]
-    texts = {each: (folder / each).read_text(errors="replace") for each in files if (folder / each).is_file()}
+    files = [str(source_file) for source_file in (sources if isinstance(sources, list | tuple) else [sources])]
+    texts = {file: (folder / file).read_text(errors="replace") for file in files if (folder / file).is_file()}
     kernels = [
         f"{name}({' '.join(taken.split())}) in {file}"
         for file, text in texts.items()
         for name, taken in re.findall(r"__global__\s+void\s+(\w+)\s*\(([^)]*)\)", text)
     ]
     symbols = [name for text in texts.values() for name in re.findall(r"__constant__\s+[\w\s]+?(\w+)\s*\[", text)]
-    values = [f"{i}: {np.asarray(each).dtype}{list(np.shape(each))}" for i, each in enumerate(keywords["arguments"])]
+    values = [
+        f"{i}: {np.asarray(argument).dtype}{list(np.shape(argument))}"
+        for i, argument in enumerate(keywords["arguments"])
+    ]
     return (
         f"{keywords['kernel_name']} is host code (lang='C'); name a kernel by --kernel, its file by --source, what it "
         f"takes by --arguments, and what its __constant__ symbols hold by --constant. "
@@ -131,5 +137,5 @@ def _fixed(call: Call, word: str) -> tuple[str, Value]:
     for value in call.choices.get(name, ()):
         if str(value) == text:
             return name, value
-    known = ", ".join(f"{each}={values[0]}…" for each, values in call.choices.items())
-    raise UsageError(f"--fix {word}: give a parameter and one of its values ({known})")
+    choices = ", ".join(f"{parameter}={values[0]}…" for parameter, values in call.choices.items())
+    raise UsageError(f"--fix {word}: give a parameter and one of its values ({choices})")

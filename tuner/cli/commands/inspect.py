@@ -54,19 +54,19 @@ def inspect_command(
         raise NoValidConfigError(f"it does not compile: {cubin.reason}")
     launches = chosen.instance.plan().launches
     mixes = {launch.entry: _rounded(steady_mix(cubin.instructions(launch.entry))) for launch in launches}
-    found, work = lint_all(cubin), _work(chosen)
+    lint, work = lint_all(cubin), _work(chosen)
     costs = _predicted(chosen.instance, chosen.gpu, cubin)
     counted = (
         () if chosen.instance.implementation.declares_work else predict_undeclared(chosen.instance, chosen.gpu, cubin)
     )
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
-        code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(found)}
-        least = {"work": [asdict(each) for each in work], "floor": asdict(operator.cost(chosen.instance.problem))}
-        ranked = {"predicted": [{"kernel": name, **asdict(each)} for name, each in costs]}
-        told = {"waits": waits_as_json(replayed)} if waits else {}
-        told |= {"counted": counted_as_json(counted)} if counted else {}
-        emit_json({**about(chosen), "kernels": _used(chosen, cubin), **code, **least, **ranked, **told})
+        code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(lint)}
+        least = {"work": [asdict(launch) for launch in work], "floor": asdict(operator.cost(chosen.instance.problem))}
+        ranked = {"predicted": [{"kernel": name, **asdict(prediction)} for name, prediction in costs]}
+        extra = {"waits": waits_as_json(replayed)} if waits else {}
+        extra |= {"counted": counted_as_json(counted)} if counted else {}
+        emit_json({**about(chosen), "kernels": _used(chosen, cubin), **code, **least, **ranked, **extra})
         return
     describe(chosen)
     title = f"{chosen.instance.name} for {chosen.gpu.arch.name}, {cubin.toolkit}"
@@ -77,7 +77,7 @@ def inspect_command(
     _print_predicted(costs)
     if waits:
         print_waiting(replayed)
-    _print_lint(found)
+    _print_lint(lint)
     if log:
         typer.echo(cubin.log)
     for entry in cubin.entries if show_sass else ():
@@ -150,16 +150,16 @@ def _print_work(work: Sequence[DeclaredLaunch], chosen: Choice) -> None:
         names,
         [
             (
-                each.kernel,
-                f"{each.dram_bytes / least.items:.6g}",
-                f"{each.bytes_ratio:.3f}",
-                f"{each.l2_bytes / least.items:.6g}",
-                f"{each.mma / least.items:.4g}",
-                f"{each.mma_ratio:.3f}",
-                f"{each.steps:g} steps",
-                f"{each.step_mma:g} mma, {each.step_other:g} others" if each.step_mma + each.step_other else "",
+                launch.kernel,
+                f"{launch.dram_bytes / least.items:.6g}",
+                f"{launch.bytes_ratio:.3f}",
+                f"{launch.l2_bytes / least.items:.6g}",
+                f"{launch.mma / least.items:.4g}",
+                f"{launch.mma_ratio:.3f}",
+                f"{launch.steps:g} steps",
+                f"{launch.step_mma:g} mma, {launch.step_other:g} others" if launch.step_mma + launch.step_other else "",
             )
-            for each in (work if len(work) > 2 else work[:1])  # of a single launch, all together is the same
+            for launch in (work if len(work) > 2 else work[:1])  # of a single launch, all together is the same
         ],
         right=names[1:7],
     )
@@ -167,41 +167,41 @@ def _print_work(work: Sequence[DeclaredLaunch], chosen: Choice) -> None:
 
 def _predicted(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[Named, ...]:
     """What each launch is predicted to cost and, where there are several, all of them in turn."""
-    found = predict_launches(instance, gpu, cubin)
-    whole = [("together", in_turn([prediction for _, prediction in found]))] if len(found) > 1 else []
-    return (*found, *whole)
+    launches = predict_launches(instance, gpu, cubin)
+    total = [("together", in_turn([prediction for _, prediction in launches]))] if len(launches) > 1 else []
+    return (*launches, *total)
 
 
-def _print_predicted(found: Sequence[Named]) -> None:
+def _print_predicted(predictions: Sequence[Named]) -> None:
     """A row a term, the heaviest of the last column first: what it alone would cost, over the cost of all."""
-    whole, names = found[-1][1], [name for name, _ in found]
-    terms = {term: float(cost) / whole.cost for term, cost in whole.terms.items()}
+    total, names = predictions[-1][1], [name for name, _ in predictions]
+    terms = {term: float(cost) / total.cost for term, cost in total.terms.items()}
     heaviest = sorted((term for term in terms if terms[term] > _LEAST), key=lambda term: -terms[term])
     table(
         f"predicted cost ({MODEL}): a rank, not a time. Terms overlap, so that they do not add up; "
-        f"{whole.bottleneck} binds",
+        f"{total.bottleneck} binds",
         ("term", *names, "what it stands for"),
         [
             *(
-                (term, *(_share(each.terms.get(term, 0.0), whole) for _, each in found), TERMS[term])
+                (term, *(_share(prediction.terms.get(term, 0.0), total) for _, prediction in predictions), TERMS[term])
                 for term in heaviest
             ),
-            ("cost", *(_share(each.cost, whole) for _, each in found), "of all terms together"),
+            ("cost", *(_share(prediction.cost, total) for _, prediction in predictions), "of all terms together"),
         ],
         right=names,
     )
 
 
-def _share(cost: float | str, whole: Prediction) -> str:
-    return f"{float(cost) / whole.cost:.0%}"
+def _share(cost: float | str, total: Prediction) -> str:
+    return f"{float(cost) / total.cost:.0%}"
 
 
-def _print_lint(found: Lint) -> None:
-    typer.echo("machine code: " + ("no rule is broken" if found.ok else "ranks behind what keeps the rules"))
-    for each in found.failures:
-        typer.echo(f"  BROKEN {each}")
-    for each in found.unchecked:
-        typer.echo(f"  {each}")
+def _print_lint(lint: Lint) -> None:
+    typer.echo("machine code: " + ("no rule is broken" if lint.ok else "ranks behind what keeps the rules"))
+    for failure in lint.failures:
+        typer.echo(f"  BROKEN {failure}")
+    for failure in lint.unchecked:
+        typer.echo(f"  {failure}")
 
 
 def _rounded(mix: Mapping[str, float]) -> dict[str, float]:

@@ -13,27 +13,26 @@ from tuner.evaluate.predict.compiled import UndeclaredLaunch
 _SHOWN = 12  # accesses of a kernel, those with the most turns first
 
 
-def print_counted(found: Sequence[UndeclaredLaunch]) -> None:
+def print_counted(kernels: Sequence[UndeclaredLaunch]) -> None:
     """The loops and the accesses of each launch, and what the numbers stand on."""
-    for each in found:
-        if each.counted is None:
-            typer.echo(f"work of {each.launch.entry}: told by machine code alone, since {each.reason}")
+    for kernel in kernels:
+        if kernel.counted is None:
+            typer.echo(f"work of {kernel.launch.entry}: told by machine code alone, since {kernel.reason}")
             continue
-        counts = each.counted.counts
-        _print_loops(each.launch.entry, counts)
-        _print_accesses(each.launch.entry, counts)
+        counts = kernel.counted.counts
+        _print_loops(kernel.launch.entry, counts)
+        _print_accesses(kernel.launch.entry, counts)
         typer.echo(f"how sure: {how_sure(counts)}")
 
 
 def how_sure(counts: Counts) -> str:
     """What the counts stand on, in a sentence."""
-    cut = sum(each.extrapolated for each in counts.loops)
-    told = "blocks of the grid were executed as far as that decides where lanes go and what they address"
+    cut = sum(loop.extrapolated for loop in counts.loops)
+    sentence = "blocks of the grid were executed as far as that decides where lanes go and what they address"
     passes = f"; most passes of {cut} of {len(counts.loops)} loops follow from their counters" if cut else ""
     doubt = f". But {counts.unsure}" if counts.unsure else ""
-    return (
-        f"{told}{passes}{doubt}. No time has confirmed the cost: a search does, on random tries, before it relies on it"
-    )
+    trust = "No measurement has confirmed the cost; a search checks it on random attempts before it relies on it"
+    return f"{sentence}{passes}{doubt}. {trust}"
 
 
 def _print_loops(entry: str, counts: Counts) -> None:
@@ -42,57 +41,57 @@ def _print_loops(entry: str, counts: Counts) -> None:
         ("from line of the PTX", "passes", "each time", "comes there", "told by"),
         [
             (
-                str(counts.entry.code[each.start].line),
-                f"{each.trips * each.entries:.6g}",
-                f"{each.trips:.6g}",
-                f"{each.entries:.6g}",
-                "its counters" if each.extrapolated else "execution",
+                str(counts.entry.code[loop.start].line),
+                f"{loop.trips * loop.entries:.6g}",
+                f"{loop.trips:.6g}",
+                f"{loop.entries:.6g}",
+                "its counters" if loop.extrapolated else "execution",
             )
-            for each in counts.loops
+            for loop in counts.loops
         ],
         right=("passes", "each time", "comes there"),
     )
 
 
 def _print_accesses(entry: str, counts: Counts) -> None:
-    made = sorted(counts.accesses, key=lambda each: -each.wavefronts)
+    accesses = sorted(counts.accesses, key=lambda access: -access.wavefronts)
     names = ("line", "memory", "what", "bytes a lane", "a warp", "addresses", "sectors", "L1 hits", "turns")
     table(
         f"accesses of {entry}, a request: different addresses, sectors of 32 bytes, and turns of L1's lines or of banks"
-        + (f"; those with the most turns of {len(made)}" if len(made) > _SHOWN else ""),
+        + (f"; those with the most turns of {len(accesses)}" if len(accesses) > _SHOWN else ""),
         names,
-        [_row(each, counts) for each in made[:_SHOWN]],
+        [_row(access, counts) for access in accesses[:_SHOWN]],
         right=(names[0], *names[3:]),
     )
 
 
-def _row(each: Access, counts: Counts) -> tuple[str, ...]:
-    cached = each.space == "global" and each.kind == "load" and each.sectors
+def _row(access: Access, counts: Counts) -> tuple[str, ...]:
+    cached = access.space == "global" and access.kind == "load" and access.sectors
     return (
-        str(each.line),
-        each.space,
-        each.kind,
-        str(each.nbytes),
-        f"{each.requests / counts.warps:.6g}",
-        f"{each.distinct / each.requests:.3g}",
-        f"{each.sectors / each.requests:.3g}" if each.space != "shared" else "",
-        f"{1 - each.misses / each.sectors:.0%}" if cached else "",
-        f"{each.wavefronts / each.requests:.3g}",
+        str(access.line),
+        access.space,
+        access.kind,
+        str(access.nbytes),
+        f"{access.requests / counts.warps:.6g}",
+        f"{access.distinct / access.requests:.3g}",
+        f"{access.sectors / access.requests:.3g}" if access.space != "shared" else "",
+        f"{1 - access.misses / access.sectors:.0%}" if cached else "",
+        f"{access.wavefronts / access.requests:.3g}",
     )
 
 
-def as_json(found: Sequence[UndeclaredLaunch]) -> list[dict[str, Any]]:
+def as_json(kernels: Sequence[UndeclaredLaunch]) -> list[dict[str, Any]]:
     """A value a launch: its loops and accesses, counts of a block."""
     return [
-        {"kernel": each.launch.entry, "counted": False, "why": each.reason}
-        if each.counted is None
+        {"kernel": kernel.launch.entry, "counted": False, "why": kernel.reason}
+        if kernel.counted is None
         else {
-            "kernel": each.launch.entry,
+            "kernel": kernel.launch.entry,
             "counted": True,
-            "loops": [asdict(loop) for loop in each.counted.counts.loops],
-            "accesses": [asdict(access) for access in each.counted.counts.accesses],
-            "active_lanes": each.counted.counts.active,
-            "how_sure": how_sure(each.counted.counts),
+            "loops": [asdict(loop) for loop in kernel.counted.counts.loops],
+            "accesses": [asdict(access) for access in kernel.counted.counts.accesses],
+            "active_lanes": kernel.counted.counts.active,
+            "how_sure": how_sure(kernel.counted.counts),
         }
-        for each in found
+        for kernel in kernels
     ]

@@ -28,7 +28,7 @@ class Waiting:
 
 def waiting(cubin: Cubin, launches: Sequence[Launch], gpu: GPU) -> tuple[Waiting, ...]:
     """Each kernel of `launches` once."""
-    return tuple(_of_launch(cubin, launch, gpu) for launch in {each.entry: each for each in launches}.values())
+    return tuple(_of_launch(cubin, launch, gpu) for launch in {launch.entry: launch for launch in launches}.values())
 
 
 def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
@@ -42,14 +42,14 @@ def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
     )
 
 
-def print_waiting(found: Sequence[Waiting]) -> None:
+def print_waiting(kernels: Sequence[Waiting]) -> None:
     """A row a path: the kernel passed once, then its loops."""
     names = ("kernel", "path", "instructions", "busiest pipe", "alone", "together", "waits for", "longest before")
     table(
         "where a warp waits, predicted: clocks of one of an SM's four schedulers a pass, by a replay of the control "
         "bits with latencies that others measured; no times. together: a warp's share, beside those that are resident",
         names,
-        [(each.kernel, *_row(path, each.warps)) for each in found for path in each.paths],
+        [(kernel.kernel, *_row(path, kernel.warps)) for kernel in kernels for path in kernel.paths],
         right=("instructions", "alone", "together"),
     )
 
@@ -75,22 +75,22 @@ def _span(path: PathCycles) -> str:
     return f"loop {first:#x} to {last:#x}" if path.path.repeats else "once through"
 
 
-def as_json(found: Sequence[Waiting]) -> list[dict[str, Any]]:
+def as_json(kernels: Sequence[Waiting]) -> list[dict[str, Any]]:
     """A value a path; places are byte offsets in the kernel's code."""
     return [
         {
-            "kernel": each.kernel,
+            "kernel": kernel.kernel,
             "path": _span(path),
             "instructions": len(path.path.indices),
             "pipes": path.pipes,
             "alone": path.alone,
             "together": path.together,
-            "warps": each.warps,
+            "warps": kernel.warps,
             "causes": path.causes,
             "waits": [
                 {"at": wait.index * BYTES, "cause": wait.cause, "clocks": wait.cycles} for wait in path.stalls[:_LISTED]
             ],
         }
-        for each in found
-        for path in each.paths
+        for kernel in kernels
+        for path in kernel.paths
     ]

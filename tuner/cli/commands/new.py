@@ -44,8 +44,8 @@ def new(
 def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
     """The example's files under another name in `folder`, which appears whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as place:
-        draft = Path(place) / name
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as temporary:
+        draft = Path(temporary) / name
         shutil.copytree(example, draft, ignore=shutil.ignore_patterns("__pycache__"))
         for path in filter(Path.is_file, draft.rglob("*")):
             path.write_text(path.read_text(encoding="utf-8").replace(example.name, name), encoding="utf-8")
@@ -67,9 +67,9 @@ def check_name(name: str) -> None:
 
 def next_steps(name: str, out: Path, where: str) -> str:
     """What to do with a new operator, in commands."""
-    known = {Path(each).resolve() for each in operators.__path__}
+    folders = {Path(folder).resolve() for folder in operators.__path__}
     export = f"  export {operators.VARIABLE}={quote(_with(out))}  # so that it is found"
-    found = [] if out.resolve() in known else [export]
+    found = [] if out.resolve() in folders else [export]
     lines = [
         "now:",
         *found,

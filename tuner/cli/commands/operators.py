@@ -30,7 +30,7 @@ def list_operators(
 def _print(name: str) -> None:
     try:
         typer.echo(wrapped(f"{name}: {operators.load(name).summary}"))
-        typer.echo(wrapped(f"  {', '.join(each.name for each in operators.implementations(name))}"))
+        typer.echo(wrapped(f"  {', '.join(implementation.name for implementation in operators.implementations(name))}"))
     except TunerError as error:
         typer.echo(f"{name}: broken: {error}")
 
@@ -39,9 +39,9 @@ def _describe(operator: Operator[Any]) -> None:
     typer.echo(wrapped(f"{operator.name}: {operator.summary}"))
     sizes = {f.name for f in fields(operator.problem)}  # which a call does not give: they follow from its arrays
     arguments = [
-        (each.name, f"[{', '.join(each.dims)}]" if each.dims else "", each.role.value, each.doc)
-        for each in operator.arguments
-        if each.name not in sizes
+        (argument.name, f"[{', '.join(argument.dims)}]" if argument.dims else "", argument.role.value, argument.doc)
+        for argument in operator.arguments
+        if argument.name not in sizes
     ]
     table("arguments", ("argument", "dims", "role", "what it is"), arguments)
     described = [
@@ -49,8 +49,11 @@ def _describe(operator: Operator[Any]) -> None:
         for f in fields(operator.problem)
     ]
     table("problem", ("field", "default", "kind", "what it is"), described)
-    known = operators.implementations(operator.name)
-    rows = [(each.name, each.summary, ", ".join(f.name for f in fields(each.config))) for each in known]
+    implementations = operators.implementations(operator.name)
+    rows = [
+        (implementation.name, implementation.summary, ", ".join(f.name for f in fields(implementation.config)))
+        for implementation in implementations
+    ]
     table("implementations", ("implementation", "how", "config"), rows)
 
 
@@ -70,7 +73,11 @@ def _operator_data(operator: Operator[Any]) -> dict[str, Any]:
         "problem": {f.name: {"kind": f.metadata["kind"], "help": f.metadata["help"]} for f in fields(operator.problem)},
         "arguments": [{"name": a.name, "dims": a.dims, "role": a.role.value, "doc": a.doc} for a in operator.arguments],
         "implementations": [
-            {"name": each.name, "summary": each.summary, "config": [f.name for f in fields(each.config)]}
-            for each in operators.implementations(operator.name)
+            {
+                "name": implementation.name,
+                "summary": implementation.summary,
+                "config": [f.name for f in fields(implementation.config)],
+            }
+            for implementation in operators.implementations(operator.name)
         ],
     }

@@ -58,25 +58,25 @@ def render_command(
 
 def write(chosen: Choice, folder: Path, *, as_json: bool) -> None:
     """NAME.h and NAME.cu, and say how to compile them."""
-    found = standalone(chosen)
+    files = standalone(chosen)
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {folder / f"{found.name}.h": found.header(), folder / f"{found.name}.cu": found.code()}
+    texts = {folder / f"{files.name}.h": files.header(), folder / f"{files.name}.cu": files.code()}
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     if as_json:
-        emit_json({**about(chosen), "files": [str(path) for path in texts], "command": found.command})
+        emit_json({**about(chosen), "files": [str(path) for path in texts], "command": files.command})
         return
     for path in texts:
         typer.echo(f"wrote {path}")
-    typer.echo(f"compile it: {found.command}")
+    typer.echo(f"compile it: {files.command}")
 
 
 def standalone(chosen: Choice) -> Standalone:
     """The config as C++ for programs that do without this one."""
     runs, operation, arch = chosen.instance.fields(), chosen.instance.operator, chosen.gpu.arch
     fixed = {name: value for name, value in runs.problem.items() if name in statics(operation.problem)}
-    known = {name: value for name, value in minimal_fields(chosen.instance.problem).items() if name in fixed}
-    words = [name if value is True else f"{name}_{value}" for name, value in known.items()]
+    fields = {name: value for name, value in minimal_fields(chosen.instance.problem).items() if name in fixed}
+    words = [name if value is True else f"{name}_{value}" for name, value in fields.items()]
     about = (
         f"{operation.name}: {operation.summary}",
         f"for {formatted(fixed)}, on {arch.name}",

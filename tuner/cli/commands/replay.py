@@ -34,43 +34,43 @@ def replay_command(
     recording = files.read(path, t1.read(space) if space else None)
     past = files.read(history) if history else None
     tried = min(budget, len(recording.space))
-    done = replay.replay(recording, sampler, tried, range(seeds), noise=noise, past=past, past_tries=history_tries)
+    result = replay.replay(recording, sampler, tried, range(seeds), noise=noise, past=past, past_tries=history_tries)
     if as_json:
         begun = {"recording": past.name, "tries": history_tries} if past else None
-        emit_json({**_data(done), "history": begun})
+        emit_json({**_data(result), "history": begun})
         return
     after = f", after {history_tries} tries on {past.name}" if past else ""
-    _print(f"{recording.name}: {len(recording.space)} configs, {sampler}, {seeds} seeds{after}", done)
+    _print(f"{recording.name}: {len(recording.space)} configs, {sampler}, {seeds} seeds{after}", result)
 
 
-def _shares(done: Replay) -> dict[int, tuple[float, float]]:
+def _shares(replayed: Replay) -> dict[int, tuple[float, float]]:
     """Mean and 10th percentile of the fraction of the optimum, by tries."""
-    budget = done.true_values.shape[1]
+    budget = replayed.true_values.shape[1]
     tries = sorted({count for count in (*_TRIES, budget) if count <= budget})
-    return {count: (done.mean(count), done.percentile(count, 10)) for count in tries}
+    return {count: (replayed.mean(count), replayed.percentile(count, 10)) for count in tries}
 
 
-def _reached(done: Replay) -> dict[str, float]:
-    return {f"{share:.0%}": done.tries_to(share) for share in (0.95, 0.99)}
+def _reached(replayed: Replay) -> dict[str, float]:
+    return {f"{share:.0%}": replayed.tries_to(share) for share in (0.95, 0.99)}
 
 
-def _data(done: Replay) -> dict[str, Any]:
+def _data(replayed: Replay) -> dict[str, Any]:
     return {
-        "recording": done.recording.name,
-        "configs": len(done.recording.space),
-        "sampler": done.method,
-        "seeds": len(done.true_values),
-        "fraction_of_optimum": {str(n): {"mean": mean, "p10": p10} for n, (mean, p10) in _shares(done).items()},
-        "median_tries_to": {share: n if math.isfinite(n) else None for share, n in _reached(done).items()},
-        "p_score": done.score,
+        "recording": replayed.recording.name,
+        "configs": len(replayed.recording.space),
+        "sampler": replayed.method,
+        "seeds": len(replayed.true_values),
+        "fraction_of_optimum": {str(n): {"mean": mean, "p10": p10} for n, (mean, p10) in _shares(replayed).items()},
+        "median_tries_to": {share: n if math.isfinite(n) else None for share, n in _reached(replayed).items()},
+        "p_score": replayed.score,
     }
 
 
-def _print(title: str, done: Replay) -> None:
-    rows = [(str(n), f"{mean:.3f}", f"{p10:.3f}") for n, (mean, p10) in _shares(done).items()]
+def _print(title: str, replayed: Replay) -> None:
+    rows = [(str(n), f"{mean:.3f}", f"{p10:.3f}") for n, (mean, p10) in _shares(replayed).items()]
     names = ("tries", "mean", "10th percentile")
     table(f"{title}: fraction of the optimum", names, rows, right=names)
-    for share, count in _reached(done).items():
+    for share, count in _reached(replayed).items():
         reached = f"after {counted(int(count), 'try', 'tries')}" if math.isfinite(count) else "not by half of the runs"
         typer.echo(f"{share} of the optimum: {reached}")
-    typer.echo(f"P-score against random search: {done.score:.3f}")
+    typer.echo(f"P-score against random search: {replayed.score:.3f}")

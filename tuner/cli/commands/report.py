@@ -44,14 +44,14 @@ def report(
     target = named(gpu)
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
         outcomes = [_recalled(operator, problem, target, store, (compiler, checker)) for problem in problems]
-    kinds = dict.fromkeys(each.evidence for each in outcomes)
+    kinds = dict.fromkeys(outcome.evidence for outcome in outcomes)
     families = [f for kind in kinds for f in campaign.known([o for o in outcomes if o.evidence is kind], Terms())]
-    found = summary.text(outcomes, form, families)
+    text = summary.text(outcomes, form, families)
     if out is None and form != "html":
-        typer.echo(found)
+        typer.echo(text)
         return
     path = out or default_path(operator.name, target.name, problems)
-    write(found, path)
+    write(text, path)
     typer.echo(f"report: {path}")
 
 
@@ -70,12 +70,15 @@ def _recalled(
 ) -> study.Outcome:
     """What was measured last, as far as it is still true; else what was predicted."""
     stored = store.attempts(operator.name, canonical(problem), target.name)
-    policies = dict.fromkeys(each.attempt.identity.policy for each in reversed(stored))
+    policies = dict.fromkeys(row.attempt.identity.policy for row in reversed(stored))
     predicting = target, *machines
     request = study.SearchRequest(
         operator, problem, target, command=command_line.search_command(operator, problem, target)
     )
-    for evaluator in (*(_Timed(each, *predicting) for each in policies if is_of_times(each)), Predictor(*predicting)):
+    for evaluator in (
+        *(_Timed(policy, *predicting) for policy in policies if is_of_times(policy)),
+        Predictor(*predicting),
+    ):
         outcome = study.recall(request, store, evaluator)
         if outcome.tried:
             return _with_its_record(outcome, store)
@@ -87,9 +90,11 @@ def _with_its_record(outcome: study.Outcome, store: Store) -> study.Outcome:
     """The record that serves, where it is of these attempts: a final race may have named another than their times."""
     request = outcome.request
     record = store.record(request.operator.name, canonical(request.problem), request.gpu.name)
-    own = {each.attempt.identity: each.attempt.config for each in outcome.tried}  # stored ones are sorted by name
-    if record is None or record.identity not in own:
+    configs = {
+        tried.attempt.identity: tried.attempt.config for tried in outcome.tried
+    }  # stored ones are sorted by name
+    if record is None or record.identity not in configs:
         return outcome
     races = store.races(request.operator.name, canonical(request.problem), request.gpu.name)
     final = next((race for race in reversed(races) if race.settled(record)), None)
-    return replace(outcome, record=replace(record, config=own[record.identity]), final=final)
+    return replace(outcome, record=replace(record, config=configs[record.identity]), final=final)

@@ -105,7 +105,7 @@ def search(
         for problem in problems
     ]
     tried = [
-        serving_implementations(operator, each.problem, target, implementation) for each in requests
+        serving_implementations(operator, request.problem, target, implementation) for request in requests
     ]  # or all are refused
     _warn_of_promises(requests[0], tried[0])
     evidence = _evidence(target)
@@ -122,10 +122,10 @@ def search(
         _interruptible(check_seconds) as stop,
     ):
         watch = partial(_shown, evidence, quiet)
-        found = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
-        summary.write(found.outcomes, page, found.families)
-    show(found, page, as_json=as_json)
-    _refuse_failed(found, page)
+        result = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
+        summary.write(result.outcomes, page, result.families)
+    show(result, page, as_json=as_json)
+    _refuse_failed(result, page)
 
 
 def _evidence(target: GPU) -> Evidence:
@@ -140,18 +140,18 @@ def _evidence(target: GPU) -> Evidence:
 
 def _refuse_large_edges(request: study.SearchRequest, tried: Sequence[Implementation[Any, Any]]) -> None:
     """Raises TemplateError where no finalist could be checked: better now than after the search."""
-    for each in tried:
-        if reason := too_large(Instance.default(request.operator, each, request.problem, request.gpu.arch)):
-            raise TemplateError(f"{request.operator.name}/{each.name}: {reason}")
+    for implementation in tried:
+        if reason := too_large(Instance.default(request.operator, implementation, request.problem, request.gpu.arch)):
+            raise TemplateError(f"{request.operator.name}/{implementation.name}: {reason}")
 
 
-def _refuse_failed(found: Campaign, page: Path) -> None:
+def _refuse_failed(result: Campaign, page: Path) -> None:
     """Raises NoValidConfigError where a problem has no record."""
-    if failed := [outcome for outcome in found.outcomes if outcome.record is None]:
-        which = f" for {len(failed)} of {len(found.outcomes)} problems" if len(found.outcomes) > 1 else ""
+    if failed := [outcome for outcome in result.outcomes if outcome.record is None]:
+        which = f" for {len(failed)} of {len(result.outcomes)} problems" if len(result.outcomes) > 1 else ""
         tried = any(outcome.tried for outcome in failed)
-        what, told = ("passed its checks", "where each failed") if tried else ("was tried", "why")
-        raise NoValidConfigError(f"no config {what}{which}; the report says {told}: {page}")
+        what, place_in_report = ("passed its checks", "where each failed") if tried else ("was tried", "why")
+        raise NoValidConfigError(f"no config {what}{which}; the report says {place_in_report}: {page}")
 
 
 def _warn_of_promises(request: study.SearchRequest, tried: Sequence[Implementation[Any, Any]]) -> None:
@@ -159,9 +159,9 @@ def _warn_of_promises(request: study.SearchRequest, tried: Sequence[Implementati
     if request.operator.folder.parent == TEMPLATES:
         return
     problem, target = request.problem, request.gpu
-    for each in tried:
-        for sentence in broken(Instance.default(request.operator, each, problem, target.arch), target):
-            say(f"warning: {each.name}: {sentence}")
+    for implementation in tried:
+        for sentence in broken(Instance.default(request.operator, implementation, problem, target.arch), target):
+            say(f"warning: {implementation.name}: {sentence}")
 
 
 @contextmanager

@@ -31,12 +31,14 @@ def show(
     """List the records: the best config known for each problem and GPU."""
     if out is not None and out.suffix != ".jsonl":
         raise UsageError(f"--out {out}: records are read from files named ….jsonl")
-    wanted = arch.gpu(gpu).name if gpu else None
+    gpu_name = arch.gpu(gpu).name if gpu else None
     if operator is not None:
         _operators().load(operator)
-    stored, place = _stored(db or places.database())
+    stored, source = _stored(db or places.database())
     records = [
-        each for each in stored if operator in (None, each.identity.operator) and wanted in (None, each.identity.gpu)
+        record
+        for record in stored
+        if operator in (None, record.identity.operator) and gpu_name in (None, record.identity.gpu)
     ]
     if out is not None:
         lines.write(out, records)
@@ -46,10 +48,10 @@ def show(
         emit_json({"records": [_data(record, races) for record in records]})
         return
     if not records:
-        say(f"no records in {place}: find some with `tuner search`")
+        say(f"no records in {source}: find some with `tuner search`")
         return
     names = ("operator", "problem", "GPU", "winner", "config", "evidence", "margin", "tried", "made")
-    table(f"records in {place}", names, [_row(record) for record in records], right=("margin", "tried"))
+    table(f"records in {source}", names, [_row(record) for record in records], right=("margin", "tried"))
     for record in records:
         if flaws := record.resources.flaws:
             identity = record.identity
@@ -58,30 +60,30 @@ def show(
 
 def _data(record: TuningRecord, races: Sequence[FinalRace]) -> dict[str, Any]:
     """With all that is known of a time: its cycles, what the device was like, and the rounds that settled it."""
-    found: dict[str, Any] = to_data(record)
+    data: dict[str, Any] = to_data(record)
     if (time := record.measurement) is not None:
-        found["measurement"] = asdict(time) | {"cycles": time.cycles}
+        data["measurement"] = asdict(time) | {"cycles": time.cycles}
         settled = [race for race in races if race.settled(record)]
-        found["race"] = to_data(settled[-1]) if settled else None
-    return found
+        data["race"] = to_data(settled[-1]) if settled else None
+    return data
 
 
-def _stored(place: str) -> tuple[list[TuningRecord], str]:
+def _stored(source: str) -> tuple[list[TuningRecord], str]:
     """The current record of each operator, GPU and problem, and the name of the place.
 
     Files are read as applications read them, which takes no SQLAlchemy. What of databases cannot be read so is for the
     store: a server, an older schema, and the words for what is wrong. Lines that are no record are passed over.
     """
-    if "://" not in place and not Path(place).expanduser().exists():
-        return [], place
-    found, refused = read.read(place)
-    if not refused or read.is_text(place):
+    if "://" not in source and not Path(source).expanduser().exists():
+        return [], source
+    stored, refused = read.read(source)
+    if not refused or read.is_text(source):
         for sentence in refused:
             say(f"passed over: {sentence}")
-        return lines.current(each.record for each in found), place
+        return lines.current(row.record for row in stored), source
     from tuner.store.sql import Store
 
-    with Store.open(place) as store:
+    with Store.open(source) as store:
         return store.records(), store.place
 
 
@@ -119,7 +121,7 @@ def _config(record: TuningRecord) -> str:
         kind = _operators().implementation(record.identity.operator, record.identity.implementation).config
     except TunerError:
         return formatted(record.config)
-    declared = {each.name: record.config[each.name] for each in fields(kind) if each.name in record.config}
+    declared = {choice.name: record.config[choice.name] for choice in fields(kind) if choice.name in record.config}
     return formatted(declared | dict(record.config))
 
 

@@ -61,14 +61,14 @@ def verify_command(
     ptx = ptx and chosen.instance.implementation.checked_on != "ptx"
     verdicts = (verdict, check_ptx(job, chosen.gpu.arch)) if ptx else (verdict,)
     promises = (*broken(chosen.instance, chosen.gpu), *_not_launched(chosen))
-    wrong = [each.reason for each in verdicts if not each.ok] + list(promises)
+    wrong = [result.reason for result in verdicts if not result.ok] + list(promises)
     if as_json:
         second = {"ptx": asdict(verdicts[-1])} if ptx else {}
         emit_json({**about(chosen), "ok": not wrong, **asdict(verdict), "broken": promises, **second})
     else:
         describe(chosen)
-        for each in verdicts:
-            _print_verdict(each, chosen.instance.fields().problem)
+        for result in verdicts:
+            _print_verdict(result, chosen.instance.fields().problem)
         for promise in promises:
             typer.echo(f"  BROKEN {promise}")
         typer.echo("WRONG" if wrong else "ok")
@@ -85,14 +85,14 @@ def _not_launched(chosen: Choice) -> tuple[str, ...]:
         return ()
     if isinstance(cubin, Failed):
         return (f"it does not compile for {chosen.gpu.arch.name}: {cubin.reason}",)
-    found = resources_of(cubin, chosen.instance.plan(), chosen.gpu)
-    return () if found.ctas_per_sm else (f"not one block fits an SM of {chosen.gpu.name}: {found.limiter}",)
+    resources = resources_of(cubin, chosen.instance.plan(), chosen.gpu)
+    return () if resources.ctas_per_sm else (f"not one block fits an SM of {chosen.gpu.name}: {resources.limiter}",)
 
 
 def _print_verdict(verdict: Verdict, problem: Fields) -> None:
     typer.echo(f"on the {verdict.where}{f' ({verdict.unseen})' if verdict.unseen else ''}:")
-    for done in verdict.checks:
-        typer.echo(f"  ran {done}")
+    for line in verdict.checks:
+        typer.echo(f"  ran {line}")
     names = ("output", "RMSE ratio", "limit", "largest error", "limit ", "on")
     rows = [
         (e.name, f"{e.error:.3g}", f"{e.allowed:.3g}", f"{e.max_abs:.3g}", f"{e.max_limit:.3g}", worst_case(e, problem))

@@ -21,37 +21,42 @@ def warmup_command(
     operator: Operator[Any], problems: Sequence[Any], *, gpu: GpuOption, as_json: JsonOption = False
 ) -> None:
     """Compile what the dispatcher would run, and keep it in the cache, where calls need no compiler for it."""
-    target, known = arch.gpu(gpu), Snapshot.load()
-    _compile(operator, problems, target, known)
-    chosen = [choice.choose(operator, problem, [target], known) for problem in problems]
+    target, records = arch.gpu(gpu), Snapshot.load()
+    _compile(operator, problems, target, records)
+    chosen = [choice.choose(operator, problem, [target], records) for problem in problems]
     if as_json:
-        told = []
-        for each in chosen:
-            runs = each.instance.fields()
-            told.append(
-                {"problem": runs.problem, "implementation": runs.implementation, "config": runs.config, "why": each.why}
+        calls = []
+        for choice_of_problem in chosen:
+            runs = choice_of_problem.instance.fields()
+            calls.append(
+                {
+                    "problem": runs.problem,
+                    "implementation": runs.implementation,
+                    "config": runs.config,
+                    "why": choice_of_problem.why,
+                }
             )
-        emit_json({"operator": operator.name, "gpu": target.name, "cache": str(cache_dir()), "calls": told})
+        emit_json({"operator": operator.name, "gpu": target.name, "cache": str(cache_dir()), "calls": calls})
         return
     rows = [
         (
-            formatted(command_line.minimal_fields(each.instance.problem)) or "the defaults",
-            each.instance.implementation.name,
-            each.why,
+            formatted(command_line.minimal_fields(served.instance.problem)) or "the defaults",
+            served.instance.implementation.name,
+            served.why,
         )
-        for each in chosen
+        for served in chosen
     ]
     table(f"{operator.name} on {target.name}, compiled into {cache_dir()}", ("problem", "runs", "why"), rows)
 
 
-def _compile(operator: Operator[Any], problems: Sequence[Any], target: GPU, known: Snapshot) -> None:
+def _compile(operator: Operator[Any], problems: Sequence[Any], target: GPU, records: Snapshot) -> None:
     """Raises MachineError where nothing can be kept: calls do without a cache, but an image needs it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "cannot write to the cache", RuntimeWarning)
         try:
-            Dispatcher(known).warmup(operator.name, *problems, target=target)
+            Dispatcher(records).warmup(operator.name, *problems, target=target)
         except RuntimeWarning as error:
-            told = str(error).partition(": working")[0]
+            reason = str(error).partition(": working")[0]
             raise MachineError(
-                f"{told}, where compiled kernels are kept: TUNER_CACHE_DIR names another folder"
+                f"{reason}, where compiled kernels are kept: TUNER_CACHE_DIR names another folder"
             ) from error
