@@ -34,8 +34,8 @@ def main() -> None:
             at = instance.at(edge.problem)
             inputs = at.operator.inputs(at.problem, np.random.default_rng(0), edge.kind)
             arrays = {**inputs, **scalars(at.operator, at.problem, inputs)}
-            found = [digest(emulator.run(at, arrays, mode)[0]) for mode in MODES]
-            print(instance.name, edge.name(at.operator), digest(arrays), *found, sep="; ", flush=True)
+            digests = [digest(emulator.run(at, arrays, mode)[0]) for mode in MODES]
+            print(instance.name, edge.name(at.operator), digest(arrays), *digests, sep="; ", flush=True)
 
 
 def _defaults(only: str | None) -> Iterator[Instance]:
@@ -48,14 +48,14 @@ def _defaults(only: str | None) -> Iterator[Instance]:
 
 def digest(arrays: Mapping[str, Any]) -> str:
     """Twelve hex digits of names and values."""
-    found = sha256()
-    for name, each in sorted(arrays.items()):
-        array = np.asarray(each)
-        found.update(name.encode())
-        found.update(
+    digester = sha256()
+    for name, value in sorted(arrays.items()):
+        array = np.asarray(value)
+        digester.update(name.encode())
+        digester.update(
             np.where(array == array, array, array.dtype.type("nan")).tobytes() if _real(array) else array.tobytes()
         )
-    return found.hexdigest()[:12]
+    return digester.hexdigest()[:12]
 
 
 def _real(array: np.ndarray) -> bool:

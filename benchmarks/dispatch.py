@@ -57,12 +57,12 @@ def main() -> None:
     if find_spec("torch"):
         import torch
 
-        report("before a launch, torch tensors", before_launch([torch.from_numpy(each) for each in qkv]))
+        report("before a launch, torch tensors", before_launch([torch.from_numpy(tensor) for tensor in qkv]))
     if gpu.available():
         import cupy
 
-        whole = partial(Dispatcher(Snapshot.load([])).call, "flash_attention", *map(cupy.asarray, qkv))
-        report("CuPy arrays on this GPU, whole call", whole)
+        call = partial(Dispatcher(Snapshot.load([])).call, "flash_attention", *map(cupy.asarray, qkv))
+        report("CuPy arrays on this GPU, whole call", call)
     gpu.opened.cache_clear()
     with double():
         on_the_double(report)
@@ -87,9 +87,9 @@ class Report:
 
     def __call__(self, what: str, call: Callable[[], Any], note: str = "") -> float:
         call()
-        found = self._median(call)
-        self.line(what, found, note)
-        return found
+        median = self._median(call)
+        self.line(what, median, note)
+        return median
 
     def line(self, what: str, microseconds: float, note: str = "") -> None:
         print(f"{what:36} {microseconds:8.2f} µs {microseconds / self._empty:7.0f} × an empty call  {note}")
@@ -124,7 +124,7 @@ def on_the_double(report: Report) -> None:
         report(f"bound launch, {what}", bound)
         report(f"repeated call, {what}", again)
         taken = [(seconds(step), seconds(step)) for step in generation(at)]
-        first, second = (statistics.median(each) * 1e6 for each in zip(*taken, strict=True))
+        first, second = (statistics.median(parts) * 1e6 for parts in zip(*taken, strict=True))
         report.line(f"a new length, {what}", first, f"{first / second:.1f} × the same call again")
         report.line("  again", second)
         over = [first for first, again in taken if first > 5 * again]

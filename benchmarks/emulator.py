@@ -40,12 +40,12 @@ def _run(configs: int, repeats: int) -> None:
     space = implementation.space(problem, gpu("sm_80").arch)
     default = implementation.default(problem, gpu("sm_80").arch)
     drawn = [default, *(space[i] for i in random.Random(0).sample(range(len(space)), configs - 1))]
-    wanted = [Instance(operator, implementation, problem, config) for config in drawn]
+    instances = [Instance(operator, implementation, problem, config) for config in drawn]
     modes = {"plain": Mode(), "checked": Mode(True, "random", "late", 1)}
     cost: dict[str, float] = {}
     for name, mode in modes.items():
-        builds = _builds(wanted, mode)
-        runs = [_best(each, mode, repeats) for each in wanted]
+        builds = _builds(instances, mode)
+        runs = [_best(instance, mode, repeats) for instance in instances]
         cost[f"{name} build"], cost[f"{name} run"] = median(builds), median(runs)
         print(f"{name:8} build {_spread(builds, 's')}   run {_spread([1e3 * run for run in runs], 'ms')}")
         print(f"{'':8} default config: run {1e3 * runs[0]:.1f} ms")
@@ -55,19 +55,19 @@ def _run(configs: int, repeats: int) -> None:
     print(f"{_CORES * 60 / both:.0f} checked (and a checked build, 2 runs)")
 
 
-def _builds(wanted: Sequence[Any], mode: Any) -> list[float]:
+def _builds(instances: Sequence[Any], mode: Any) -> list[float]:
     """CPU seconds of g++ for each config, once the runtime and the precompiled headers are there."""
     from tuner.backends import emulator
     from tuner.compiler.render import render
 
-    other = wanted[0].operator.problem(head_dim=64, causal=False, batch=1, heads=1, seq_q=64)
-    emulator.build(render(wanted[0].at(other), "host"), checked=mode.checked)
-    found = []
-    for each in wanted:
+    other = instances[0].operator.problem(head_dim=64, causal=False, batch=1, heads=1, seq_q=64)
+    emulator.build(render(instances[0].at(other), "host"), checked=mode.checked)
+    builds = []
+    for instance in instances:
         before = _children()
-        emulator.build(render(each, "host"), checked=mode.checked)
-        found.append(_children() - before)
-    return found
+        emulator.build(render(instance, "host"), checked=mode.checked)
+        builds.append(_children() - before)
+    return builds
 
 
 def _best(instance: Any, mode: Any, repeats: int) -> float:

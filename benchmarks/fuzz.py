@@ -30,18 +30,18 @@ from tuner.backends import emulator
 def main() -> int:
     options = _options()
     jobs = list(_jobs(options))
-    started, done = time.perf_counter(), list[Tried]()
+    started, results = time.perf_counter(), list[Tried]()
     with emulator.Pool(options.workers) as pool:
         for position, answer in pool.map(fuzz_judge.tried, jobs):
             operator, implementation, seed = jobs[position]
             lost = isinstance(answer, emulator.Finding)
-            done.append(Tried(f"{operator}/{implementation}", findings=(str(answer),)) if lost else answer)
-            for finding in done[-1].findings:
-                print(f"seed {seed}: {done[-1].name} {finding}", flush=True)
+            results.append(Tried(f"{operator}/{implementation}", findings=(str(answer),)) if lost else answer)
+            for finding in results[-1].findings:
+                print(f"seed {seed}: {results[-1].name} {finding}", flush=True)
             if time.perf_counter() - started > options.seconds:
                 break
-    print("\n".join(_table(done)))
-    return 1 if any(each.findings for each in done) else 0
+    print("\n".join(_table(results)))
+    return 1 if any(result.findings for result in results) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -57,22 +57,30 @@ def _options() -> argparse.Namespace:
 
 def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     """A draw a seed: most often of implementations that no device has confirmed, least of oracles."""
-    known = [each for name in options.operator for each in ((name, it) for it in operators.implementations(name))]
-    wanted = [(name, it) for name, it in known if it.name in options.implementation or not options.implementation]
-    weights = [0.2 if it.oracle else 2 if it.unproven else 1 for _, it in wanted]
+    implementations = [
+        implementation
+        for name in options.operator
+        for implementation in ((name, it) for it in operators.implementations(name))
+    ]
+    chosen = [
+        (name, it) for name, it in implementations if it.name in options.implementation or not options.implementation
+    ]
+    weights = [0.2 if it.oracle else 2 if it.unproven else 1 for _, it in chosen]
     for seed in range(options.first, options.first + options.count):
-        ((operator, implementation),) = random.Random(f"which {seed}").choices(wanted, weights)
+        ((operator, implementation),) = random.Random(f"which {seed}").choices(chosen, weights)
         yield operator, implementation.name, seed
 
 
-def _table(done: list[Tried]) -> Iterator[str]:
+def _table(results: list[Tried]) -> Iterator[str]:
     yield "| implementation | configs | problems | beside NaN | on PTX | findings |"
     yield "|---|---|---|---|---|---|"
-    configs = Counter(each.name for each in done if each.emulated or each.executed)
-    for name in sorted({each.name for each in done}):
-        own = [each for each in done if each.name == name]
-        counts = [sum(getattr(each, what) for each in own) for what in ("emulated", "apart", "executed")]
-        findings = sum(len(each.findings) for each in own)
+    configs = Counter(result.name for result in results if result.emulated or result.executed)
+    for name in sorted({result.name for result in results}):
+        results_of_name = [result for result in results if result.name == name]
+        counts = [
+            sum(getattr(result, what) for result in results_of_name) for what in ("emulated", "apart", "executed")
+        ]
+        findings = sum(len(result.findings) for result in results_of_name)
         yield " | ".join(map(str, (f"| {name}", configs[name], *counts, f"{findings} |")))
 
 

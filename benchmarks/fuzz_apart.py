@@ -26,7 +26,7 @@ class Unit:
 
 def spoil(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.random.Generator) -> Unit | None:
     """Writes NaN into some inputs of a unit, or into all; None where the problem has none."""
-    drawn = [each for each in _units(operator, problem, arrays, generator) if _inputs(operator, arrays, each)]
+    drawn = [unit for unit in _units(operator, problem, arrays, generator) if _inputs(operator, arrays, unit)]
     if not drawn:
         return None
     unit = drawn[generator.integers(len(drawn))]
@@ -42,31 +42,32 @@ def spoil(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.r
 
 def elsewhere(operator: Operator[Any], outputs: Arrays, exact: Arrays, unit: Unit) -> Arrays:
     """The outputs, exact where the unit may reach them."""
-    found = dict(outputs)
+    arrays_elsewhere = dict(outputs)
     for argument in operator.written:
         output = outputs[argument.name]
         there = _within(argument, output.shape, unit.reached)
-        found[argument.name] = np.where(there, exact[argument.name], output.astype(np.float64))
-    return found
+        arrays_elsewhere[argument.name] = np.where(there, exact[argument.name], output.astype(np.float64))
+    return arrays_elsewhere
 
 
 def _within(argument: Argument, shape: tuple[int, ...], places: Places) -> Array:
     """Whether an element is of the unit: bool of the shape."""
-    found = np.ones(shape, bool)
+    inside = np.ones(shape, bool)
     for axis, dim in enumerate(argument.dims):
         along = np.isin(np.arange(shape[axis]), list(places[dim])) if dim in places else np.ones(shape[axis], bool)
-        found &= along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
-    return found
+        inside &= along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+    return inside
 
 
 def _inputs(operator: Operator[Any], arrays: Arrays, unit: Unit) -> list[Argument]:
     """Those that have numbers of the unit, in memory of their own."""
     return [
-        each
-        for each in operator.arguments
-        if each.supplied and each.name in arrays and arrays[each.name].flags.writeable
-        if arrays[each.name].dtype.kind not in "iu"
-        if not unit.given.keys().isdisjoint(each.dims) and _within(each, arrays[each.name].shape, unit.given).any()
+        argument
+        for argument in operator.arguments
+        if argument.supplied and argument.name in arrays and arrays[argument.name].flags.writeable
+        if arrays[argument.name].dtype.kind not in "iu"
+        if not unit.given.keys().isdisjoint(argument.dims)
+        and _within(argument, arrays[argument.name].shape, unit.given).any()
     ]
 
 
@@ -74,9 +75,9 @@ def _units(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.
     """One of each kind that the operator's problems have, by the names of their dims."""
     dims = {
         dim: n
-        for each in operator.arguments
-        if each.dims
-        for dim, n in zip(each.dims, each.shape(problem), strict=True)
+        for argument in operator.arguments
+        if argument.dims
+        for dim, n in zip(argument.dims, argument.shape(problem), strict=True)
     }
     bounds = {dim: arrays[name] for dim, name in _BOUNDS.items() if dim in dims and np.size(arrays.get(name, ()))}
     if "batch" in dims:
@@ -99,7 +100,7 @@ def _units(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.
 
 
 def _sequence(bounds: Mapping[str, Array], arrays: Arrays, n: int) -> Places:
-    tokens = {dim: range(*each[n : n + 2].tolist()) for dim, each in bounds.items()} or {
+    tokens = {dim: range(*bound[n : n + 2].tolist()) for dim, bound in bounds.items()} or {
         dim: [n] for dim in ("batch", "lse_gradients")
     }
     entries = arrays.get("ssm_state_indices", ())
@@ -121,7 +122,7 @@ def _readers(problem: Any, arrays: Arrays, bounds: Mapping[str, Array], page: in
     """Whose positions lie in a page."""
     table, lengths = arrays["block_table"], np.clip(arrays["cache_seqlens"], 0, problem.seq_k)
     pages = [row[: -(-length // problem.page_size)] for row, length in zip(table, lengths.tolist(), strict=True)]
-    found = [n for n, own in enumerate(pages) if page in own]
+    readers = [n for n, pages_of_sequence in enumerate(pages) if page in pages_of_sequence]
     if not bounds:
-        return {"batch": found}
-    return {"seq_q": [t for n in found for t in range(*bounds["seq_q"][n : n + 2].tolist())]}
+        return {"batch": readers}
+    return {"seq_q": [t for n in readers for t in range(*bounds["seq_q"][n : n + 2].tolist())]}

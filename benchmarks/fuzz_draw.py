@@ -57,12 +57,14 @@ def draw(operator: Operator[Any], implementation: Implementation[Any, Any], rng:
             continue
         config = _config(implementation.space(problem, arch), rng)
         most = _ORACLE_FLOPS if implementation.oracle else _FLOPS
-        small = [found for _ in range(20 * _CASES) if (found := _sized(operator, problem, config, rng))]
+        small = [sized for _ in range(20 * _CASES) if (sized := _sized(operator, problem, config, rng))]
         served = [
-            each for each in small if operator.cost(each).flops <= most and operators.serves(implementation, each)
+            problem
+            for problem in small
+            if operator.cost(problem).flops <= most and operators.serves(implementation, problem)
         ]
         if served:
-            cases = tuple((each, rng.choice(operator.input_kinds)) for each in served[:_CASES])
+            cases = tuple((case, rng.choice(operator.input_kinds)) for case in served[:_CASES])
             return Draw(Instance(operator, implementation, problem, config), arch, cases)
     return None
 
@@ -71,13 +73,13 @@ def _static(operator: Operator[Any], implementation: Implementation[Any, Any], r
     """The implementation's example with some of its static fields, and of the sizes that spaces read, changed."""
     base, share = implementation.example or operator.problem(), rng.choice((0.2, 0.5, 0.8))
     choices = {
-        each.name: (False, True)
-        if isinstance(each.default, bool)
-        else each.metadata["choices"] or _STATICS.get(each.name, (each.default,))
-        for each in fields(base)
-        if each.metadata["kind"] == "static"
+        field.name: (False, True)
+        if isinstance(field.default, bool)
+        else field.metadata["choices"] or _STATICS.get(field.name, (field.default,))
+        for field in fields(base)
+        if field.metadata["kind"] == "static"
     }
-    choices |= {each.name: _EXTENTS[each.name] for each in fields(base) if each.name in _EXTENTS}
+    choices |= {field.name: _EXTENTS[field.name] for field in fields(base) if field.name in _EXTENTS}
     changed = {name: rng.choice(values) for name, values in choices.items() if rng.random() < share}
     if any(changed.get(name) for name in _PACKED):
         changed["batch"] = 1
@@ -92,14 +94,14 @@ def _config(space: Space[Any], rng: random.Random) -> Any:
     generator = np.random.default_rng(rng.getrandbits(32))
     nearby = [space[int(index)] for index in space.draw(_NEARBY, generator)]
     name = rng.choice(space.names)
-    value = rng.choice(sorted({getattr(each, name) for each in nearby}))
-    return rng.choice([each for each in nearby if getattr(each, name) == value])
+    value = rng.choice(sorted({getattr(config, name) for config in nearby}))
+    return rng.choice([config for config in nearby if getattr(config, name) == value])
 
 
 def _sized(operator: Operator[Any], problem: Any, config: Any, rng: random.Random) -> Any:
     """The problem on small sizes, those of a tail where they have other names; None where they do not go together."""
     marks = [n for n in to_fields(config).values() if isinstance(n, int) and 8 <= n <= 256] + [16, 32, 64]
-    names = {each.name for each in fields(problem)}
+    names = {field.name for field in fields(problem)}
     sizes = _sizes(problem, names, lambda: _length(marks, rng), rng)
     try:
         tail = rng.choice(operator.tails(problem))
@@ -125,31 +127,31 @@ def _sizes(problem: Any, names: set[str], length: Callable[[], int], rng: random
     packed = any(has[name] for name in _PACKED)
     N = rng.choice((1, 2, 3, 4, 7, 12, 40) if packed else (1, 1, 2, 3))
     shared, group = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3, 4, 8))
-    found = {"batch": 1 if packed else N, "boundaries": (N + 1) * packed, "sequences": N * packed}
-    found |= {"heads": shared * group, "kv_heads": shared}
+    sizes = {"batch": 1 if packed else N, "boundaries": (N + 1) * packed, "sequences": N * packed}
+    sizes |= {"heads": shared * group, "kv_heads": shared}
     if "kv_heads" not in names:  # all of mla_decode's share one; kda's are of values
-        found |= {"heads": shared, "value_heads": shared * group} if "value_heads" in names else {"heads": 5 * group}
+        sizes |= {"heads": shared, "value_heads": shared * group} if "value_heads" in names else {"heads": 5 * group}
     T = rng.choice((length(), rng.randint(1, 9)))
-    found |= {"seq_len": length(), "seq_q": T, "seq_k": rng.choice((length(), T)), "slots": 0}
-    found |= {"max_seqlen_q": packed * rng.choice((0, rng.randint(-(-T // N), T)))}
-    found |= {"descales": rng.choice((0, 1)) if getattr(problem, "eight_bits", False) else 0}
-    found |= {"window": length(), "sinks": rng.choice((0, 1, 4, length()))}
-    found |= {name: rng.choice((-1, 0, 1, length())) for name in ("window_left", "window_right") if name in names}
-    found |= {
+    sizes |= {"seq_len": length(), "seq_q": T, "seq_k": rng.choice((length(), T)), "slots": 0}
+    sizes |= {"max_seqlen_q": packed * rng.choice((0, rng.randint(-(-T // N), T)))}
+    sizes |= {"descales": rng.choice((0, 1)) if getattr(problem, "eight_bits", False) else 0}
+    sizes |= {"window": length(), "sinks": rng.choice((0, 1, 4, length()))}
+    sizes |= {name: rng.choice((-1, 0, 1, length())) for name in ("window_left", "window_right") if name in names}
+    sizes |= {
         "pool_states": getattr(problem, "inplace_final_state", 0) * (N + rng.randint(0, 3) * has["use_state_indices"])
     }
     if has["ragged"]:
-        found |= {"slots": 0 if has["rolling"] else found["seq_k"], "seq_k": 0}
+        sizes |= {"slots": 0 if has["rolling"] else sizes["seq_k"], "seq_k": 0}
     if "page_size" in names:
         page_size = 1 << rng.randint(0, 8)
-        max_pages = -(-found["seq_k"] // page_size)
-        found |= {
+        max_pages = -(-sizes["seq_k"] // page_size)
+        sizes |= {
             "page_size": page_size,
             "max_pages": max_pages,
             "pages": rng.choice((0, rng.randint(1, N * max_pages))),
         }
-        found["window"] = rng.choice((0, found["window"]))
-    return found
+        sizes["window"] = rng.choice((0, sizes["window"]))
+    return sizes
 
 
 def given(instance: Instance, kind: str, seed: int) -> tuple[Arrays, Expected]:
@@ -159,10 +161,10 @@ def given(instance: Instance, kind: str, seed: int) -> tuple[Arrays, Expected]:
     if generator.random() < 0.5:
         inputs |= _unusual(operator.name, problem, inputs, generator)
     arrays = {**inputs, **scalars(operator, problem, inputs)}
-    tensors = [each for each in operator.arguments if each.supplied and each.name in arrays]
+    tensors = [argument for argument in operator.arguments if argument.supplied and argument.name in arrays]
     repeated = _repeated(tensors, arrays, generator)
     expected = expect(operator, problem, arrays)
-    by_tma = {each.argument for each in instance.plan().maps}
+    by_tma = {tensor_map.argument for tensor_map in instance.plan().maps}
     for argument in tensors:
         array, axis = arrays[argument.name], repeated.get(argument.name)
         once = array if axis is None else array.take([0], axis)
@@ -174,49 +176,51 @@ def given(instance: Instance, kind: str, seed: int) -> tuple[Arrays, Expected]:
 def _repeated(tensors: Sequence[Argument], arrays: Arrays, generator: np.random.Generator) -> dict[str, int]:
     """An axis of a few tensors, along which they now repeat themselves. Not where a result is given beside them, nor of
     indices or what has holes."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for argument in tensors:
         array = arrays[argument.name]
         axes = [axis for axis in argument.strided_axes if array.shape[axis] > 1]
         plain = argument.role is Role.INPUT and array.dtype.kind not in "iu" and not np.isnan(array).any()
         if axes and plain and "lse" not in arrays and generator.random() < 0.1:
-            axis = found[argument.name] = int(generator.choice(axes))
+            axis = counts[argument.name] = int(generator.choice(axes))
             arrays[argument.name] = array.take([0], axis).repeat(array.shape[axis], axis)
-    return found
+    return counts
 
 
 def _unusual(name: str, problem: Any, inputs: Arrays, generator: np.random.Generator) -> Arrays:
     """Other scales; of kda gates that forget all, or tokens of zeros as padding leaves them; of linear_attention any β,
     tokens behind the last sequence, and channels whose state is 0."""
-    found: Arrays = {}
+    arrays: Arrays = {}
     if name in (
         "flash_attention",
         "paged_attention",
         "mla_decode",
         "streaming_attention",
     ):  # others are given o and lse
-        found["softmax_scale"] = inputs["softmax_scale"] * generator.choice((0.1, 3.0))
+        arrays["softmax_scale"] = inputs["softmax_scale"] * generator.choice((0.1, 3.0))
         if "softcap" in inputs:
-            found["softcap"] = generator.choice((0.1, 1.0, 50.0))
+            arrays["softcap"] = generator.choice((0.1, 1.0, 50.0))
     elif name.startswith("kda"):
-        found["scale"] = generator.choice((1e-3, 1.0, 2.0))
+        arrays["scale"] = generator.choice((1e-3, 1.0, 2.0))
         padding = generator.random(problem.seq_len) < 0.2 * problem.use_qk_l2norm_in_kernel
-        found |= {
+        arrays |= {
             tensor: np.where(padding[:, None, None], 0, inputs[tensor]).astype(inputs[tensor].dtype) for tensor in "qkv"
         }
         if not (problem.safe_gate or problem.use_gate_in_kernel):
             gone = generator.random(inputs["g"].shape) < generator.choice((0, 0.02, 0.5))
             gate = generator.choice((-100, -6e4, -np.inf))
-            found["g"] = np.where(gone, gate, inputs["g"].astype(np.float32)).astype(inputs["g"].dtype)
+            arrays["g"] = np.where(gone, gate, inputs["g"].astype(np.float32)).astype(inputs["g"].dtype)
     elif name.startswith("linear"):
-        found["beta"] = (generator.random(inputs["beta"].shape) ** 0.2).astype(np.float32)
-        found["initial_state"] = inputs["initial_state"] * (generator.random(problem.head_dim) < 0.7).astype(np.float32)
+        arrays["beta"] = (generator.random(inputs["beta"].shape) ** 0.2).astype(np.float32)
+        arrays["initial_state"] = inputs["initial_state"] * (generator.random(problem.head_dim) < 0.7).astype(
+            np.float32
+        )
         if problem.varlen:
-            found["cu_seqlens"] = np.sort(generator.integers(0, problem.seq_len + 1, problem.boundaries)).astype(
+            arrays["cu_seqlens"] = np.sort(generator.integers(0, problem.seq_len + 1, problem.boundaries)).astype(
                 np.int32
             )
-            found["cu_seqlens"][0] = 0
-    return {each: value for each, value in found.items() if each in inputs}
+            arrays["cu_seqlens"][0] = 0
+    return {value_name: value for value_name, value in arrays.items() if value_name in inputs}
 
 
 def _viewed(argument: Argument, array: Array, generator: np.random.Generator, *, backwards: bool) -> Array:
@@ -230,8 +234,8 @@ def _viewed(argument: Argument, array: Array, generator: np.random.Generator, *,
     gaps = [aligned * int(generator.integers(3)) if axis == order[-1] else int(generator.integers(3)) for axis in order]
     steps = [-1 if axis < outer and backwards and generator.random() < 0.1 else 1 for axis in range(array.ndim)]
     hole = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.nan
-    whole = np.full([array.shape[axis] + gap for axis, gap in zip(order, gaps, strict=True)], hole, array.dtype)
-    view = whole.transpose(np.argsort(order))[tuple(map(slice, array.shape))]
+    buffer = np.full([array.shape[axis] + gap for axis, gap in zip(order, gaps, strict=True)], hole, array.dtype)
+    view = buffer.transpose(np.argsort(order))[tuple(map(slice, array.shape))]
     view = view[tuple(slice(None, None, step) for step in steps)]
     view[...] = array
     return view

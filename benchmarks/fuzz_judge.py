@@ -49,32 +49,32 @@ def tried(job: tuple[str, str, int]) -> Tried:
     if drawn is None:
         return Tried(name)
     ptx_alone = drawn.instance.implementation.checked_on == "ptx"
-    wanted = rng.random() < _ON_PTX or ptx_alone
-    entries = compiled(Job(drawn.instance.fields()), drawn.arch) if wanted else None
+    on_ptx = rng.random() < _ON_PTX or ptx_alone
+    entries = compiled(Job(drawn.instance.fields()), drawn.arch) if on_ptx else None
     findings = [f"{drawn.arch.name}: {entries.reason}"] if isinstance(entries, Failed) else []
     emulated = executed = apart = 0
     for problem, kind in drawn.cases:
         instance, order = drawn.instance.at(problem), rng.choice(ptx.ORDERS)
         arrays, expected = fuzz_draw.given(instance, kind, rng.getrandbits(32))
-        said = (
+        description = (
             f"{drawn.arch.name} {formatted(instance.fields().config)} on {formatted(instance.fields().problem)} {kind}"
         )
         try:
             if not ptx_alone:
-                findings += [f"{said}: {each}" for each in _emulated(instance, arrays, expected, rng)]
+                findings += [f"{description}: {reason}" for reason in _emulated(instance, arrays, expected, rng)]
                 emulated += 1
             small = instance.operator.cost(problem).flops <= _FLOPS_ON_PTX
             if isinstance(entries, dict) and (small or ptx_alone):
                 outputs, run = ptx.run(instance, entries, arrays, order=order)
                 wrong = run.fault or _wrong(instance, arrays, expected, outputs)
-                findings += [f"{said}: PTX, {order}: {wrong}"] if wrong else []
+                findings += [f"{description}: PTX, {order}: {wrong}"] if wrong else []
                 executed += 1
             if not ptx_alone and rng.random() < _APART:
-                found = _apart(instance, arrays, expected, rng)
-                findings += [f"{said}: {found}"] if found else []
-                apart += found is not None
+                reason = _apart(instance, arrays, expected, rng)
+                findings += [f"{description}: {reason}"] if reason else []
+                apart += reason is not None
         except TunerError as error:
-            findings.append(f"{said}: {type(error).__name__}: {error}")
+            findings.append(f"{description}: {type(error).__name__}: {error}")
     return Tried(name, emulated, executed, apart, tuple(findings))
 
 
@@ -110,7 +110,7 @@ def _wrong(instance: Instance, arrays: Arrays, expected: Expected, outputs: Arra
         end = arrays["cu_seqlens"][-1]  # what o is of tokens that lie in no sequence means nothing
         outputs["o"][:, end:] = expected.exact["o"][:, end:]
     lse = _LSE + _SOFTCAP * float(arrays.get("softcap", 0))
-    errors = [each.reason for each in expected.errors(outputs) if not (each.ok or _says_nothing(each, lse))]
+    errors = [error.reason for error in expected.errors(outputs) if not (error.ok or _says_nothing(error, lse))]
     return unexpected_write(instance.operator, arrays, expected.exact, outputs) or "; ".join(errors)
 
 

@@ -57,9 +57,9 @@ def judge_timer(run: Run) -> None:
     if run.exclusive:
         run.worker.rest()
     with steps.judges_of_the_timer() as pool:
-        for each in timer.QUESTIONS:
-            work = lambda each=each: steps.timed_by_others(run, each, pool)  # noqa: E731
-            run.step(f"timer {each.name}", work, each.may_take_s, {"proves": each.proves})
+        for question in timer.QUESTIONS:
+            work = lambda question=question: steps.timed_by_others(run, question, pool)  # noqa: E731
+            run.step(f"timer {question.name}", work, question.may_take_s, {"proves": question.proves})
 
 
 def prove(run: Run, first: Sequence[Planned], only: Sequence[str], nvrtc: str) -> None:
@@ -67,8 +67,8 @@ def prove(run: Run, first: Sequence[Planned], only: Sequence[str], nvrtc: str) -
 
     Beside the tests our kernels are compiled, and peers compile what they do for long.
     """
-    listed = {(each.operator.name, each.problem): (each.operator, each.problem) for each in first}
-    compiled = lambda: run.step("compiled", lambda: steps.compiled(run, list(listed.values())), plans.COMPILED_S)  # noqa: E731
+    problems = {(step.operator.name, step.problem): (step.operator, step.problem) for step in first}
+    compiled = lambda: run.step("compiled", lambda: steps.compiled(run, list(problems.values())), plans.COMPILED_S)  # noqa: E731
     if not run.simulate:
         test(run, "measuring", tests.MEASURING, plans.MEASURING_S)
         beside = nullcontext() if run.exclusive or run.done("conformance") else warming(run, only)
@@ -76,9 +76,9 @@ def prove(run: Run, first: Sequence[Planned], only: Sequence[str], nvrtc: str) -
             test(run, "conformance", tests.CONFORMANCE, plans.CONFORMANCE_S, beside=None if run.exclusive else compiled)
         test_again(run, nvrtc)
     compiled()
-    for name in dict.fromkeys(name for name, _ in listed):
-        given = next(found for found in listed.values() if found[0].name == name)
-        work = lambda given=given: steps.verification(run, *given)  # noqa: E731
+    for name in dict.fromkeys(name for name, _ in problems):
+        first_problem = next(pair for pair in problems.values() if pair[0].name == name)
+        work = lambda problem=first_problem: steps.verification(run, *problem)  # noqa: E731
         run.step(f"verification {name}", work, plans.verification_s(name))
 
 
@@ -98,7 +98,7 @@ def test(
 
 
 def test_again(run: Run, nvrtc: str) -> None:
-    failed = [each for each in run.rows.steps.get("conformance", {}).get("failed", ()) if "wgmma" in each]
+    failed = [name for name in run.rows.steps.get("conformance", {}).get("failed", ()) if "wgmma" in name]
     if failed and nvrtc:
         test(run, "wgmma with another NVRTC", tests.again(failed, nvrtc), plans.AGAIN_S)
 
@@ -108,51 +108,51 @@ def warming(run: Run, only: Sequence[str]) -> Any:
     return tests.beside([sys.executable, str(program), *only], run.out / "warm.txt")
 
 
-def carry_out(run: Run, listed: Sequence[Planned]) -> None:
+def carry_out(run: Run, steps_planned: Sequence[Planned]) -> None:
     """Each step that fits, with its share of the time that is left where that is more; one that is quicker leaves its
     rest to the next.
     """
     waiting = []
-    for i, each in enumerate(listed):
-        if run.done(each.name):
+    for i, step in enumerate(steps_planned):
+        if run.done(step.name):
             continue
-        if run.left_s < each.seconds:
-            waiting.append(each.name)
+        if run.left_s < step.seconds:
+            waiting.append(step.name)
             continue
-        open_ = sum(other.seconds for other in listed[i:] if not run.done(other.name))
-        STEPS[each.kind](run, each, max(each.seconds / open_ * run.left_s, each.seconds))
+        open_ = sum(other.seconds for other in steps_planned[i:] if not run.done(other.name))
+        STEPS[step.kind](run, step, max(step.seconds / open_ * run.left_s, step.seconds))
     if waiting:
         run.say(f"{len(waiting)} steps wait for another call, the first is {waiting[0]}")
 
 
-def defaults(run: Run, each: Planned, _: float) -> None:
-    known = steps.known(each.operator, each.problem)
-    if run.step(each.name, lambda: steps.defaults(run, each.operator, each.problem), each.seconds, known):
+def defaults(run: Run, step: Planned, _: float) -> None:
+    earlier = steps.known(step.operator, step.problem)
+    if run.step(step.name, lambda: steps.defaults(run, step.operator, step.problem), step.seconds, earlier):
         run.show("times", lambda: tables.write(run))
 
 
-def search(run: Run, each: Planned, seconds: float) -> None:
-    known = steps.known(each.operator, each.problem)
-    work = lambda: steps.search(run, each.operator, each.problem, seconds)  # noqa: E731
-    if run.step(each.name, work, each.seconds, known, seconds):
+def search(run: Run, step: Planned, seconds: float) -> None:
+    earlier = steps.known(step.operator, step.problem)
+    work = lambda: steps.search(run, step.operator, step.problem, seconds)  # noqa: E731
+    if run.step(step.name, work, step.seconds, earlier, seconds):
         run.show("times", lambda: tables.write(run))
-        run.reopen(f"peers {each.operator.name} {each.spelled}, ")  # of another record
+        run.reopen(f"peers {step.operator.name} {step.spelled}, ")  # of another record
 
 
-def compare(run: Run, each: Planned, seconds: float) -> None:
-    most_s = min(max(seconds, each.patience_s), run.left_s)
-    work = lambda: steps.beside_peers(run, each.operator, each.problem, each.inputs, most_s)  # noqa: E731
-    run.step(each.name, work, each.seconds, most_s=most_s)
+def compare(run: Run, step: Planned, seconds: float) -> None:
+    most_s = min(max(seconds, step.patience_s), run.left_s)
+    work = lambda: steps.beside_peers(run, step.operator, step.problem, step.inputs, most_s)  # noqa: E731
+    run.step(step.name, work, step.seconds, most_s=most_s)
 
 
-def verify_dtypes(run: Run, each: Planned, _: float) -> None:
+def verify_dtypes(run: Run, step: Planned, _: float) -> None:
     """The other dtypes of an operator."""
-    for dtype in type(each.problem).__dataclass_fields__["dtype"].metadata["choices"]:
-        if dtype is not each.problem.dtype:
-            other = replace(each.problem, dtype=dtype)
-            name = f"verification {each.operator.name} {dtype.value}"
-            work = lambda p=other: steps.verification(run, each.operator, p)  # noqa: E731
-            run.step(name, work, plans.verification_s(each.operator.name))
+    for dtype in type(step.problem).__dataclass_fields__["dtype"].metadata["choices"]:
+        if dtype is not step.problem.dtype:
+            other = replace(step.problem, dtype=dtype)
+            name = f"verification {step.operator.name} {dtype.value}"
+            work = lambda p=other: steps.verification(run, step.operator, p)  # noqa: E731
+            run.step(name, work, plans.verification_s(step.operator.name))
 
 
 STEPS: dict[str, Callable[[Run, Planned, float], None]] = {
@@ -166,9 +166,9 @@ STEPS: dict[str, Callable[[Run, Planned, float], None]] = {
 def outline(minutes: float, only: Sequence[str], *, small: bool) -> str:
     """What calls of so many minutes would do, with the second at which each step begins if all take their time."""
     first, later = plan(only, small=small)
-    whole, at, call, lines = plans.planned_s(60 * minutes), 0.0, 1, list[str]()
-    for name, seconds in (*_head(first), *((each.name, each.seconds) for each in (*first, *later))):
-        if at + seconds > whole:
+    budget_s, at, call, lines = plans.planned_s(60 * minutes), 0.0, 1, list[str]()
+    for name, seconds in (*_head(first), *((step.name, step.seconds) for step in (*first, *later))):
+        if at + seconds > budget_s:
             call, at = call + 1, 0.0
             lines.append(f"with more time, or in call {call}:")
         lines.append(f"{at:5.0f} s  {name}")
@@ -179,29 +179,29 @@ def outline(minutes: float, only: Sequence[str], *, small: bool) -> str:
 def _head(first: Sequence[Planned]) -> Iterator[tuple[str, float]]:
     """What comes before anything is timed, with the seconds that it may take."""
     yield from (("installed", plans.INSTALLED_S), ("device", plans.DEVICE_S))
-    yield from ((f"timer {each.name}", each.may_take_s) for each in timer.QUESTIONS)
+    yield from ((f"timer {question.name}", question.may_take_s) for question in timer.QUESTIONS)
     yield from (("measuring", plans.MEASURING_S), ("conformance", plans.CONFORMANCE_S))
-    for name in dict.fromkeys(each.operator.name for each in first):
+    for name in dict.fromkeys(step.operator.name for step in first):
         yield f"verification {name}", plans.verification_s(name)
 
 
 def main() -> int:
-    given = _parser().parse_args()
-    if given.plan:
-        print(outline(given.minutes, given.only, small=given.small))
+    options = _parser().parse_args()
+    if options.plan:
+        print(outline(options.minutes, options.only, small=options.small))
         return 0
     try:
         with ExitStack() as stack:
             run = Run(
-                given.out,
-                given.minutes,
+                options.out,
+                options.minutes,
                 stack,
-                small=given.small or given.simulate,
-                simulate=given.simulate,
-                archive=given.archive,
-                guests=_guests(given) if given.simulate else (),
+                small=options.small or options.simulate,
+                simulate=options.simulate,
+                archive=options.archive,
+                guests=_guests(options) if options.simulate else (),
             )
-            everything(run, given.only, given.nvrtc)
+            everything(run, options.only, options.nvrtc)
             print(tables.text(run))
             return int(run.failed)
     except TunerError as error:
@@ -209,11 +209,13 @@ def main() -> int:
         return error.exit_code
 
 
-def _guests(given: argparse.Namespace) -> tuple[Rehearsed, ...]:
+def _guests(options: argparse.Namespace) -> tuple[Rehearsed, ...]:
     """Peers for a device that is not there, as slow and as bad as real ones can be."""
-    slow = Rehearsed("rehearsed peer that compiles", ready_s=given.peer_compiles, patience_s=90 + given.peer_compiles)
-    bad = Rehearsed(f"rehearsed peer that {given.peer}", ends=given.peer, patience_s=given.peer_patience)
-    return (slow, bad) if given.peer != "ready" else (slow,)
+    slow = Rehearsed(
+        "rehearsed peer that compiles", ready_s=options.peer_compiles, patience_s=90 + options.peer_compiles
+    )
+    bad = Rehearsed(f"rehearsed peer that {options.peer}", ends=options.peer, patience_s=options.peer_patience)
+    return (slow, bad) if options.peer != "ready" else (slow,)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -43,11 +43,11 @@ def unpacked(source: Path, stack: ExitStack) -> Path:
         return folder
     try:
         with tarfile.open(source) as archive:
-            for each in archive:
-                name = Path(each.name)
+            for member in archive:
+                name = Path(member.name)
                 into = folder / name.name if name.name == gpu_rows.NAME else folder / "tuned" / name.name
-                if each.isfile() and into.suffix == ".jsonl":
-                    content = archive.extractfile(each)
+                if member.isfile() and into.suffix == ".jsonl":
+                    content = archive.extractfile(member)
                     into.write_bytes(content.read() if content else b"")
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:  # the file may be cut off anywhere
         raise UsageError(f"{source} is no folder and no archive of a run: {error}") from error
@@ -71,60 +71,60 @@ def records(folder: Path, device: Device) -> list[TuningRecord]:
         raise UsageError("the run ended before it knew its device: it has no records")
     if device.simulated:
         raise UsageError("the device was simulated: its times are no measurements, and its records do not ship")
-    found = [each for path in sorted((folder / "tuned").glob("*.jsonl")) for each in lines.read(path)]
-    for each in found:
-        identity = each.identity
-        if each.evidence is not Evidence.MEASURED or not is_of_times(identity.policy):
+    result = [row for path in sorted((folder / "tuned").glob("*.jsonl")) for row in lines.read(path)]
+    for row in result:
+        identity = row.identity
+        if row.evidence is not Evidence.MEASURED or not is_of_times(identity.policy):
             raise UsageError(f"a record of {identity.operator} was not measured: {identity.policy}")
         if identity.gpu != device.facts["gpu"]:
             raise UsageError(f"a record of {identity.operator} is of {identity.gpu}, not of {device.facts['gpu']}")
-    return found
+    return result
 
 
-def ship(found: Sequence[TuningRecord], folder: Path) -> str:
+def ship(records: Sequence[TuningRecord], folder: Path) -> str:
     """Add records to a device's file, where the newest of a problem stands; what was done, in words.
 
     Raises StoreError, and changes nothing, for a record whose verdict is not ok.
     """
-    if not found:
+    if not records:
         return "no record"
-    gpu = found[0].identity.gpu
+    gpu = records[0].identity.gpu
     path = folder / f"{gpu}.jsonl"
     with Store.open(":memory:") as store:
         if path.exists():
             store.import_jsonl(path)
         before = len(store.all_records())
-        slower = [each for each in found if _is_behind(each, store)]
-        for each in found:
-            if each not in slower:
-                store.promote(each)
+        slower = [record for record in records if _is_behind(record, store)]
+        for record in records:
+            if record not in slower:
+                store.promote(record)
         new, total = len(store.all_records()) - before, store.export_jsonl(path, gpu=gpu)
-    told = [f"{path}: {counted(total, 'record', 'records')}, {new} new"]
+    summary = [f"{path}: {counted(total, 'record', 'records')}, {new} new"]
     if slower:
-        told.append(f"{len(slower)} of the run slower than what ships, which stays")
-    if stale := [each for each in found if refusal(each)]:
-        told.append(f"{len(stale)} of the run not served: the source has changed since")
-    return "; ".join(told)
+        summary.append(f"{len(slower)} of the run slower than what ships, which stays")
+    if stale := [record for record in records if refusal(record)]:
+        summary.append(f"{len(stale)} of the run not served: the source has changed since")
+    return "; ".join(summary)
 
 
 def _is_behind(record: TuningRecord, store: Store) -> bool:
     """Whether what ships for its problem is served today, and was measured faster: a short search found less."""
-    known = store.record(record.identity.operator, record.identity.problem, record.identity.gpu)
-    if known is None or known.measurement is None or record.measurement is None or refusal(known):
+    current = store.record(record.identity.operator, record.identity.problem, record.identity.gpu)
+    if current is None or current.measurement is None or record.measurement is None or refusal(current):
         return False
-    same = known.identity.policy == record.identity.policy
-    return same and known.measurement.high_us < record.measurement.low_us
+    same = current.identity.policy == record.identity.policy
+    return same and current.measurement.high_us < record.measurement.low_us
 
 
 def main() -> int:
-    given = _parser().parse_args()
+    options = _parser().parse_args()
     try:
         with ExitStack() as stack:
-            folder = unpacked(given.source, stack)
+            folder = unpacked(options.source, stack)
             steps = results(folder)
-            print(document(steps, given.only), end="")
-            if given.records is not None:
-                print(ship(records(folder, Device.of(steps)), given.records), file=sys.stderr)
+            print(document(steps, options.only), end="")
+            if options.records is not None:
+                print(ship(records(folder, Device.of(steps)), options.records), file=sys.stderr)
     except TunerError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

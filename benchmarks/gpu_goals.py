@@ -38,8 +38,8 @@ def goal(operator: str, problem: Fields, gpu: str) -> Goal | None:
     """Of a problem as plain fields."""
     if gpu != _GPU:
         return None
-    given = canonical(from_fields(operators.load(operator).problem, problem))
-    return next((found for of, fields, found in _goals() if of == operator and _spelled(of, fields) == given), None)
+    key = canonical(from_fields(operators.load(operator).problem, problem))
+    return next((target for of, fields, target in _goals() if of == operator and _spelled(of, fields) == key), None)
 
 
 def _goals() -> Iterator[tuple[str, Fields, Goal]]:

@@ -49,14 +49,14 @@ class Keeper:
 def pack(folder: Path, archive: Path) -> None:
     """Everything in a folder as one file, whole at any moment."""
     partial = archive.with_name(f"{archive.name}.partial")
-    own = {archive, partial}  # they may lie in the folder
+    excluded = {archive, partial}  # they may lie in the folder
     with tarfile.open(partial, "w:gz", compresslevel=3) as packed, TemporaryDirectory() as copies:
-        for each in sorted(folder.rglob("*")):
-            if each in own or each.name.endswith(("-wal", "-shm", "-journal")):
+        for path in sorted(folder.rglob("*")):
+            if path in excluded or path.name.endswith(("-wal", "-shm", "-journal")):
                 continue
             with suppress(FileNotFoundError):  # files for a moment
-                content = _copied(each, Path(copies)) if each.suffix == ".db" else each
-                packed.add(content, folder.name / each.relative_to(folder), recursive=False)
+                content = _copied(path, Path(copies)) if path.suffix == ".db" else path
+                packed.add(content, folder.name / path.relative_to(folder), recursive=False)
     partial.replace(archive)
 
 

@@ -44,14 +44,14 @@ class Device:
     def __str__(self) -> str:
         if not self.known:
             return f"The device is not known: {self.facts.get('error', 'the run ended before it was asked')}"
-        told = [str(self.facts["model"])]
+        parts = [str(self.facts["model"])]
         if "driver" in self.facts:
-            told.append(f"driver for CUDA {_version(self.facts['driver'])}")
+            parts.append(f"driver for CUDA {_version(self.facts['driver'])}")
         if self.copy_gb_s:
-            told.append(f"copies {self.copy_gb_s:.0f} GB/s")
+            parts.append(f"copies {self.copy_gb_s:.0f} GB/s")
         if self.matmul_tflop_s:
-            told.append(f"bf16 matmul {self.matmul_tflop_s:.0f} TFLOP/s")
-        return ", ".join(told)
+            parts.append(f"bf16 matmul {self.matmul_tflop_s:.0f} TFLOP/s")
+        return ", ".join(parts)
 
     def roof(self, cost: Cost) -> float:
         """Microseconds that a problem takes at least at these rates; 0 where one is not known."""
@@ -72,9 +72,9 @@ def document(steps: Steps, only: Sequence[str] = ()) -> str:
     parts += [f"Tests of {name}: {steps[name]['summary']}." for name in _TESTS if "summary" in steps.get(name, {})]
     parts += filter(None, [missing(steps), timer(steps)])
     for name in only or operators.names():
-        found = [verified(steps, name), timed(steps, name, device), *compared(steps, name, device)]
-        if any(found):
-            parts += [f"## {name}", *filter(None, found)]
+        sections = [verified(steps, name), timed(steps, name, device), *compared(steps, name, device)]
+        if any(sections):
+            parts += [f"## {name}", *filter(None, sections)]
     wrong = [f"- {name}: {step['error']}" for name, step in steps.items() if "error" in step]
     wrong += [f"- {name}: {step['warning']}" for name, step in steps.items() if "warning" in step]
     wrong += [f"- {name}: {test}" for name in _TESTS for test in steps.get(name, {}).get("failed", ())]
@@ -86,9 +86,9 @@ def document(steps: Steps, only: Sequence[str] = ()) -> str:
 
 def markdown(table: Table) -> str:
     """Columns of which no row has anything are left out."""
-    kept = [i for i, _ in enumerate(table[0]) if any(row[i] for row in table[1:])]
-    head, *rows = ([row[i].replace("|", "\\|") for i in kept] for row in table)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(kept), *rows))
+    columns = [i for i, _ in enumerate(table[0]) if any(row[i] for row in table[1:])]
+    head, *rows = ([row[i].replace("|", "\\|") for i in columns] for row in table)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(columns), *rows))
 
 
 def missing(steps: Steps) -> str:
@@ -112,15 +112,17 @@ def verified(steps: Steps, operator: str) -> str:
     What is right there and `unproven` need not be so any longer.
     """
     prefix = f"verification {operator}"
-    known = {name: step.get("found", {}) for name, step in steps.items() if f"{name} ".startswith(f"{prefix} ")}
-    if not known:
+    verdicts = {name: step.get("found", {}) for name, step in steps.items() if f"{name} ".startswith(f"{prefix} ")}
+    if not verdicts:
         return ""
-    unproven = {each.name for each in operators.implementations(operator) if each.unproven}
-    head = ["verified", *(name.removeprefix(prefix).strip() or _default_dtype(operator) for name in known)]
+    unproven = {
+        implementation.name for implementation in operators.implementations(operator) if implementation.unproven
+    }
+    head = ["verified", *(name.removeprefix(prefix).strip() or _default_dtype(operator) for name in verdicts)]
     rows = []
-    for name in dict.fromkeys(name for found in known.values() for name in found):
-        told = f"{name}, unproven" if name.partition(" ")[0] in unproven else name
-        rows.append([told, *(found.get(name, "") for found in known.values())])
+    for name in dict.fromkeys(name for verdict in verdicts.values() for name in verdict):
+        label = f"{name}, unproven" if name.partition(" ")[0] in unproven else name
+        rows.append([label, *(verdict.get(name, "") for verdict in verdicts.values())])
     return markdown([head, *rows])
 
 
@@ -145,70 +147,72 @@ def timed(steps: Steps, operator: str, device: Device) -> str:
 def _best(step: Mapping[str, Any]) -> tuple[str, float]:
     """The record of a search, from its race, or else the fastest of what was timed."""
     if record := step.get("record"):
-        found = record["measurement"]
-        interval = f"{found['low_us']:.4g} … {found['high_us']:.4g}"
-        return f"{record['identity']['implementation']} {found['time_us']:.4g} ({interval})", found["time_us"]
+        measurement = record["measurement"]
+        interval = f"{measurement['low_us']:.4g} … {measurement['high_us']:.4g}"
+        return f"{record['identity']['implementation']} {measurement['time_us']:.4g} ({interval})", measurement[
+            "time_us"
+        ]
     implementation, time_us = min(step["times_us"].items(), key=lambda pair: pair[1])
     return f"{implementation} {time_us:.4g}", time_us
 
 
 def _rates(operator: str, problem: Fields, time_us: float, device: Device) -> list[str]:
     """TFLOP/s and GB/s of the least work and traffic, and shares of the roof and of the goal."""
-    found = operators.load(operator)
-    cost = found.cost(from_fields(found.problem, problem))
-    roof, wanted = device.roof(cost), goal(operator, problem, str(device.facts.get("gpu", "")))
+    op = operators.load(operator)
+    cost = op.cost(from_fields(op.problem, problem))
+    roof, target = device.roof(cost), goal(operator, problem, str(device.facts.get("gpu", "")))
     return [
         f"{cost.flops / time_us / 1e6:.3g}",
         f"{cost.bytes / time_us / 1e3:.0f}",
         f"{roof / time_us:.0%}" if roof else "",
-        f"{wanted.text}: {wanted.reached(time_us):.0%}" if wanted else "",
+        f"{target.text}: {target.reached(time_us):.0%}" if target else "",
     ]
 
 
 def compared(steps: Steps, operator: str, device: Device) -> Iterator[str]:
     """A row a comparison, a column a contender and way to launch: its time over ours; then what a reader must know."""
-    given = [Comparison.of(step) for step in steps.values() if "rows" in step and step["operator"] == operator]
-    found = [each for each in given if each.rows and each.rows[0].time_us]
+    comparisons = [Comparison.of(step) for step in steps.values() if "rows" in step and step["operator"] == operator]
+    found = [comparison for comparison in comparisons if comparison.rows and comparison.rows[0].time_us]
     if not found:
         return
-    timed = [row for each in found for row in each.rows if row.time_us]
+    timed = [row for comparison in found for row in comparison.rows if row.time_us]
     first = timed[0]
     again = list(dict.fromkeys(row.label for row in timed if row.name == first.name and row.launch != first.launch))
     names = list(dict.fromkeys(row.label for row in timed if row.name != first.name))
     head = ["problem, inputs", "ours, µs", "TFLOP/s", "GB/s", "of the roof", "goal"]
     head += [*(f"{name}, µs" for name in again), *(f"{name}, ×" for name in names)]
-    yield markdown([head, *(_compared(each, again, names, device) for each in found)])
+    yield markdown([head, *(_compared(comparison, again, names, device) for comparison in found)])
     why = dict.fromkeys(
-        f"{row.label}: {row.state}, {row.note}" for each in found for row in each.rows if not row.time_us
+        f"{row.label}: {row.state}, {row.note}" for comparison in found for row in comparison.rows if not row.time_us
     )
     why |= dict.fromkeys(
-        f"{row.name}: {row.note}" for each in found for row in each.rows if row.state == "ok" and row.note
+        f"{row.name}: {row.note}" for comparison in found for row in comparison.rows if row.state == "ok" and row.note
     )
     if why:
-        yield "\n".join(f"- {each}" for each in why)
+        yield "\n".join(f"- {reason}" for reason in why)
 
 
-def _compared(found: Comparison, again: Sequence[str], names: Sequence[str], device: Device) -> list[str]:
+def _compared(comparison: Comparison, again: Sequence[str], names: Sequence[str], device: Device) -> list[str]:
     """`again` are ours launched in the other way, `names` the others."""
-    rows = {row.label: row for row in found.rows}
-    ours = found.rows[0].time_us
-    assert ours, "ours is first, and was timed"
-    rates = _rates(found.operator, found.problem, ours.mid, device)
+    rows = {row.label: row for row in comparison.rows}
+    our_time = comparison.rows[0].time_us
+    assert our_time, "ours is first, and was timed"
+    rates = _rates(comparison.operator, comparison.problem, our_time.mid, device)
     times = (_cell(rows.get(name), "time_us") for name in again)
     ratios = (_cell(rows.get(name), "ratio") for name in names)
-    return [f"{_short(found)}, {found.inputs}", _estimate(ours), *rates, *times, *ratios]
+    return [f"{_short(comparison)}, {comparison.inputs}", _estimate(our_time), *rates, *times, *ratios]
 
 
-def _short(found: Comparison) -> str:
+def _short(comparison: Comparison) -> str:
     """The problem by what is not its operator's default."""
-    problem = from_fields(operators.load(found.operator).problem, found.problem)
+    problem = from_fields(operators.load(comparison.operator).problem, comparison.problem)
     return formatted(minimal_fields(problem)) or "default"
 
 
 def _cell(row: Row | None, name: str) -> str:
-    found = getattr(row, name, None)
-    return _estimate(found) if found else row.state if row else ""
+    value = getattr(row, name, None)
+    return _estimate(value) if value else row.state if row else ""
 
 
-def _estimate(found: Estimate) -> str:
-    return f"{found.mid:.4g} ({found.low:.4g} … {found.high:.4g})"
+def _estimate(estimate: Estimate) -> str:
+    return f"{estimate.mid:.4g} ({estimate.low:.4g} … {estimate.high:.4g})"

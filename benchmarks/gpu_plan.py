@@ -99,9 +99,9 @@ def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Plann
     """What is to be known after the first run, and what is done with more time."""
     names = list(only or operators.names())
     if small:
-        return [each for name in names for each in _all_of(name, SMALL.get(name, {}), 10, 10)], []
+        return [step for name in names for step in _all_of(name, SMALL.get(name, {}), 10, 10)], []
     first, later = list(dict.fromkeys(_first(names))), list(dict.fromkeys(_later(names)))
-    return first, [each for each in later if all(each != other for other in first)]
+    return first, [step for step in later if all(step != other for other in first)]
 
 
 def planned_s(seconds: float) -> float:
@@ -133,7 +133,7 @@ def _first(names: Sequence[str]) -> Iterator[Planned]:
         yield from _all_of("kda", KDA[1], 25, 30)
     if "flash_attention" in names:
         yield from (planned("defaults", "flash_attention", fields, _DEFAULTS_S) for fields in attention(8192))
-    yield from sorted(_rest_of_first(names), key=lambda each: each.kind == "peers")
+    yield from sorted(_rest_of_first(names), key=lambda step: step.kind == "peers")
 
 
 def _rest_of_first(names: Sequence[str]) -> Iterator[Planned]:

@@ -24,12 +24,12 @@ class Rows:
         self._journal = Journal(self.path)
         self.steps = read(folder)
 
-    def begin(self, step: str, may_take_s: float, known: Mapping[str, Any]) -> None:
-        self._journal.append({_BEGINS: step, "may_take_s": round(may_take_s, 1), **known})
+    def begin(self, step: str, may_take_s: float, details: Mapping[str, Any]) -> None:
+        self._journal.append({_BEGINS: step, "may_take_s": round(may_take_s, 1), **details})
 
-    def find(self, step: str, found: Mapping[str, Any]) -> None:
+    def find(self, step: str, result: Mapping[str, Any]) -> None:
         """Something of a step that is under way."""
-        self._journal.append({_FINDS: step, **found})
+        self._journal.append({_FINDS: step, **result})
 
     def end(self, step: str, data: Mapping[str, Any]) -> None:
         self._journal.append({_ENDS: step, **data})
@@ -48,26 +48,26 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 def steps(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """By name, in the order in which they first began; one that did not end has what it found, and is not finished."""
-    found: dict[str, dict[str, Any]] = {}
+    steps: dict[str, dict[str, Any]] = {}
     opened: list[Row] = []
     for row in rows:
         if _BEGINS in row:
-            found |= _cut_off(opened, found)
+            steps |= _cut_off(opened, steps)
             opened = [row]
         elif _ENDS in row:
             so_far = _so_far(opened) if "error" in row and opened else {}
-            found[row[_ENDS]] = so_far | _without(row, _ENDS)
+            steps[row[_ENDS]] = so_far | _without(row, _ENDS)
             opened = []
         elif _REOPENS in row:
-            found[row[_REOPENS]] = found.get(row[_REOPENS], {}) | {"finished": False}
+            steps[row[_REOPENS]] = steps.get(row[_REOPENS], {}) | {"finished": False}
         elif opened:
             opened.append(row)
-    return found | _cut_off(opened, found)
+    return steps | _cut_off(opened, steps)
 
 
-def _cut_off(rows: Sequence[Row], known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _cut_off(rows: Sequence[Row], step: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The step of these rows, which did not end; what an earlier call made of it stands."""
-    if not rows or _ended(known.get(rows[0][_BEGINS])):
+    if not rows or _ended(step.get(rows[0][_BEGINS])):
         return {}
     return {rows[0][_BEGINS]: _so_far(rows) | {"finished": False, "summary": "cut off"}}
 
@@ -83,10 +83,10 @@ def _ended(step: Mapping[str, Any] | None) -> bool:
     return step is not None and step.get("summary") != "cut off"
 
 
-def _merged(data: dict[str, Any], found: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _merged(data: dict[str, Any], parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Tables grow by what is in their like; anything else is what was found last."""
-    for each in found:
-        for name, value in each.items():
+    for part in parts:
+        for name, value in part.items():
             data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value
     return data
 

@@ -94,9 +94,9 @@ class Run:
     def store(self) -> "Store":
         from tuner.store.sql import Store
 
-        found = self._stack.enter_context(Store.open(self.out / "tuner.db"))
-        found.add_device(self.gpu.name, self.rows.steps.get("device", self._facts))
-        return found
+        store = self._stack.enter_context(Store.open(self.out / "tuner.db"))
+        store.add_device(self.gpu.name, self.rows.steps.get("device", self._facts))
+        return store
 
     @cached_property
     def compiler(self) -> Compiler:
@@ -127,7 +127,7 @@ class Run:
         name: str,
         work: Callable[[], Any],
         seconds: float,
-        known: Mapping[str, Any] | None = None,
+        details: Mapping[str, Any] | None = None,
         most_s: float = 0.0,
     ) -> bool:
         """Do and write one step, unless it is done or `seconds` are not left; whether it was done now.
@@ -142,7 +142,7 @@ class Run:
             return False
         may_take_s = max(seconds, most_s)
         began, self._step = time.monotonic(), name
-        self.rows.begin(name, may_take_s, known or {})
+        self.rows.begin(name, may_take_s, details or {})
         try:
             data = work()
         except Exception as error:  # the next step may still tell something
@@ -161,13 +161,13 @@ class Run:
 
     def reopen(self, prefix: str) -> None:
         """Steps whose name begins so are not done any more."""
-        for name in [each for each in self.rows.steps if each.startswith(prefix) and self.done(each)]:
+        for name in [name for name in self.rows.steps if name.startswith(prefix) and self.done(name)]:
             self.rows.reopen(name)
 
     def done(self, name: str) -> bool:
         """Whether a step has come to its end, in this call or an earlier one."""
-        known = self.rows.steps.get(name)
-        return known is not None and "error" not in known and bool(known.get("finished", True))
+        earlier = self.rows.steps.get(name)
+        return earlier is not None and "error" not in earlier and bool(earlier.get("finished", True))
 
     def show(self, name: str, work: Callable[[], object]) -> None:
         """Write what only shows what is known: a failure is told, and costs nothing else."""

@@ -60,20 +60,20 @@ _PACKAGES = {
 
 def installed(run: Run) -> dict[str, Any]:
     """Which packages are here, and what is missed without the others."""
-    found = {name: _version(name, package) for name, (package, _) in _PACKAGES.items()}
-    missing = [name for name, version in found.items() if not version]
-    told = [f"{name} (without it {_PACKAGES[name][1]}: pip install {_PACKAGES[name][0]})" for name in missing]
+    versions = {name: _version(name, package) for name, (package, _) in _PACKAGES.items()}
+    missing = [name for name, version in versions.items() if not version]
+    advice = [f"{name} (without it {_PACKAGES[name][1]}: pip install {_PACKAGES[name][0]})" for name in missing]
     tools = {tool: shutil.which(tool) or "" for tool in ("nvidia-smi", "ncu", "compute-sanitizer", "nvcc")}
     if tools["nvidia-smi"]:
-        said = subprocess.run(
+        output = subprocess.run(
             [tools["nvidia-smi"], "-q", "-d", "CLOCK,POWER,PERFORMANCE,TEMPERATURE"],
             capture_output=True,
             text=True,
             timeout=20,
             check=False,
         )
-        (run.out / "nvidia-smi.txt").write_text(said.stdout + said.stderr)
-    return {"packages": found, "tools": tools, "summary": f"missing: {'; '.join(told) or 'nothing'}"}
+        (run.out / "nvidia-smi.txt").write_text(output.stdout + output.stderr)
+    return {"packages": versions, "tools": tools, "summary": f"missing: {'; '.join(advice) or 'nothing'}"}
 
 
 def _version(name: str, package: str) -> str:
@@ -91,8 +91,8 @@ def _version(name: str, package: str) -> str:
 def device(run: Run) -> dict[str, Any]:
     facts = dict(run.worker.describe(ceilings=True).facts)
     graphs = f"no CUDA graphs ({facts['no_graph']})" if facts.get("no_graph") else "CUDA graphs"
-    found = facts | {"summary": f"{facts['model']}, copies {facts['copy_gb_s']:.0f} GB/s, {graphs}"}
-    return _warning(timer.warned(found, str(facts["gpu"])))
+    result = facts | {"summary": f"{facts['model']}, copies {facts['copy_gb_s']:.0f} GB/s, {graphs}"}
+    return _warning(timer.warned(result, str(facts["gpu"])))
 
 
 def timed_by_others(run: Run, question: timer.Question, pool: Pool[Any, Any]) -> dict[str, Any]:
@@ -109,25 +109,32 @@ def judges_of_the_timer() -> Pool[Any, Any]:
     return Pool(timer.answer, workers=1, limits=Limits(120.0, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def _warning(found: dict[str, Any]) -> dict[str, Any]:
-    return found | ({"summary": f"{found['summary']}. WARNING: {found['warning']}"} if "warning" in found else {})
+def _warning(result: dict[str, Any]) -> dict[str, Any]:
+    return result | ({"summary": f"{result['summary']}. WARNING: {result['warning']}"} if "warning" in result else {})
 
 
 def compiled(run: Run, problems: list[tuple[Any, Any]]) -> dict[str, Any]:
     """Every default of every implementation, side by side, so that later steps find them in the cache."""
-    jobs = [_job(run, *each) for operator, problem in problems for each in _served(run, operator, problem)]
-    failed = [str(found.reason) for _, found in run.compiler.compile_many(jobs) if not isinstance(found, Cubin)]
+    jobs = [
+        _job(run, *implementation)
+        for operator, problem in problems
+        for implementation in _served(run, operator, problem)
+    ]
+    failed = [str(result.reason) for _, result in run.compiler.compile_many(jobs) if not isinstance(result, Cubin)]
     return {"failed": failed, "summary": f"{len(jobs) - len(failed)} of {len(jobs)} defaults compile"}
 
 
 def _served(run: Run, operator: Any, problem: Any) -> list[tuple[Any, Any, Any]]:
     """(operator, implementation, problem) of those that serve a problem here, or else their own example."""
-    found = []
-    for each in operators.implementations(operator.name):
-        chosen = next((p for p in (problem, each.example) if p and each.refusal(p, run.gpu.arch) is None), None)
+    instances = []
+    for implementation in operators.implementations(operator.name):
+        chosen = next(
+            (p for p in (problem, implementation.example) if p and implementation.refusal(p, run.gpu.arch) is None),
+            None,
+        )
         if chosen is not None:
-            found.append((operator, each, chosen))
-    return found
+            instances.append((operator, implementation, chosen))
+    return instances
 
 
 def verification(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
@@ -135,16 +142,16 @@ def verification(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
 
     One that does not serve these is verified on its own example.
     """
-    found = {}
-    for _, each, chosen in _served(run, operator, problem):
+    verdicts = {}
+    for _, implementation, chosen in _served(run, operator, problem):
         small = operator.tails(chosen)[-1]  # a naive kernel takes long for a large one
         about = "" if chosen is problem else " (its example)"
-        found[each.name + about] = text = _verified(run, operator, each, small)
-        run.find(found={each.name + about: text})
-    wrong = [f"{name}: {text}" for name, text in found.items() if text != "right"]
-    counted = f"{len(found) - len(wrong)} of {len(found)} implementations right"
-    told = "; ".join([counted, *wrong])
-    return {"found": found, "summary": told} | ({"error": told} if wrong else {})
+        verdicts[implementation.name + about] = text = _verified(run, operator, implementation, small)
+        run.find(found={implementation.name + about: text})
+    wrong = [f"{name}: {text}" for name, text in verdicts.items() if text != "right"]
+    counted = f"{len(verdicts) - len(wrong)} of {len(verdicts)} implementations right"
+    summary = "; ".join([counted, *wrong])
+    return {"found": verdicts, "summary": summary} | ({"error": summary} if wrong else {})
 
 
 def _job(run: Run, operator: Any, implementation: Any, problem: Any) -> Any:
@@ -176,23 +183,25 @@ def known(operator: Any, problem: Any) -> dict[str, Any]:
 def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     """The default of every implementation, judged and timed on one problem: microseconds, or what went wrong."""
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
-    served = [each for _, each, chosen in _served(run, operator, problem) if chosen is problem]
-    fast = [each for each in served if not each.oracle] or served
-    instances = [Instance.default(operator, each, problem, run.gpu.arch) for each in fast]
-    found = {}
+    served = [implementation for _, implementation, chosen in _served(run, operator, problem) if chosen is problem]
+    fast = [instance for instance in served if not instance.oracle] or served
+    instances = [Instance.default(operator, position, problem, run.gpu.arch) for position in fast]
+    times = {}
     for position, attempt in measurer.attempts(instances):
-        found[position] = attempt
+        times[position] = attempt
         run.find(**_outcome({fast[position].name: attempt}))
-    run.show("records", lambda: _keep(run, measurer, instances, found, operator))
-    return _timed(operator, problem, {fast[position].name: attempt for position, attempt in found.items()})
+    run.show("records", lambda: _keep(run, measurer, instances, times, operator))
+    return _timed(operator, problem, {fast[position].name: attempt for position, attempt in times.items()})
 
 
-def _keep(run: Run, measurer: Measurer, instances: list[Instance], found: Mapping[int, Attempt], operator: Any) -> None:
+def _keep(
+    run: Run, measurer: Measurer, instances: list[Instance], attempts: Mapping[int, Attempt], operator: Any
+) -> None:
     """For the search of the same problem, which may have little time: it goes on from these."""
     from tuner.search.history import code_of
 
-    rows = dict(zip(found, run.store.append(found.values()), strict=True))
-    right = [position for position, attempt in found.items() if attempt.failure is None]
+    rows = dict(zip(attempts, run.store.append(attempts.values()), strict=True))
+    right = [position for position, attempt in attempts.items() if attempt.failure is None]
     for i, verdict in measurer.verdicts([instances[position] for position in right]):
         run.store.append_verdict(rows[right[i]], verdict, code_of(operator))
 
@@ -206,17 +215,19 @@ def _outcome(attempts: Mapping[str, Attempt]) -> dict[str, dict[str, Any]]:
             for name, attempt in attempts.items()
             if attempt.measurement
         },
-        "times_us": {name: each.measurement.time_us for name, each in attempts.items() if each.measurement},
-        "without": {name: each.failure.reason for name, each in attempts.items() if each.failure},
+        "times_us": {name: attempt.measurement.time_us for name, attempt in attempts.items() if attempt.measurement},
+        "without": {name: attempt.failure.reason for name, attempt in attempts.items() if attempt.failure},
     }
 
 
 def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict[str, Any]:
     """What is known of each implementation, and the least that the problem takes."""
-    found = _outcome(attempts)
-    told = [f"{name} {time_us:.1f} us" for name, time_us in sorted(found["times_us"].items(), key=lambda pair: pair[1])]
-    told += [f"{name}: {why}" for name, why in found["without"].items()]
-    return known(operator, problem) | found | {"summary": ", ".join(told)}
+    outcome = _outcome(attempts)
+    lines = [
+        f"{name} {time_us:.1f} us" for name, time_us in sorted(outcome["times_us"].items(), key=lambda pair: pair[1])
+    ]
+    lines += [f"{name}: {why}" for name, why in outcome["without"].items()]
+    return known(operator, problem) | outcome | {"summary": ", ".join(lines)}
 
 
 class _Telling(Measurer):
@@ -234,8 +245,8 @@ class _Telling(Measurer):
                 best.measurement and best.measurement.time_us < attempt.measurement.time_us
             ):
                 best = self._best[name] = attempt
-            told = {"implementation": name, "config": to_fields(batch[position].config), **_outcome({"": attempt})}
-            self._run.find(attempt=told, times_us=_outcome({name: best})["times_us"])
+            row = {"implementation": name, "config": to_fields(batch[position].config), **_outcome({"": attempt})}
+            self._run.find(attempt=row, times_us=_outcome({name: best})["times_us"])
             yield position, attempt
 
 
@@ -257,12 +268,12 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
     run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
     record = outcome.record
     time_us = record.measurement.time_us if record and record.measurement else None
-    best = {each.instance.implementation.name: each.attempt for each in reversed(study.ranked(outcome.tried))}
+    best = {tried.instance.implementation.name: tried.attempt for tried in reversed(study.ranked(outcome.tried))}
     return _timed(operator, problem, best) | {
         "record": asdict(record) if record else None,
         "standing": asdict(standing) if standing else None,
         "tried": len(outcome.tried),
-        "failed": [each.attempt.failure.reason for each in outcome.tried if each.attempt.failure],
+        "failed": [tried.attempt.failure.reason for tried in outcome.tried if tried.attempt.failure],
         "drift_us": measurer.drift.times_us,
         "voided": measurer.drift.voided,
         "restarts": run.worker.restarts - restarts,
@@ -281,15 +292,17 @@ def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: floa
     snapshot = Snapshot.load([run.out / "tuner.db"])
     related = bench.context(operator, problem)
     context = (bench.contender(*related, run.gpu, snapshot),) if related else ()
-    ours = bench.contender(operator, problem, run.gpu, snapshot)
-    found = run.venue.compare(
-        ours, run.policy, context=context, kind=kind, patience_s=seconds, into=run.rows.path, guests=run.guests
+    our_contender = bench.contender(operator, problem, run.gpu, snapshot)
+    comparison = run.venue.compare(
+        our_contender, run.policy, context=context, kind=kind, patience_s=seconds, into=run.rows.path, guests=run.guests
     )
     if run.cramped:
         run.venue.close()
-    lines = [" | ".join(filter(None, row)) for row in found.table()]
-    finished = all(row.state not in ("lost", "untimed") for row in found.rows)  # with more time it may come through
-    return found.data() | {"finished": finished, "summary": "\n    ".join(["", *lines])}
+    lines = [" | ".join(filter(None, row)) for row in comparison.table()]
+    finished = all(
+        row.state not in ("lost", "untimed") for row in comparison.rows
+    )  # with more time it may come through
+    return comparison.data() | {"finished": finished, "summary": "\n    ".join(["", *lines])}
 
 
 def report(run: Run) -> None:
@@ -308,5 +321,5 @@ def pages(run: Run) -> None:
     for name, data in run.rows.steps.items():
         if data.get("rows") and data.get("finished", True):
             groups.setdefault("-".join(name.split()[:2]), []).append(bench.Comparison.of(data))
-    for name, found in groups.items():
-        write(page(found), run.out / "peers" / f"{name}.html")
+    for name, comparisons in groups.items():
+        write(page(comparisons), run.out / "peers" / f"{name}.html")

@@ -14,9 +14,9 @@ def write(run: Run) -> None:
 
 def text(run: Run) -> str:
     """A problem by what is not its operator's default. Rates are of the least work and traffic."""
-    found = [_HEAD, *(row for name, step in run.rows.steps.items() for row in _rows(name, step))]
-    widths = [max(len(row[i]) for row in found) for i in range(len(_HEAD))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in found)
+    rows = [_HEAD, *(row for name, step in run.rows.steps.items() for row in _rows(name, step))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _rows(name: str, step: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

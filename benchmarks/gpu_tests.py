@@ -59,12 +59,12 @@ def beside(
     command: list[str], log: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """A process under way, which calls `end_with_caller`; at the end it is killed with all that it started."""
-    with log.open("w") as said:
+    with log.open("w") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             cwd=ROOT,
             start_new_session=True,
             env={**os.environ, **(variables or {})},
@@ -94,8 +94,8 @@ def outcome(which: Tests, folder: Path, process: "subprocess.Popen[bytes]", seco
 
 
 def _unfinished(log: Path) -> dict[str, Any]:
-    told = Counter(_OUTCOME.findall(log.read_text()))
-    counted = ", ".join(f"{count} {outcome.lower()}" for outcome, count in told.items())
+    outcomes = Counter(_OUTCOME.findall(log.read_text()))
+    counted = ", ".join(f"{count} {outcome.lower()}" for outcome, count in outcomes.items())
     summary = f"not through in its time, {counted or 'none ended'} so far, see {log.name}"
     return {"finished": False, "failed": _failed(log), "summary": summary}
 

@@ -66,16 +66,16 @@ def monitor(device: Device) -> Found:
 
 
 def floor(device: Device) -> Found:
-    found = {}
+    floors = {}
     for launch in ("eager", "graph"):
         try:
-            found[launch] = device.floor_us(replace(COLD, launch=launch))
+            floors[launch] = device.floor_us(replace(COLD, launch=launch))
         except DeviceFaultError as error:
-            found[launch] = str(error)
-    told = ", ".join(
-        f"{launch} {us:.2f} us" if isinstance(us, float) else f"{launch}: {us}" for launch, us in found.items()
+            floors[launch] = str(error)
+    summary = ", ".join(
+        f"{launch} {us:.2f} us" if isinstance(us, float) else f"{launch}: {us}" for launch, us in floors.items()
     )
-    return {"floor_us": found, "summary": told}
+    return {"floor_us": floors, "summary": summary}
 
 
 def ticks(device: Device) -> Found:
@@ -93,36 +93,39 @@ def idle(device: Device) -> Found:
     while (at := time.monotonic() - began) < _WATCHED_S:
         time_us = typical(device.times_us(copy, 1, COLD))
         rows.append((round(at, 4), time_us, device.state().sm_mhz))
-    told = [f"{time_us:.1f} us at {mhz} MHz" for _, time_us, mhz in (rows[0], rows[-1])]
-    kept = rows[:: len(rows) // _KEPT + 1]
-    return {"launches": kept, "summary": f"{told[0]} after {_IDLE_S:g} s idle, {told[1]} {rows[-1][0]:.2f} s later"}
+    summary = [f"{time_us:.1f} us at {mhz} MHz" for _, time_us, mhz in (rows[0], rows[-1])]
+    rows_kept = rows[:: len(rows) // _KEPT + 1]
+    return {
+        "launches": rows_kept,
+        "summary": f"{summary[0]} after {_IDLE_S:g} s idle, {summary[1]} {rows[-1][0]:.2f} s later",
+    }
 
 
 def copies(device: Device) -> Found:
     """GB/s of one copy by how the L2 cache is before it: by our timer, and by plain events behind a plain memset."""
-    found = {}
+    copies = {}
     ready = device.ready_copy(2 * _COPY_BYTES)
     for name, policy in (("clean flush", COLD), ("no flush", WARM)):
         for _ in range(3):  # the first warms the clock
-            found[name] = _gb_s(typical(device.times_us(ready, 20, policy)))
+            copies[name] = _gb_s(typical(device.times_us(ready, 20, policy)))
     if isinstance(device, GpuDevice):
-        found["dirty flush, plain events"] = _gb_s(_plain_copy_us())
-    return {"copy_gb_s": found, "summary": ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in found.items())}
+        copies["dirty flush, plain events"] = _gb_s(_plain_copy_us())
+    return {"copy_gb_s": copies, "summary": ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in copies.items())}
 
 
 def attention(device: Device) -> Found:
     """Microseconds by three timers, and the clock at which each saw them: where that differs, times may too."""
     run, mhz = _attention(), {}
-    found = {"ours": median(typical(device.times_us(run, 10, COLD)) for _ in range(10))}
+    times = {"ours": median(typical(device.times_us(run, 10, COLD)) for _ in range(10))}
     mhz["ours"] = device.state().sm_mhz
     bench = peers.module("triton.testing").do_bench
-    found["do_bench"] = 1e3 * float(bench(run, warmup=100, rep=300, return_mode="median"))
+    times["do_bench"] = 1e3 * float(bench(run, warmup=100, rep=300, return_mode="median"))
     mhz["do_bench"] = device.state().sm_mhz
     try:
-        found["ncu"], mhz["ncu"] = _by_ncu()
+        times["ncu"], mhz["ncu"] = _by_ncu()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return _agreeing(found, mhz) | {"without": {"ncu": str(error)[-300:]}}
-    return _agreeing(found, mhz)
+        return _agreeing(times, mhz) | {"without": {"ncu": str(error)[-300:]}}
+    return _agreeing(times, mhz)
 
 
 def matmul(device: Device) -> Found:
@@ -135,12 +138,12 @@ def matmul(device: Device) -> Found:
         states.append(device.state())
     warm = slice(len(times) // 4, None)
     rate = 2e-6 * _MATMUL**3 / median(times[warm])
-    clocks = [each.sm_mhz for each in states[warm]]
-    capped = sum(each.capped for each in states[warm]) / len(clocks)
-    told = (
+    clocks = [state.sm_mhz for state in states[warm]]
+    capped = sum(state.capped for state in states[warm]) / len(clocks)
+    summary = (
         f"bf16 matmul {rate:.0f} TFLOP/s at {min(clocks)} to {max(clocks)} MHz, power capped {capped:.0%} of the time"
     )
-    return {"tflop_s": rate, "sm_mhz": [min(clocks), max(clocks)], "capped": capped, "summary": told}
+    return {"tflop_s": rate, "sm_mhz": [min(clocks), max(clocks)], "capped": capped, "summary": summary}
 
 
 def busy(device: Device) -> Found:
@@ -155,8 +158,8 @@ def busy(device: Device) -> Found:
                 late.append(device.state().late)
         found[name] = {"time_us": median(times), "late": sum(late) / len(late)}
     apart = found["beside busy cores"]["time_us"] / found["alone"]["time_us"] - 1
-    told = f"{apart:+.1%} beside busy cores, {found['beside busy cores']['late']:.1%} of launches late"
-    return {"launches": found, "apart": apart, "summary": told}
+    summary = f"{apart:+.1%} beside busy cores, {found['beside busy cores']['late']:.1%} of launches late"
+    return {"launches": found, "apart": apart, "summary": summary}
 
 
 QUESTIONS = (
@@ -173,40 +176,42 @@ QUESTIONS = (
 
 def answer(job: tuple[DeviceOpener, str]) -> Found:
     """In the process that has the device."""
-    place, name = job
-    question = next(each for each in QUESTIONS if each.name == name)
+    opener, name = job
+    question = next(question for question in QUESTIONS if question.name == name)
     try:
-        found = question.ask(_device(place))
+        result = question.ask(_device(opener))
     except AbsentError as error:
-        found = {"summary": f"absent: {error}"}
-    return found | {"proves": question.proves}
+        result = {"summary": f"absent: {error}"}
+    return result | {"proves": question.proves}
 
 
-def warned(found: Found, model: str) -> Found:
+def warned(result: Found, model: str) -> Found:
     """With a warning where it is less than a device of that model does: then nothing after it says much."""
     warnings = []
     copy, product = _LEAST.get(model, (0.0, 0.0))
-    rate = max(_rates(found), default=copy)
+    rate = max(_rates(result), default=copy)
     if rate < copy:
         warnings.append(f"copies at {rate:.0f} GB/s, where {copy:.0f} are the least: clocks or the timer, not kernels")
-    if found.get("tflop_s", product) < product:
+    if result.get("tflop_s", product) < product:
         warnings.append(
-            f"matmul at {found['tflop_s']:.0f} TFLOP/s, where {product:.0f} are the least: clocks, or power"
+            f"matmul at {result['tflop_s']:.0f} TFLOP/s, where {product:.0f} are the least: clocks, or power"
         )
-    if found.get("apart", 0.0) > _AGREE:
-        warnings.append(f"times are {found['apart']:.1%} apart, where {_AGREE:.0%} are allowed: do not trust the timer")
-    return found | ({"warning": "; ".join(warnings)} if warnings else {})
+    if result.get("apart", 0.0) > _AGREE:
+        warnings.append(
+            f"times are {result['apart']:.1%} apart, where {_AGREE:.0%} are allowed: do not trust the timer"
+        )
+    return result | ({"warning": "; ".join(warnings)} if warnings else {})
 
 
-def _rates(found: Found) -> list[float]:
+def _rates(result: Found) -> list[float]:
     """Of copies: one, or by how they were timed."""
-    rates = found.get("copy_gb_s", {})
+    rates = result.get("copy_gb_s", {})
     return list(rates.values()) if isinstance(rates, dict) else [rates]
 
 
 @cache
-def _device(place: DeviceOpener) -> Device:
-    return place.open()
+def _device(opener: DeviceOpener) -> Device:
+    return opener.open()
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -266,11 +271,11 @@ def _by_ncu() -> tuple[float, int]:
         raise ValueError("Nsight Compute (ncu) is not on the PATH")
     options = ["--clock-control", "none", "--profile-from-start", "off", "--metrics", f"{_TIME},{_CLOCK}", "--csv"]
     command = [ncu, *options, "--print-units", "base", sys.executable, __file__]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_NCU_S, check=False)
-    lines = done.stdout.splitlines()
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=_NCU_S, check=False)
+    lines = finished.stdout.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if head is None:
-        raise ValueError((done.stderr + done.stdout).strip() or "ncu said nothing")
+        raise ValueError((finished.stderr + finished.stdout).strip() or "ncu said nothing")
     values: dict[str, list[float]] = {_TIME: [], _CLOCK: []}
     for row in csv.DictReader(io.StringIO("\n".join(lines[head:]))):
         values[row["Metric Name"]].append(float(row["Metric Value"].replace(",", "")))
@@ -282,11 +287,11 @@ def _by_ncu() -> tuple[float, int]:
     return median(runs[_RUNS // 2 :]), round(1e-6 * median(values[_CLOCK])) if values[_CLOCK] else 0
 
 
-def _agreeing(found: dict[str, float], mhz: dict[str, int]) -> Found:
-    apart = max(found.values()) / min(found.values()) - 1
-    told = ", ".join(f"{name} {us:.1f} us at {mhz[name]} MHz" for name, us in found.items())
+def _agreeing(times: dict[str, float], mhz: dict[str, int]) -> Found:
+    apart = max(times.values()) / min(times.values()) - 1
+    told = ", ".join(f"{name} {us:.1f} us at {mhz[name]} MHz" for name, us in times.items())
     summary = f"cuDNN attention: {told}, {apart:.1%} apart"
-    return {"time_us": found, "sm_mhz": mhz, "apart": apart, "summary": summary}
+    return {"time_us": times, "sm_mhz": mhz, "apart": apart, "summary": summary}
 
 
 @contextmanager
@@ -296,9 +301,9 @@ def _busy_cores() -> Iterator[None]:
     try:
         yield
     finally:
-        for each in processes:
-            each.kill()
-            each.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 @contextmanager

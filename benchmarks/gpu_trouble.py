@@ -48,21 +48,21 @@ def kills(times: int, seed: int, folder: Path) -> Iterator[Killed]:
 
     One that ended before its moment does not count: then a whole one takes no longer than that.
     """
-    rng, whole_s, killed, place = random.Random(seed), _WHOLE_S, 0, folder / "0"
+    rng, whole_s, killed, run_folder = random.Random(seed), _WHOLE_S, 0, folder / "0"
     while killed < times:
-        run, known = started(place), _rows(place)
-        while _rows(place) == known and run.poll() is None:
+        run, rows_before = started(run_folder), _rows(run_folder)
+        while _rows(run_folder) == rows_before and run.poll() is None:
             time.sleep(0.05)
         began, after_s = time.monotonic(), rng.uniform(0.0, whole_s)
         with suppress(subprocess.TimeoutExpired):
             run.wait(after_s)
-            place, whole_s = folder / f"{killed} {after_s}", min(whole_s, max(time.monotonic() - began, _LEAST_S))
+            run_folder, whole_s = folder / f"{killed} {after_s}", min(whole_s, max(time.monotonic() - began, _LEAST_S))
             continue
         run.kill()
         run.wait()
-        yield inspected(place, after_s)
+        yield inspected(run_folder, after_s)
         killed += 1
-        place = folder / str(killed) if killed % 2 == 0 else place
+        run_folder = folder / str(killed) if killed % 2 == 0 else run_folder
 
 
 def _rows(folder: Path) -> bytes:
@@ -79,13 +79,13 @@ def inspected(folder: Path, after_s: float) -> Killed:
     steps, lost = gpu_rows.steps([json.loads(line) for line in lines if _is_whole(line)]), []
     cut = [i for i, line in enumerate(lines) if not _is_whole(line)]
     lost += [f"row {i} of {len(lines)} is cut off" for i in cut if lines[i] and i + 1 < len(lines) and i + 1 not in cut]
-    lost += [f"{told} is in the log, and has no row" for told in _logged(folder / "out") if told not in steps]
+    lost += [f"{step} is in the log, and has no row" for step in _logged(folder / "out") if step not in steps]
     lost += [f"the archive: {why}" for why in _archived(folder, path)]
     for source in (folder / "out", path, folder / "gpu.tar.gz"):
         collect = [sys.executable, str(PROGRAMS / "gpu_collect.py"), str(source)]
-        said = subprocess.run(collect, capture_output=True, text=True, check=False)
-        if said.returncode or not said.stdout:
-            lost.append(f"gpu_collect.py of {source.name}: {said.stderr.strip()}")
+        collected = subprocess.run(collect, capture_output=True, text=True, check=False)
+        if collected.returncode or not collected.stdout:
+            lost.append(f"gpu_collect.py of {source.name}: {collected.stderr.strip()}")
     under_way = [name for name, step in steps.items() if step.get("summary") == "cut off"]
     return Killed(after_s, under_way[-1] if under_way else "between two steps", len(lines), tuple(lost))
 

@@ -63,19 +63,19 @@ class Cell:
 
 
 def main() -> int:
-    given = _options()
-    ends = time.monotonic() + given.seconds
-    cells, known = _cells(given), read(given.out)
-    if not given.table:
-        _rank([cell for cell in cells if cell.key not in known], given, ends)
-        known = read(given.out)
-        _compile([known[cell.key] for cell in cells if cell.key in known], given, ends)
-        known = read(given.out)
+    options = _options()
+    ends = time.monotonic() + options.seconds
+    cells, known = _cells(options), read(options.out)
+    if not options.table:
+        _rank([cell for cell in cells if cell.key not in known], options, ends)
+        known = read(options.out)
+        _compile([known[cell.key] for cell in cells if cell.key in known], options, ends)
+        known = read(options.out)
     lines = [known[cell.key] for cell in cells if cell.key in known]
-    done = sum(line.done for line in lines)
-    print(f"{len(lines)} of {len(cells)} problems on GPUs are ranked, {done} of them as far as compiling decides\n")
-    print("\n".join(table([line.without(given.without) for line in lines])))
-    return 0 if done == len(cells) else 1
+    finished = sum(line.done for line in lines)
+    print(f"{len(lines)} of {len(cells)} problems on GPUs are ranked, {finished} of them as far as compiling decides\n")
+    print("\n".join(table([line.without(options.without) for line in lines])))
+    return 0 if finished == len(cells) else 1
 
 
 def _options() -> argparse.Namespace:
@@ -92,16 +92,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _cells(given: argparse.Namespace) -> list[Cell]:
+def _cells(options: argparse.Namespace) -> list[Cell]:
     """What is asked for, problems of all operators by turns."""
-    found = [
-        (at, Cell(operator, arch.gpu(gpu).name, problem, _code(operator, problem, given.tries)))
-        for operator in given.operator
+    cells = [
+        (at, Cell(operator, arch.gpu(gpu).name, problem, _code(operator, problem, options.tries)))
+        for operator in options.operator
         for at, problem in enumerate(PROBLEMS[operator])
-        for gpu in given.gpu
-        if not given.problem or problem in given.problem
+        for gpu in options.gpu
+        if not options.problem or problem in options.problem
     ]
-    return [cell for _, cell in sorted(found, key=lambda each: each[0])]
+    return [cell for _, cell in sorted(cells, key=lambda pair: pair[0])]
 
 
 def _code(operator: str, problem: str, tries: int) -> str:
@@ -121,22 +121,26 @@ def _folders() -> str:
     return digest.hexdigest()
 
 
-def _rank(cells: Sequence[Cell], given: argparse.Namespace, ends: float) -> None:
+def _rank(cells: Sequence[Cell], options: argparse.Namespace, ends: float) -> None:
     """Write a line for each cell, until the time is over."""
-    with ProcessPoolExecutor(given.workers) as pool:
+    with ProcessPoolExecutor(options.workers) as pool:
         waiting = (cells[at : at + 64] for at in range(0, len(cells), 64))
         for batch in waiting:
             if time.monotonic() > ends:
                 return
-            for line in pool.map(_ranked, batch, repeat(given.tries), chunksize=2):
-                write(given.out, line)
+            for line in pool.map(_ranked, batch, repeat(options.tries), chunksize=2):
+                write(options.out, line)
 
 
 def _ranked(cell: Cell, tries: int) -> Line:
     """By declared work alone. Who has nobody near is done."""
     target, problem = arch.gpu(cell.gpu), _problem(cell.operator, cell.problem)
-    serving = [each for each in operators.implementations(cell.operator) if each.refusal(problem, target.arch) is None]
-    line = Line(*cell.key, tuple(_standing(each, problem, target, tries) for each in serving))
+    serving = [
+        implementation
+        for implementation in operators.implementations(cell.operator)
+        if implementation.refusal(problem, target.arch) is None
+    ]
+    line = Line(*cell.key, tuple(_standing(implementation, problem, target, tries) for implementation in serving))
     return replace(line, done=len(_near(line)) < 2)
 
 
@@ -157,7 +161,7 @@ def _standing(implementation: AnyImplementation, problem: Any, target: arch.GPU,
         costs |= {at: cost(space[at]) for at in near - costs.keys()}
     order = sorted(costs, key=costs.__getitem__)
     worth = dict.fromkeys([space[order[0]], default, *(space[at] for at in order[1:tries])])
-    configs = tuple(to_fields(each) for each in worth)[:tries]
+    configs = tuple(to_fields(candidate) for candidate in worth)[:tries]
     return Standing(implementation.name, costs[order[0]], configs, oracle=implementation.oracle)
 
 
@@ -171,16 +175,16 @@ def _declared(implementation: AnyImplementation, problem: Any, target: arch.GPU)
 
 def _near(line: Line) -> tuple[Standing, ...]:
     """Who may win once it is compiled, and is not: who is near the best, or ahead of the best that was compiled."""
-    racing = [each for each in line.standings if not each.oracle]
-    limit = _NEAR * min((each.declared for each in racing), default=0.0)
-    best = min((each.compiled for each in racing if each.compiled), default=0.0)
-    return tuple(each for each in racing if each.compiled is None and each.declared <= max(limit, best))
+    racing = [standing for standing in line.standings if not standing.oracle]
+    limit = _NEAR * min((standing.declared for standing in racing), default=0.0)
+    best = min((standing.compiled for standing in racing if standing.compiled), default=0.0)
+    return tuple(standing for standing in racing if standing.compiled is None and standing.declared <= max(limit, best))
 
 
-def _compile(lines: Sequence[Line], given: argparse.Namespace, ends: float) -> None:
+def _compile(lines: Sequence[Line], options: argparse.Namespace, ends: float) -> None:
     """Write each line again with what compiling tells, the closest races first, until the time is over."""
     waiting = _open(lines)
-    with Compiler(given.workers) as compiler:
+    with Compiler(options.workers) as compiler:
         for at in range(0, len(waiting), _AT_ONCE):
             if time.monotonic() > ends:
                 return
@@ -188,7 +192,7 @@ def _compile(lines: Sequence[Line], given: argparse.Namespace, ends: float) -> N
             while any(map(_near, batch)):
                 batch = _compiled(batch, compiler)
             for line in batch:
-                write(given.out, replace(line, done=True))
+                write(options.out, replace(line, done=True))
             print(f"{min(at + _AT_ONCE, len(waiting))} of {len(waiting)} races are decided", flush=True)
 
 
@@ -198,7 +202,7 @@ def _open(lines: Sequence[Line]) -> list[Line]:
     clear = Counter((line.operator, near[0].implementation) for line in lines if len(near := _near(line)) == 1)
 
     def order(line: Line) -> tuple[int, float]:
-        return min(clear[line.operator, each.implementation] for each in _near(line)), _gap(line)
+        return min(clear[line.operator, standing.implementation] for standing in _near(line)), _gap(line)
 
     waiting = sorted((line for line in lines if not line.done), key=order)
     turns = [[line for line in waiting if line.operator == name] for name in PROBLEMS]
@@ -207,22 +211,22 @@ def _open(lines: Sequence[Line]) -> list[Line]:
 
 def _gap(line: Line) -> float:
     """The second of those that race over the first."""
-    first, second, *_ = sorted(each.declared for each in _near(line))
+    first, second, *_ = sorted(standing.declared for standing in _near(line))
     return second / first
 
 
 def _compiled(lines: Sequence[Line], compiler: Compiler) -> list[Line]:
     """The lines with the implementations that are near compiled."""
-    jobs = [(line, each, config) for line in lines for each in _near(line) for config in each.configs]
+    jobs = [(line, standing, config) for line in lines for standing in _near(line) for config in standing.configs]
     sources = ((render(_instance(*job)), Options(arch.gpu(job[0].gpu).arch.name)) for job in jobs)
-    found: dict[tuple[int, str], list[tuple[bool, float, Any]]] = {}
+    costs: dict[tuple[int, str], list[tuple[bool, float, Any]]] = {}
     for position, outcome in compiler.compile_many(sources):
         line, standing, config = jobs[position]
         flawed, cost = _cost(_instance(line, standing, config), arch.gpu(line.gpu), outcome)
-        found.setdefault((id(line), standing.implementation), []).append((flawed, cost, config))
+        costs.setdefault((id(line), standing.implementation), []).append((flawed, cost, config))
 
     def filled(line: Line) -> Line:
-        standings = (_with(each, found.get((id(line), each.implementation))) for each in line.standings)
+        standings = (_with(standing, costs.get((id(line), standing.implementation))) for standing in line.standings)
         return replace(line, standings=tuple(standings))
 
     return [filled(line) for line in lines]
@@ -241,15 +245,15 @@ def _cost(instance: Instance, target: arch.GPU, outcome: Cubin | Failed) -> tupl
     used = resources_of(outcome, instance.plan(), target)
     if used.ctas_per_sm == 0:
         return True, float("inf")
-    cost = in_turn([each for _, each in predict_launches(instance, target, outcome)]).cost
+    cost = in_turn([prediction for _, prediction in predict_launches(instance, target, outcome)]).cost
     return bool(used.lint and used.lint.failures), cost
 
 
-def _with(standing: Standing, found: list[tuple[bool, float, Any]] | None) -> Standing:
+def _with(standing: Standing, costs: list[tuple[bool, float, Any]] | None) -> Standing:
     """The best of what was compiled; what has a flaw only where all have."""
-    if found is None:
+    if costs is None:
         return standing
-    flawed, cost, config = min(found, key=lambda each: each[:2])
+    flawed, cost, config = min(costs, key=lambda cost: cost[:2])
     return replace(standing, compiled=cost, config=config, flawed=flawed)
 
 

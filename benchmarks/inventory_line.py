@@ -38,13 +38,13 @@ class Line:
 
     def without(self, gone: Iterable[str]) -> "Line":
         """As if these implementations, named operator/implementation, were not there."""
-        left = (each for each in self.standings if f"{self.operator}/{each.implementation}" not in gone)
+        left = (standing for standing in self.standings if f"{self.operator}/{standing.implementation}" not in gone)
         return replace(self, standings=tuple(left))
 
     def ranked(self) -> tuple[Standing, ...]:
         """The best first: those that were compiled, then the others, which were too far behind."""
         unknown = float("inf")
-        return tuple(sorted(self.standings, key=lambda each: (each.compiled or unknown, each.declared)))
+        return tuple(sorted(self.standings, key=lambda standing: (standing.compiled or unknown, standing.declared)))
 
 
 def margin(first: Standing, other: Standing) -> float:
@@ -73,5 +73,5 @@ def write(path: Path, line: Line) -> None:
 
 def _line(data: Mapping[str, object]) -> Line:
     standings: list[dict[str, object]] = data["standings"]  # type: ignore[assignment]  # as `write` leaves them
-    made = (Standing(**each | {"configs": tuple(each["configs"])}) for each in standings)  # type: ignore[arg-type]
-    return Line(**{**data, "standings": tuple(made)})  # type: ignore[arg-type]
+    parsed = (Standing(**standing | {"configs": tuple(standing["configs"])}) for standing in standings)  # type: ignore[arg-type]
+    return Line(**{**data, "standings": tuple(parsed)})  # type: ignore[arg-type]

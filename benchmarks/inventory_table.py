@@ -38,32 +38,32 @@ class Place:
 def table(lines: Sequence[Line]) -> Iterator[str]:
     """Lines of Markdown: the table, and on which problems an implementation is the only one."""
     places = _places(lines)
-    arches = _arches(each for found in places.values() for each in found)
+    arches = _arches(place for group in places.values() for place in group)
     yield f"| {' | '.join(_HEAD)} |"
     yield "|---" * len(_HEAD) + "|"
-    for name, found in places.items():
-        yield _oracle(name, found) if found[0].oracle else _row(name, found, arches)
+    for name, places_of_name in places.items():
+        yield _oracle(name, places_of_name) if places_of_name[0].oracle else _row(name, places_of_name, arches)
     yield ""
-    for name, found in places.items():
-        if found[0].oracle and (left := [each for each in found if len(each.line.standings) == 1]):
+    for name, places_of_name in places.items():
+        if places_of_name[0].oracle and (left := [place for place in places_of_name if len(place.line.standings) == 1]):
             yield f"- only `{name}`: {_where(left, arches)}"
-        elif alone := [each for each in found if each.alone]:
+        elif alone := [place for place in places_of_name if place.alone]:
             yield f"- only `{name}` beside the oracle: {_where(alone, arches)}"
 
 
 def _places(lines: Sequence[Line]) -> dict[str, list[Place]]:
     """How every implementation stands wherever it serves, by name."""
-    found: dict[str, list[Place]] = {}
+    by_name: dict[str, list[Place]] = {}
     for line in lines:
         best, *others = line.ranked()
-        fast = [each for each in line.standings if not each.oracle]
-        for each in line.standings:
-            rival = best if each is not best else others[0] if others else each
-            lead = margin(best, rival if each is best else each)
-            compiled = bool(each.compiled and rival.compiled)
-            place = Place(line, each is best, max(lead, 0.0), compiled, fast == [each], each.oracle)
-            found.setdefault(f"{line.operator}/{each.implementation}", []).append(place)
-    return dict(sorted(found.items()))
+        fast = [standing for standing in line.standings if not standing.oracle]
+        for standing in line.standings:
+            rival = best if standing is not best else others[0] if others else standing
+            lead = margin(best, rival if standing is best else standing)
+            compiled = bool(standing.compiled and rival.compiled)
+            row = Place(line, standing is best, max(lead, 0.0), compiled, fast == [standing], standing.oracle)
+            by_name.setdefault(f"{line.operator}/{standing.implementation}", []).append(row)
+    return dict(sorted(by_name.items()))
 
 
 def _oracle(name: str, places: Sequence[Place]) -> str:
@@ -71,13 +71,13 @@ def _oracle(name: str, places: Sequence[Place]) -> str:
 
 
 def _row(name: str, places: Sequence[Place], arches: Sequence[str]) -> str:
-    won, lost = [each for each in places if each.first], [each.margin for each in places if not each.first]
-    leads = [each.margin for each in won]
+    won, lost = [place for place in places if place.first], [place.margin for place in places if not place.first]
+    leads = [place.margin for place in won]
     cells = (
         f"`{name}`",
         len(places),
         len(won),
-        sum(each.compiled for each in won),
+        sum(place.compiled for place in won),
         f"{_percent(median(leads))}, {_percent(max(leads))}" if won else "",
         f"{_percent(min(lost))}, {_percent(median(lost))}" if lost else "",
         _where(won, arches),
@@ -86,17 +86,17 @@ def _row(name: str, places: Sequence[Place], arches: Sequence[str]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _percent(found: float) -> str:
+def _percent(share: float) -> str:
     """`7 %`, and of what is many times as much `× 12`."""
-    if found >= 2:
-        return f"× {1 + found:.3g}"
-    return f"{found:.1%}" if found < 0.1 else f"{found:.0%}"
+    if share >= 2:
+        return f"× {1 + share:.3g}"
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
 def _verdict(won: Sequence[Place]) -> str:
     if not won:
         return "wins nowhere"
-    return "wins" if any(each.alone or each.margin > _LITTLE for each in won) else f"within {_LITTLE:.0%}"
+    return "wins" if any(place.alone or place.margin > _LITTLE for place in won) else f"within {_LITTLE:.0%}"
 
 
 def _where(places: Sequence[Place], every: Sequence[str]) -> str:
@@ -105,8 +105,8 @@ def _where(places: Sequence[Place], every: Sequence[str]) -> str:
         return ""
     arches = _arches(places)
     at = "everywhere" if arches == every else "sm_" + ", ".join(name.removeprefix("sm_") for name in arches)
-    problems = [(len(list(found)), name) for name, found in groupby(sorted(each.line.problem for each in places))]
-    most = sorted(problems, key=lambda each: (-each[0], each[1]))
+    problems = [(len(list(group)), name) for name, group in groupby(sorted(place.line.problem for place in places))]
+    most = sorted(problems, key=lambda item: (-item[0], item[1]))
     shown = "; ".join(f"{name} ({count})" for count, name in most[:_SHOWN])
     left = f"; {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
     return f"{at}: {shown}{left}"
@@ -114,5 +114,5 @@ def _where(places: Sequence[Place], every: Sequence[str]) -> str:
 
 def _arches(places: Iterable[Place]) -> list[str]:
     """Their architectures, the oldest first."""
-    found = {arch.gpu(each.line.gpu).arch for each in places}
-    return [each.name for each in sorted(found, key=lambda each: each.compute_capability)]
+    arches = {arch.gpu(place.line.gpu).arch for place in places}
+    return [arch.name for arch in sorted(arches, key=lambda arch: arch.compute_capability)]

@@ -71,9 +71,9 @@ def report(what: str, call: Callable[[], object], times: int = 1) -> None:
     products = [product_s()]
     started = time.process_time()
     call()
-    each = (time.process_time() - started) / times
+    seconds = (time.process_time() - started) / times
     products.append(product_s())
-    print(f"{what:44} {each * 1e3:9.2f} {each / statistics.mean(products):9.1f}")
+    print(f"{what:44} {seconds * 1e3:9.2f} {seconds / statistics.mean(products):9.1f}")
 
 
 def product_s() -> float:

@@ -30,16 +30,16 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=4, help="edge cases of each; 0: all")
     parser.add_argument("--configs", type=int, default=0, help="random configs of each, besides the default")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     print("| operator | implementation | arch | configs | cases | instructions of warps | seconds | result |")
     print("|---|---|---|---|---|---|---|---|")
-    rng = random.Random(given.seed)
-    for arch in given.arch:
-        for name in given.operator:
+    rng = random.Random(options.seed)
+    for arch in options.arch:
+        for name in options.operator:
             for implementation in operators.implementations(name):
-                jobs = list(jobs_of(operators.load(name), implementation, ARCHES[arch], given.configs, rng))
+                jobs = list(jobs_of(operators.load(name), implementation, ARCHES[arch], options.configs, rng))
                 if jobs:
-                    print(row(jobs, ARCHES[arch], given.cases or None), flush=True)
+                    print(row(jobs, ARCHES[arch], options.cases or None), flush=True)
 
 
 def jobs_of(

@@ -63,24 +63,24 @@ def main() -> int:
     pairs = _pairs(paths)
     if arguments.history and pairs:
         cold = [rows["gp"][paths.index(path)] for path, _ in pairs] if "gp" in rows else None
-        known = {"gp": cold} if cold else {}
-        known[WITH_HISTORY] = _runs("gp", pairs, arguments)
+        histories = {"gp": cold} if cold else {}
+        histories[WITH_HISTORY] = _runs("gp", pairs, arguments)
         spoken = ", ".join(f"{_name(path)} from {_name(past).split('__')[1]}" for path, past in pairs)
-        _table(f"with {HISTORY_TRIES} tries of history of another GPU: {spoken}", known, range(len(pairs)))
+        _table(f"with {HISTORY_TRIES} tries of history of another GPU: {spoken}", histories, range(len(pairs)))
         for i, (path, past) in enumerate(pairs):
-            _table(f"{_name(path)} from {_name(past)}", known, [i])
+            _table(f"{_name(path)} from {_name(past)}", histories, [i])
     return 0
 
 
 def _pairs(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
     """Each space with the next one of the same kernel, and the same parameters, on another GPU."""
     kinds = {path: (_name(path).split("__")[0], set(_read(path).space.names)) for path in paths if "__" in path.name}
-    found = []
+    pairs = []
     for path in kinds:
         same = [other for other in kinds if kinds[other] == kinds[path]]
         if len(same) > 1:
-            found.append((path, same[(same.index(path) + 1) % len(same)]))
-    return found
+            pairs.append((path, same[(same.index(path) + 1) % len(same)]))
+    return pairs
 
 
 def _name(path: Path) -> str:
@@ -111,11 +111,11 @@ class Runs:
 
 def _runs(method: str, work: Sequence[tuple[Path, Path | None]], arguments: argparse.Namespace) -> list[Runs]:
     """The method on every space, from the history of another where there is one; seeds spread over the processes."""
-    each = [(path, past, seed) for path, past in work for seed in range(arguments.seeds)]
+    runs = [(path, past, seed) for path, past in work for seed in range(arguments.seeds)]
     one = partial(_one, method, arguments.budget, arguments.noise)
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        values, seconds = zip(*pool.map(one, *zip(*each, strict=True), chunksize=5), strict=True)
-    print(f"  {method}: {len(each)} runs done", file=sys.stderr)
+        values, seconds = zip(*pool.map(one, *zip(*runs, strict=True), chunksize=5), strict=True)
+    print(f"  {method}: {len(runs)} runs done", file=sys.stderr)
     by_space = [slice(i * arguments.seeds, (i + 1) * arguments.seeds) for i in range(len(work))]
     return [
         Runs(Replay(_read(path), method, np.array(values[at])), 1e3 * _mean(seconds[at]) / arguments.budget)
@@ -125,17 +125,19 @@ def _runs(method: str, work: Sequence[tuple[Path, Path | None]], arguments: argp
 
 def _one(method: str, budget: int, noise: bool, path: Path, past: Path | None, seed: int) -> tuple[np.ndarray, float]:
     """One run: the value found after each try, and the CPU seconds that it took (with those of the history)."""
-    recording, known = _read(path), None if past is None else _read(past)
+    recording, past_recording = _read(path), None if past is None else _read(past)
     start = time.process_time()
     if method.startswith("kt:"):
         from kernel_tuner_peer import search
 
         peer = partial(search, recording, method.removeprefix("kt:"), budget)
-        found = run(recording, peer, budget, seed, noise=noise)
+        run_result = run(recording, peer, budget, seed, noise=noise)
     else:
-        done = replay(recording, method, budget, (seed,), noise=noise, past=known, past_tries=HISTORY_TRIES)
-        found = done.true_values[0]
-    return found, time.process_time() - start
+        replayed = replay(
+            recording, method, budget, (seed,), noise=noise, past=past_recording, past_tries=HISTORY_TRIES
+        )
+        run_result = replayed.true_values[0]
+    return run_result, time.process_time() - start
 
 
 @lru_cache(maxsize=2)

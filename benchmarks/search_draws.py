@@ -53,13 +53,13 @@ _RIGHT = Verdict((OutputError("drawn", 0.0, 0.0, 1.0, 1.0),), (), ("drawn",))
 def predicted(name: str) -> dict[Instance, float]:
     """Every config of an operator's default problem on the GPU, with what is predicted before compiling."""
     operator = operators.load(name)
-    found = {}
-    for each in serving_implementations(operator, operator.problem(), HERE, None):
-        space = each.space(operator.problem(), HERE.arch)
+    costs = {}
+    for implementation in serving_implementations(operator, operator.problem(), HERE, None):
+        space = implementation.space(operator.problem(), HERE.arch)
         if len(space) <= _LISTED:
-            default = Instance.default(operator, each, operator.problem(), HERE.arch)
-            found.update({one: cost_of(one) for one in map(default.having, space)})
-    return found
+            default = Instance.default(operator, implementation, operator.problem(), HERE.arch)
+            costs.update({one: cost_of(one) for one in map(default.having, space)})
+    return costs
 
 
 @cache
@@ -95,16 +95,16 @@ class Drawn:
     def prior(self, instance: Instance) -> float:
         return self._priors.get(instance) or cost_of(instance)
 
-    def sampled(self, some: Sequence[Instance]) -> list[float]:
+    def sampled(self, instances: Sequence[Instance]) -> list[float]:
         """Nothing is compiled here: what is predicted before."""
-        return [self.prior(each) for each in some]
+        return [self.prior(instance) for instance in instances]
 
     def resume(self, best: Instance) -> None:
         """A draw does not change."""
 
     def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
-        for position, each in enumerate(batch):
-            identity, config, time_us = self.identity(each), to_fields(each.config), self.time_us(each)
+        for position, instance in enumerate(batch):
+            identity, config, time_us = self.identity(instance), to_fields(instance.config), self.time_us(instance)
             self.seen.append((identity.implementation, time_us))
             noisy = time_us * math.exp(_NOISE * self._rng.standard_normal())
             used = Resources(128, 0, 0, 128, 1, "registers", identity.implementation + identity.source)
@@ -119,20 +119,20 @@ class Drawn:
         name, config = instance.implementation.name, to_fields(instance.config)
         values = list(config.items())
         effect = by_implementation * self._effect(name) + by_config * self._effect(name, *values)
-        effect += by_value * sum(self._effect(name, *each) for each in values)
+        effect += by_value * sum(self._effect(name, *value) for value in values)
         effect += by_pair * sum(self._effect(name, *pair) for pair in pairwise(values))
         return cost_of(instance) * math.exp(effect)
 
     def optimum(self) -> float:
         """Of what is predicted within 2.5 times of the best, which effects do not make up for."""
         near = 2.5 * min(predicted(self.name).values())
-        return min(self.time_us(each) for each, cost in predicted(self.name).items() if cost < near)
+        return min(self.time_us(instance) for instance, cost in predicted(self.name).items() if cost < near)
 
     def _effect(self, *of: object) -> float:
         """Standard normal, the same for the same seed, GPU and words."""
         if of not in self._effects:
-            common, own = (_normal(self.seed, where, of) for where in ("", self.target.name))
-            self._effects[of] = _ALIKE * common + math.sqrt(1 - _ALIKE**2) * own
+            common, of_target = (_normal(self.seed, where, of) for where in ("", self.target.name))
+            self._effects[of] = _ALIKE * common + math.sqrt(1 - _ALIKE**2) * of_target
         return self._effects[of]
 
 
@@ -156,13 +156,15 @@ class Run:
 def search(name: str, case: str, seed: int, budget: int) -> Run:
     operator, drawn = operators.load(name), Drawn(name, case, seed)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "tuner.db") as store:
-        for each in [Drawn(name, case, seed, BEFORE)] * (case == "history") + [drawn]:
+        for search in [Drawn(name, case, seed, BEFORE)] * (case == "history") + [drawn]:
             study.search(
-                study.SearchRequest(operator, operator.problem(), each.target, budget=budget, seed=seed), store, each
+                study.SearchRequest(operator, operator.problem(), search.target, budget=budget, seed=seed),
+                store,
+                search,
             )
-    found = np.minimum.accumulate([time_us for _, time_us in drawn.seen])
-    share = np.pad(drawn.optimum() / found, (0, budget - len(found)), mode="edge")
-    return Run(np.minimum(share, 1.0), len(found), Counter(name for name, _ in drawn.seen))
+    best = np.minimum.accumulate([time_us for _, time_us in drawn.seen])
+    share = np.pad(drawn.optimum() / best, (0, budget - len(best)), mode="edge")
+    return Run(np.minimum(share, 1.0), len(best), Counter(name for name, _ in drawn.seen))
 
 
 def line(about: str, runs: Sequence[Run]) -> str:
@@ -179,13 +181,13 @@ def main() -> int:
     parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES))
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--budget", type=int, default=160)
-    told = parser.parse_args()
-    tries = "".join(f"{f'@{k}':>8}" for k in TRIES if k <= told.budget)
+    options = parser.parse_args()
+    tries = "".join(f"{f'@{k}':>8}" for k in TRIES if k <= options.budget)
     print(f"{'':32}{tries}{'to 95 %':>9}{'to 99 %':>9}{'tried':>8}{'of one':>9}")
-    for case in told.cases:
+    for case in options.cases:
         every: list[Run] = []
-        for name in told.operators:
-            runs = [search(name, case, seed, told.budget) for seed in range(told.seeds)]
+        for name in options.operators:
+            runs = [search(name, case, seed, options.budget) for seed in range(options.seeds)]
             print(line(f"{case} {name}", runs), flush=True)
             every += runs
         print(line(f"{case}, all", every), flush=True)

@@ -69,9 +69,9 @@ def main() -> None:
         space = SPACES[name]
         sample = predicted(space, arguments.spaces, arguments.gpu or space.gpu, arguments.sample)
         shares = "".join(f"{sample.best_of(count):{width}.3f}" for count, width in ((1, 11), (10, 7), (32, 7)))
-        each = sample.seconds / len(sample.indices)
+        seconds = sample.seconds / len(sample.indices)
         head = f"{name:13}{arguments.gpu or space.gpu:13}{len(sample.indices):5}"
-        print(f"{head}{sample.spearman:10.3f}{shares}{each:10.3f}", flush=True)
+        print(f"{head}{sample.spearman:10.3f}{shares}{seconds:10.3f}", flush=True)
         if arguments.search:
             _print_searches(sample)
         if arguments.dump:
@@ -107,8 +107,8 @@ def _drawn(space: Recorded, recording: Recording, count: int) -> Array:
         names = list(recording.space.choices)
         code = list(recording.space.choices[parameter]).index(value)
         worked &= recording.space.codes[:, names.index(parameter)] == code
-    found = np.flatnonzero(worked)
-    return np.sort(np.random.default_rng(0).permutation(found)[:count])
+    drawn = np.flatnonzero(worked)
+    return np.sort(np.random.default_rng(0).permutation(drawn)[:count])
 
 
 def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -> tuple[Array, float]:
@@ -128,12 +128,14 @@ def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -
     costs, seconds = np.full(len(indices), np.inf), 0.0
     options = Options(target.arch.name)
     with Compiler() as compiler:
-        for position, outcome in compiler.compile_many((render(each), options) for each in every):
+        for position, outcome in compiler.compile_many((render(instance), options) for instance in every):
             if isinstance(outcome, Failed):
                 print(f"  {every[position].config} does not compile: {outcome.reason}", file=sys.stderr)
             elif resources_of(outcome, every[position].plan(), target).ctas_per_sm:
                 began = time.thread_time()
-                costs[position] = in_turn([each for _, each in predict_launches(every[position], target, outcome)]).cost
+                costs[position] = in_turn(
+                    [prediction for _, prediction in predict_launches(every[position], target, outcome)]
+                ).cost
                 seconds += time.thread_time() - began
     return costs, seconds
 
@@ -142,8 +144,8 @@ def _print_searches(sample: Sample) -> None:
     """Ten searches with the order, and ten without: the optimum's share after some tries."""
     order = predict(sample.recording.space, dict(zip(sample.indices.tolist(), sample.predicted.tolist(), strict=True)))
     for prior, words in ((None, "without an order"), (order, "with the order")):
-        found = _searched(sample.recording, prior).fractions[:, [count - 1 for count in TRIES]]
-        means, errors = found.mean(0), found.std(0, ddof=1) / np.sqrt(len(found))
+        fractions = _searched(sample.recording, prior).fractions[:, [count - 1 for count in TRIES]]
+        means, errors = fractions.mean(0), fractions.std(0, ddof=1) / np.sqrt(len(fractions))
         shares = ", ".join(
             f"{n}: {mean:.3f} ± {error:.3f}" for n, mean, error in zip(TRIES, means, errors, strict=True)
         )

@@ -52,8 +52,8 @@ class Recorded:
 _DRAWN = "rng.standard_normal({}).astype(np.float32)"
 
 SPACES = {
-    each.name: each
-    for each in (
+    space.name: space
+    for space in (
         Recorded(
             name="convolution",
             sources=("kernels/convolution_milo.cu",),
@@ -74,26 +74,26 @@ SPACES = {
         Recorded(
             name="gemm",
             sources=tuple(
-                f"kernels/gemm_milo/{each}.opencl"
-                for each in ("common", "xgemm_part1", "xgemm_part2", "xgemm_part3", "xgemm_part4")
+                f"kernels/gemm_milo/{part}.opencl"
+                for part in ("common", "xgemm_part1", "xgemm_part2", "xgemm_part3", "xgemm_part4")
             ),
             entry="Xgemm",
             threads=("MDIMC", "NDIMC"),
             grid=("p.kSizeM // c.MWG", "p.kSizeN // c.NWG"),
-            fields="\n".join(f'kSize{each}: int = extent("", default=4096)' for each in "MNK"),
+            fields="\n".join(f'kSize{axis}: int = extent("", default=4096)' for axis in "MNK"),
             arguments="\n".join(
                 (
-                    *(f'Argument("kSize{each}", DType.INT32, role=Role.SCALAR),' for each in "MNK"),
+                    *(f'Argument("kSize{axis}", DType.INT32, role=Role.SCALAR),' for axis in "MNK"),
                     *(
-                        f'Argument("{each}", DType.FP32, role=Role.SCALAR, default=lambda _: 1.0),'
-                        for each in ("arg_alpha", "arg_beta")
+                        f'Argument("{name}", DType.FP32, role=Role.SCALAR, default=lambda _: 1.0),'
+                        for name in ("arg_alpha", "arg_beta")
                     ),
                     'Argument("agm", DType.FP32, ("kSizeK", "kSizeM")),',
                     'Argument("bgm", DType.FP32, ("kSizeK", "kSizeN")),',
                     'Argument("cgm", DType.FP32, ("kSizeN", "kSizeM"), Role.UPDATED),',
                     *(
-                        f'Argument("{each}", DType.INT32, role=Role.SCALAR, default=lambda _: 0),'
-                        for each in ("b_offset", "c_offset")
+                        f'Argument("{name}", DType.INT32, role=Role.SCALAR, default=lambda _: 0),'
+                        for name in ("b_offset", "c_offset")
                     ),
                 )
             ),
@@ -152,24 +152,26 @@ SPACES = {
 def recording_of(space: Recorded, hub: Path, gpu: str) -> Path:
     """The file of a GPU's measurements. Raises UsageError, with those that there are, where it has none."""
     place = hub / space.recording
-    wanted = gpu.replace("RTX A", "A").replace(" ", "").replace("_", "").lower()
-    known = {path.name.removesuffix(".json.gz"): path for path in sorted(place.parent.glob("*.json.gz"))}
-    for name, path in known.items():
-        if name.replace("_", "").lower() == wanted:
+    wanted_gpu = gpu.replace("RTX A", "A").replace(" ", "").replace("_", "").lower()
+    recordings = {path.name.removesuffix(".json.gz"): path for path in sorted(place.parent.glob("*.json.gz"))}
+    for name, path in recordings.items():
+        if name.replace("_", "").lower() == wanted_gpu:
             return path
-    raise UsageError(f"{place.parent} has no recording of {space.name} on {gpu} (known: {', '.join(known) or 'none'})")
+    raise UsageError(
+        f"{place.parent} has no recording of {space.name} on {gpu} (known: {', '.join(recordings) or 'none'})"
+    )
 
 
 def write(space: Recorded, hub: Path, choices: Mapping[str, object], folder: Path) -> None:
     """An operator's folder of the kernel in `folder`, with what was recorded as its space. Raises OSError where the
     checkout lacks a source.
     """
-    place = folder / space.name / "recorded"
-    place.mkdir(parents=True)
-    (place.parent / "operator.py").write_text(_operator(space))
-    (place / "implementation.py").write_text(_implementation(space, choices))
-    text = "\n".join((hub / each).read_text() for each in space.sources)
-    (place / "kernel.cu.jinja").write_text(_kernel(space, choices, text.replace('#include "dedispersion.h"', "")))
+    target = folder / space.name / "recorded"
+    target.mkdir(parents=True)
+    (target.parent / "operator.py").write_text(_operator(space))
+    (target / "implementation.py").write_text(_implementation(space, choices))
+    text = "\n".join((hub / source).read_text() for source in space.sources)
+    (target / "kernel.cu.jinja").write_text(_kernel(space, choices, text.replace('#include "dedispersion.h"', "")))
 
 
 def _operator(space: Recorded) -> str:
@@ -209,7 +211,7 @@ def reference(problem, arrays):
 
 
 def _implementation(space: Recorded, choices: Mapping[str, object]) -> str:
-    names = [f"c.{each}" if each in choices else each for each in space.threads]
+    names = [f"c.{name}" if name in choices else name for name in space.threads]
     return f"""\
 from dataclasses import dataclass
 

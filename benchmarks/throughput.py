@@ -43,22 +43,22 @@ def _run(options: argparse.Namespace) -> None:
     implementation = operators.implementation("flash_attention", "mma_sync")
     problem = operator.problem(head_dim=options.head_dim, causal=True)
     space = implementation.space(problem, target.arch)
-    picked = random.Random(0).sample(range(len(space)), options.configs)
-    wanted = [Instance(operator, implementation, problem, space[i]) for i in picked]
+    indices = random.Random(0).sample(range(len(space)), options.configs)
+    instances = [Instance(operator, implementation, problem, space[i]) for i in indices]
     with Compiler(options.workers) as compiler, Checker(options.workers) as checker:
         predictor = Predictor(target, compiler, checker)
-        _report("compiled and ranked", len(wanted), lambda: list(predictor.attempts(wanted)))
-        _warm(predictor, wanted[:1])
-        _report("verified", len(wanted), lambda: _verify(predictor, wanted))
+        _report("compiled and ranked", len(instances), lambda: list(predictor.attempts(instances)))
+        _warm(predictor, instances[:1])
+        _report("verified", len(instances), lambda: _verify(predictor, instances))
 
 
-def _warm(predictor: Any, wanted: list[Any]) -> None:
+def _warm(predictor: Any, instances: list[Any]) -> None:
     """Build the emulator's runtime, which happens once a machine."""
-    list(predictor.verdicts(wanted))
+    list(predictor.verdicts(instances))
 
 
-def _verify(predictor: Any, wanted: list[Any]) -> None:
-    verdicts = [verdict for _, verdict in predictor.verdicts(wanted)]
+def _verify(predictor: Any, instances: list[Any]) -> None:
+    verdicts = [verdict for _, verdict in predictor.verdicts(instances)]
     wrong = [verdict.reason for verdict in verdicts if not verdict.ok]
     print(f"  {len(wrong)} of {len(verdicts)} configs are wrong{': ' + wrong[0] if wrong else ''}")
 
@@ -76,10 +76,10 @@ def _report(what: str, count: int, work: Callable[[], object]) -> None:
 
 def _cpu_seconds() -> float:
     """User and system time of this process and of workers, living ones included."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     living = sum(_stat(path) for path in Path("/proc").glob("[0-9]*/stat"))
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime + living
+    return usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime + living
 
 
 def _stat(path: Path) -> float:

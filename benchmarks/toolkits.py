@@ -81,27 +81,27 @@ class Line:
 
 
 def main() -> int:
-    given = _options()
-    wanted = list(_wanted(given))
+    options = _options()
+    configs = list(_wanted(options))
     lines = []
-    with Compiler(given.workers) as compiler:
-        jobs = [(render(default.instance), Options(default.arch)) for default in wanted]
+    with Compiler(options.workers) as compiler:
+        jobs = [(render(default.instance), Options(default.arch)) for default in configs]
         for position, outcome in compiler.compile_many(jobs):
-            lines.append(_line(wanted[position], outcome))
+            lines.append(_line(configs[position], outcome))
             if not lines[-1].ok:
                 print(_text(lines[-1]), flush=True)
-    if given.json:
-        found = [asdict(line) | {"toolkit": nvrtc.toolkit().build} for line in lines]
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    if options.json:
+        rows = [asdict(line) | {"toolkit": nvrtc.toolkit().build} for line in lines]
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
     print("\n".join(_table(lines)))
     return 0 if all(line.ok for line in lines) else 1
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = nvrtc.arches()
+    arches = nvrtc.arches()
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of heads, or of keys/of values")
-    parser.add_argument("--arch", nargs="+", default=list(known), choices=list(known))
+    parser.add_argument("--arch", nargs="+", default=list(arches), choices=list(arches))
     parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
     parser.add_argument("--implementation", nargs="+", help="only implementations of these names")
     parser.add_argument("--configs", type=int, default=0, help="configs drawn at random beside each default")
@@ -122,19 +122,19 @@ class Wanted:
     called: str
 
 
-def _wanted(given: argparse.Namespace) -> Iterator[Wanted]:
+def _wanted(options: argparse.Namespace) -> Iterator[Wanted]:
     """Each default, and as many configs of its space as were asked for."""
-    sizes = given.sizes.split(",")
-    for operator in map(operators.load, given.operator):
+    sizes = options.sizes.split(",")
+    for operator in map(operators.load, options.operator):
         for implementation in operators.implementations(operator.name):
-            if given.implementation and implementation.name not in given.implementation:
+            if options.implementation and implementation.name not in options.implementation:
                 continue
-            for at, arch in enumerate(given.arch):
-                picked = sizes if given.all else [sizes[(at + step) % len(sizes)] for step in (0, 2)]
-                for problem, called in _asked(operator, implementation, arch, picked, given).items():
+            for at, arch in enumerate(options.arch):
+                chosen = sizes if options.all else [sizes[(at + step) % len(sizes)] for step in (0, 2)]
+                for problem, called in _asked(operator, implementation, arch, chosen, options).items():
                     default = Instance.default(operator, implementation, problem, ARCHES[arch])
                     yield Wanted(default, arch, called)
-                    yield from (Wanted(other, arch, called) for other in _drawn(default, arch, given.configs))
+                    yield from (Wanted(other, arch, called) for other in _drawn(default, arch, options.configs))
 
 
 def _drawn(default: Instance, arch: str, count: int) -> Iterator[Instance]:
@@ -146,27 +146,31 @@ def _drawn(default: Instance, arch: str, count: int) -> Iterator[Instance]:
 
 
 def _asked(
-    operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, sizes: list[str], given: Any
+    operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, sizes: list[str], options: Any
 ) -> dict[Any, str]:
     """Problems that it serves, and what each is called."""
     example = operator.problem() if implementation.example is None else implementation.example
 
     def problem(combined: Fields) -> Any:
-        found = _problem(example, **combined)
-        return None if found is None or implementation.refusal(found, ARCHES[arch]) else found
+        candidate = _problem(example, **combined)
+        return None if candidate is None or implementation.refusal(candidate, ARCHES[arch]) else candidate
 
-    if given.pairs:
-        asked = _paired(example, sizes, lambda each: problem(each) is not None, arch)
+    if options.pairs:
+        asked = _paired(example, sizes, lambda combined: problem(combined) is not None, arch)
     else:
-        changes = ({}, *(_changes(example) if given.options else ()))
+        changes = ({}, *(_changes(example) if options.options else ()))
         asked = [{"size": size} | changed for size, changed in product(sizes, changes)]
-    return {found: _called(example, each) for each in asked if (found := problem(each)) is not None}
+    return {
+        candidate: _called(example, combined)
+        for combined in asked
+        if (candidate := problem(combined)) is not None
+    }
 
 
 def _problem(example: Any, *, size: str, **changed: Any) -> Any:
     """The example with that size and these options; None where there is no such problem."""
     of_keys, _, of_values = size.partition("/")
-    names = {each.name for each in fields(example)}
+    names = {field.name for field in fields(example)}
     if of_values and not names.intersection(_VALUES):
         return None
     dims = dict.fromkeys(_KEYS, int(of_keys)) | dict.fromkeys(_VALUES, int(of_values or of_keys))
@@ -180,25 +184,29 @@ def _problem(example: Any, *, size: str, **changed: Any) -> Any:
 
 
 def _called(example: Any, combined: Fields) -> str:
-    changed = {name: each for name, each in combined.items() if name != "size" and each != getattr(example, name)}
+    changed = {name: value for name, value in combined.items() if name != "size" and value != getattr(example, name)}
     return f"{combined['size']} {formatted(changed)}".rstrip()
 
 
 def _paired(example: Any, sizes: list[str], serves: Callable[[Fields], bool], seed: str) -> list[Fields]:
     """What callers combine, and few combinations more: any two values that meet in one of those drawn meet in these."""
     draw = Random(seed)
-    names = {each.name for each in fields(example)}
-    factors = {"size": tuple(sizes)} | _values(example) | {n: each for n, each in _EXTENTS.items() if n in names}
-    drawn = dict.fromkeys(tuple((name, draw.choice(each)) for name, each in factors.items()) for _ in range(_DRAWN))
-    pairs = [(dict(each), frozenset(combinations(each, 2))) for each in drawn if serves(dict(each))]
-    found = [each for each in _sets(example, factors) if serves(each)]
-    missing = frozenset().union(*(each for _, each in pairs))
-    missing -= {pair for each in found for pair in combinations(each.items(), 2)}
+    names = {field.name for field in fields(example)}
+    factors = {"size": tuple(sizes)} | _values(example) | {n: values for n, values in _EXTENTS.items() if n in names}
+    drawn = dict.fromkeys(tuple((name, draw.choice(values)) for name, values in factors.items()) for _ in range(_DRAWN))
+    pairs = [
+        (dict(draw_values), frozenset(combinations(draw_values, 2)))
+        for draw_values in drawn
+        if serves(dict(draw_values))
+    ]
+    chosen = [combined for combined in _sets(example, factors) if serves(combined)]
+    missing = frozenset().union(*(pairs_met for _, pairs_met in pairs))
+    missing -= {pair for combined in chosen for pair in combinations(combined.items(), 2)}
     while missing:
-        best, met = max(pairs, key=lambda each: len(missing & each[1]))
-        found.append(best)
+        best, met = max(pairs, key=lambda pair: len(missing & pair[1]))
+        chosen.append(best)
         missing -= met
-    return found
+    return chosen
 
 
 def _sets(example: Any, factors: Fields) -> Iterator[Fields]:
@@ -206,9 +214,11 @@ def _sets(example: Any, factors: Fields) -> Iterator[Fields]:
     usual = {name: getattr(example, name, None) for name in factors}
     types = {"dtype": (DType.BF16, DType.FP32), "precision": tuple(Precision)}
     choices = {"size": factors["size"]} | {name: values for name, values in types.items() if name in factors}
-    for each in _SETS:
-        if each.keys() <= factors.keys():
-            yield from (usual | dict(zip(choices, chosen, strict=True)) | each for chosen in product(*choices.values()))
+    for caller_set in _SETS:
+        if caller_set.keys() <= factors.keys():
+            yield from (
+                usual | dict(zip(choices, chosen, strict=True)) | caller_set for chosen in product(*choices.values())
+            )
 
 
 def _changes(example: Any) -> Iterator[Fields]:
@@ -220,17 +230,17 @@ def _changes(example: Any) -> Iterator[Fields]:
 def _values(example: Any) -> Fields:
     """What each static field may be that is no size and has but a few values."""
     return {
-        each.name: (False, True) if isinstance(each.default, bool) else each.metadata["choices"]
-        for each in fields(example)
-        if each.metadata["kind"] == "static"
-        and each.name not in (*_KEYS, *_VALUES)
-        and (isinstance(each.default, bool) or each.metadata["choices"])
+        field.name: (False, True) if isinstance(field.default, bool) else field.metadata["choices"]
+        for field in fields(example)
+        if field.metadata["kind"] == "static"
+        and field.name not in (*_KEYS, *_VALUES)
+        and (isinstance(field.default, bool) or field.metadata["choices"])
     }
 
 
-def _line(wanted: Wanted, outcome: Cubin | Failed) -> Line:
-    instance, arch = wanted.instance, wanted.arch
-    names = (instance.operator.name, instance.implementation.name, arch, wanted.called, canonical(instance.config))
+def _line(config: Wanted, outcome: Cubin | Failed) -> Line:
+    instance, arch = config.instance, config.arch
+    names = (instance.operator.name, instance.implementation.name, arch, config.called, canonical(instance.config))
     if isinstance(outcome, Failed):
         return Line(*names, error=outcome.reason)
     used = outcome.entries.values()
@@ -238,8 +248,8 @@ def _line(wanted: Wanted, outcome: Cubin | Failed) -> Line:
     return Line(
         *names,
         error=f"{', '.join(stuck)} cannot be launched" if stuck else "",
-        registers=max(each.registers for each in used),
-        spills=sum(each.spills for each in used),
+        registers=max(usage.registers for usage in used),
+        spills=sum(usage.spills for usage in used),
         flaws=lint_all(outcome).failures,
         seconds=outcome.compile_seconds,
     )
@@ -261,11 +271,13 @@ def _table(lines: list[Line]) -> Iterator[str]:
     yield f"| {compiler} ({compiler.build}) | configs | compile | spill | flawed | seconds each |"
     yield "|---|---|---|---|---|---|"
     for name in sorted({(line.operator, line.implementation) for line in lines}):
-        own = [line for line in lines if (line.operator, line.implementation) == name]
-        compiled = [line for line in own if not line.error]
-        spills, flawed = (sum(map(bool, each)) for each in ([x.spills for x in own], [x.flaws for x in own]))
-        seconds = sum(line.seconds for line in own) / len(own)
-        yield f"| {'/'.join(name)} | {len(own)} | {len(compiled)} | {spills} | {flawed} | {seconds:.1f} |"
+        lines_of_name = [line for line in lines if (line.operator, line.implementation) == name]
+        compiled = [line for line in lines_of_name if not line.error]
+        spills, flawed = (
+            sum(map(bool, counts)) for counts in ([x.spills for x in lines_of_name], [x.flaws for x in lines_of_name])
+        )
+        seconds = sum(line.seconds for line in lines_of_name) / len(lines_of_name)
+        yield f"| {'/'.join(name)} | {len(lines_of_name)} | {len(compiled)} | {spills} | {flawed} | {seconds:.1f} |"
 
 
 if __name__ == "__main__":
