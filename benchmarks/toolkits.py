@@ -160,11 +160,7 @@ def _asked(
     else:
         changes = ({}, *(_changes(example) if options.options else ()))
         asked = [{"size": size} | changed for size, changed in product(sizes, changes)]
-    return {
-        candidate: _called(example, combined)
-        for combined in asked
-        if (candidate := problem(combined)) is not None
-    }
+    return {candidate: _called(example, combined) for combined in asked if (candidate := problem(combined)) is not None}
 
 
 def _problem(example: Any, *, size: str, **changed: Any) -> Any:
