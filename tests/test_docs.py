@@ -1,6 +1,7 @@
 """The documentation site: its examples run, its commands exist, and its tables are complete."""
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -71,3 +72,21 @@ def test_every_extra_that_users_choose_is_on_the_install_page() -> None:
     page = (DOCS / "install.md").read_text()
     for_developers = {"clients", "cutlass", "dev", "docs", "triton"}
     assert [name for name in extras if name not in for_developers and f"`{name}`" not in page] == []
+
+
+def generated() -> set[str]:
+    """The pages that docs/generate.py writes."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    notes = {module.page_of(path) for path in module.NOTES}
+    return notes | {"design/index.md", "reference/cli.md", "reference/gpus.md", "reference/operators.md"}
+
+
+def test_links_between_pages_lead_to_a_page() -> None:
+    known = {*map(name_of, PAGES), *generated()}
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
+            target = os.path.normpath(Path(name_of(page)).parent / link)
+            assert target in known, f"{name_of(page)}: {link}"
