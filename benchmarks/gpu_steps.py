@@ -182,12 +182,12 @@ def known(operator: Any, problem: Any) -> dict[str, Any]:
 
 def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
     """The default of every implementation, judged and timed on one problem: microseconds, or what went wrong."""
-    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
+    measurer = Measurer(operator, problem, run.gpu, run.compiler, run.setup)
     served = [implementation for _, implementation, chosen in _served(run, operator, problem) if chosen is problem]
     fast = [instance for instance in served if not instance.oracle] or served
     instances = [Instance.default(operator, position, problem, run.gpu.arch) for position in fast]
     times = {}
-    for position, attempt in measurer.attempts(instances):
+    for position, attempt in measurer.try_all(instances):
         times[position] = attempt
         run.find(**_outcome({fast[position].name: attempt}))
     run.show("records", lambda: _keep(run, measurer, instances, times, operator))
@@ -198,11 +198,11 @@ def _keep(
     run: Run, measurer: Measurer, instances: list[Instance], attempts: Mapping[int, Attempt], operator: Any
 ) -> None:
     """For the search of the same problem, which may have little time: it goes on from these."""
-    from tuner.search.history import code_of
+    from tuner.search.request import code_of
 
     rows = dict(zip(attempts, run.store.append(attempts.values()), strict=True))
     right = [position for position, attempt in attempts.items() if attempt.failure is None]
-    for i, verdict in measurer.verdicts([instances[position] for position in right]):
+    for i, verdict in measurer.check([instances[position] for position in right]):
         run.store.append_verdict(rows[right[i]], verdict, code_of(operator))
 
 
@@ -234,11 +234,11 @@ class _Telling(Measurer):
     """Each attempt of a search is a row when it is there: what became of it, and the best of its implementation."""
 
     def __init__(self, run: Run, operator: Any, problem: Any) -> None:
-        super().__init__(operator, problem, run.gpu, run.compiler, run.checker, run.setup)
+        super().__init__(operator, problem, run.gpu, run.compiler, run.setup)
         self._run, self._best = run, dict[str, Attempt]()
 
-    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
-        for position, attempt in super().attempts(batch):
+    def try_all(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
+        for position, attempt in super().try_all(batch):
             name = batch[position].implementation.name
             best = self._best.get(name, attempt)
             if attempt.measurement and not (
@@ -252,6 +252,7 @@ class _Telling(Measurer):
 
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
     """Search, race the finalists, store and export the record, in about so many seconds."""
+    from tuner.results.ranking import rank
     from tuner.search import study
     from tuner.search.final_race import final_race
 
@@ -268,14 +269,14 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
     run.store.export_jsonl(run.out / "tuned" / f"{run.gpu.name}.jsonl", gpu=run.gpu.name)
     record = outcome.record
     time_us = record.measurement.time_us if record and record.measurement else None
-    best = {tried.instance.implementation.name: tried.attempt for tried in reversed(study.ranked(outcome.tried))}
+    best = {tried.instance.implementation.name: tried.attempt for tried in reversed(rank(outcome.tried))}
     return _timed(operator, problem, best) | {
         "record": asdict(record) if record else None,
         "standing": asdict(standing) if standing else None,
         "tried": len(outcome.tried),
         "failed": [tried.attempt.failure.reason for tried in outcome.tried if tried.attempt.failure],
-        "drift_us": measurer.drift.times_us,
-        "voided": measurer.drift.voided,
+        "drift_us": measurer.drift_monitor.times_us,
+        "voided": measurer.drift_monitor.voided,
         "restarts": run.worker.restarts - restarts,
         "why_stopped": outcome.why_stopped,
         "finished": record is not None and (outcome.seconds < seconds or len(outcome.tried) >= tries),

@@ -28,11 +28,12 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import GPU, gpu
-from tuner.evaluate.evaluator import serving_implementations
+from tuner.evaluate.evaluator import Finalists, RaceOutcome
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.results.attempt import Attempt, Evidence, Identity, Measurement, Resources
 from tuner.results.verdict import OutputError, Verdict
 from tuner.search import study
+from tuner.search.request import serving_implementations
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
@@ -79,6 +80,7 @@ class Drawn:
 
     evidence = Evidence.MEASURED
     policy = "drawn"
+    drift = 0.0
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng((self.seed, self.target is HERE))
@@ -95,14 +97,20 @@ class Drawn:
     def prior(self, instance: Instance) -> float:
         return self._priors.get(instance) or cost_of(instance)
 
-    def sampled(self, instances: Sequence[Instance]) -> list[float]:
+    def compiled_costs(self, instances: Sequence[Instance]) -> list[float]:
         """Nothing is compiled here: what is predicted before."""
         return [self.prior(instance) for instance in instances]
+
+    def is_current(self, attempt: Attempt) -> bool:  # noqa: ARG002  # part of the protocol
+        return True
+
+    def settle(self, finalists: Finalists, seed: int) -> RaceOutcome | None:  # part of the protocol
+        """No race: a draw is searched by `study.search` alone."""
 
     def resume(self, best: Instance) -> None:
         """A draw does not change."""
 
-    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
+    def try_all(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         for position, instance in enumerate(batch):
             identity, config, time_us = self.identity(instance), to_fields(instance.config), self.time_us(instance)
             self.seen.append((identity.implementation, time_us))
@@ -111,7 +119,7 @@ class Drawn:
             measured = Measurement(noisy, noisy * (1 - _NOISE), noisy * (1 + _NOISE), 12)
             yield position, Attempt(identity, config, None, used, None, measured)
 
-    def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
+    def check(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         return ((position, _RIGHT) for position in range(len(batch)))
 
     def time_us(self, instance: Instance) -> float:

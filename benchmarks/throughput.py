@@ -47,18 +47,18 @@ def _run(options: argparse.Namespace) -> None:
     instances = [Instance(operator, implementation, problem, space[i]) for i in indices]
     with Compiler(options.workers) as compiler, Checker(options.workers) as checker:
         predictor = Predictor(target, compiler, checker)
-        _report("compiled and ranked", len(instances), lambda: list(predictor.attempts(instances)))
+        _report("compiled and ranked", len(instances), lambda: list(predictor.try_all(instances)))
         _warm(predictor, instances[:1])
         _report("verified", len(instances), lambda: _verify(predictor, instances))
 
 
 def _warm(predictor: Any, instances: list[Any]) -> None:
     """Build the emulator's runtime, which happens once a machine."""
-    list(predictor.verdicts(instances))
+    list(predictor.check(instances))
 
 
 def _verify(predictor: Any, instances: list[Any]) -> None:
-    verdicts = [verdict for _, verdict in predictor.verdicts(instances)]
+    verdicts = [verdict for _, verdict in predictor.check(instances)]
     wrong = [verdict.reason for verdict in verdicts if not verdict.ok]
     print(f"  {len(wrong)} of {len(verdicts)} configs are wrong{': ' + wrong[0] if wrong else ''}")
 

@@ -26,7 +26,7 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.results.attempt import Evidence, Measurement
 from tuner.results.final_race import FinalRace, Lap, Runner
 from tuner.results.verdict import Verdict
-from tuner.search.log import code_of
+from tuner.search.request import code_of
 from tuner.spec.problem import from_fields, to_fields
 from tuner.store.sql import Store
 

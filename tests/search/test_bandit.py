@@ -30,13 +30,13 @@ def at_the_start(implementation: Any, prior: Callable[[Instance], float] | None 
 def tell(bandit: Bandit, name: str, value: float | None, *, flawed: bool = False, tries: int = ENOUGH) -> None:
     """Results of an arm, all of this value."""
     for index in range(tries):
-        bandit.arms[name].tell(bandit.arms[name].space[index], value, flawed=flawed)
+        bandit.arms[name].observe(bandit.arms[name].space[index], value, flawed=flawed)
 
 
 def test_an_arm_that_is_far_behind_gets_no_more_tries(bandit: Bandit) -> None:
     tell(bandit, "naive", 50.0)
     tell(bandit, "mma_sync", 20.0)
-    bandit.judge()
+    bandit.drop_bad_arms()
     assert {each.implementation.name for each in bandit.ask(4)} == {"mma_sync"}
     assert "over 2 × the best of all" in bandit.arms["naive"].closed_because
 
@@ -44,14 +44,14 @@ def test_an_arm_that_is_far_behind_gets_no_more_tries(bandit: Bandit) -> None:
 def test_what_has_flaws_puts_nothing_behind_that_has_none(bandit: Bandit) -> None:
     tell(bandit, "naive", 50.0)
     tell(bandit, "mma_sync", 20.0, flawed=True)
-    bandit.judge()
+    bandit.drop_bad_arms()
     assert bandit.arms["naive"].open and bandit.arms["mma_sync"].open
 
 
 def test_where_all_has_flaws_the_values_decide(bandit: Bandit) -> None:
     tell(bandit, "naive", 50.0, flawed=True)
     tell(bandit, "mma_sync", 20.0, flawed=True)
-    bandit.judge()
+    bandit.drop_bad_arms()
     assert not bandit.arms["naive"].open and bandit.arms["mma_sync"].open
 
 
@@ -63,7 +63,7 @@ def dealt(bandit: Bandit, count: int) -> Counter[str]:
 def test_the_more_was_tried_the_less_may_an_arm_be_behind(bandit: Bandit, tries: int, is_open: bool) -> None:
     tell(bandit, "naive", 20.0, tries=tries)
     tell(bandit, "mma_sync", 10.0)
-    bandit.judge()
+    bandit.drop_bad_arms()
     assert bandit.arms["naive"].open is is_open
 
 
@@ -76,7 +76,7 @@ def test_tries_go_where_most_is_promised_and_some_to_what_is_little_behind(bandi
 def test_an_arm_that_may_just_catch_up_waits_until_the_best_has_had_more_tries(bandit: Bandit) -> None:
     tell(bandit, "naive", 19.0)
     tell(bandit, "mma_sync", 10.0)
-    bandit.judge()
+    bandit.drop_bad_arms()
     assert bandit.arms["naive"].open and dealt(bandit, 16) == {"mma_sync": 16}
 
 
@@ -116,17 +116,17 @@ def test_an_arm_whose_default_fails_is_tried_on_unless_it_is_predicted_far_behin
     bandit = Bandit([at_the_start(NAIVE, lambda _: predicted), at_the_start(MMA_SYNC, lambda _: 10.0)])
     tell(bandit, "naive", None, tries=1)
     tell(bandit, "mma_sync", 10.0)
-    bandit.judge()
+    bandit.drop_bad_arms()
     assert bandit.arms["naive"].open and dealt(bandit, 8)["naive"] == more
 
 
 def test_an_arm_where_nothing_works_is_closed_and_not_before_it_was_tried(bandit: Bandit) -> None:
     tell(bandit, "mma_sync", 10.0)
     tell(bandit, "naive", None, tries=ENOUGH - 1)
-    bandit.judge()
+    bandit.drop_bad_arms()
     assert bandit.arms["naive"].open
-    bandit.arms["naive"].tell(bandit.arms["naive"].space[ENOUGH], None, flawed=True)
-    bandit.judge()
+    bandit.arms["naive"].observe(bandit.arms["naive"].space[ENOUGH], None, flawed=True)
+    bandit.drop_bad_arms()
     assert not bandit.arms["naive"].open
 
 

@@ -29,7 +29,7 @@ from tuner.results.attempt import Evidence
 from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.final_race import final_race
-from tuner.search.session import Measured, compilers_beside_timing, session
+from tuner.search.session import Session, compilers_beside_timing, measured, session
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.store.sql import Store
@@ -195,7 +195,7 @@ def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(mach
     better, worse, *_ = (each for each in naive_configs() if each != default)
     told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
     with Store.open(":memory:") as store, Worker(told) as worker:
-        session = Measured(GPU, store, *machines, Setup(worker, POLICY))
+        session = Session(store, measured(GPU, machines[0], Setup(worker, POLICY)))
         found = session.search(request(1), lambda _: None, lambda: False)
         same = session.extend(found, [Instance(PAGED, NAIVE, DECODING, worse)], lambda _: None)
         raced = session.extend(same, [Instance(PAGED, NAIVE, DECODING, better)], lambda _: None)
@@ -226,6 +226,5 @@ def test_a_ban_lasts_until_a_session_is_asked_to_try_again(
     monkeypatch.setattr("tuner.search.session.evidence_for", lambda _: Evidence.MEASURED)
     for _ in range(2):
         Ledger(tmp_path / "ledger" / GPU.name).began("a config")
-    with Store.open(":memory:") as store, session(GPU, store, *machines, POLICY, retry=retry) as opened:
-        assert isinstance(opened, Measured)
-        assert opened._setup.ledger.banned("a config") is not retry
+    with Store.open(":memory:") as store, session(GPU, store, *machines, POLICY, retry=retry):
+        assert Ledger(tmp_path / "ledger" / GPU.name).banned("a config") is not retry

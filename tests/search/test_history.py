@@ -16,8 +16,9 @@ from tuner.results.attempt import Attempt, Failed, Stage
 from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.bandit import Method, prepared
-from tuner.search.belief import Belief, together
-from tuner.search.history import Past, code_of, pasts
+from tuner.search.history import TransferResults, transfer_results
+from tuner.search.request import SearchRequest, code_of
+from tuner.search.sampler.observations import Observations, Prior, combine_priors
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
@@ -45,11 +46,11 @@ def searched(store: Store, how: Callable[[Any], float | None] = cost, **options:
 
 def beliefs(outcome: study.Outcome) -> dict[str, float | None]:
     arm = outcome.bandit.arms["mma_sync"]
-    return {each.source: each.correlation(arm.results, arm.sampler.drawn) for each in arm.beliefs}
+    return {prior.source: prior.correlation(arm.observations, arm.sampler.random) for prior in arm.priors}
 
 
 def kept(outcome: study.Outcome) -> list[str]:
-    return [each.source for each in outcome.bandit.arms["mma_sync"].kept]
+    return [prior.source for prior in outcome.bandit.arms["mma_sync"].kept_priors]
 
 
 def test_the_best_of_another_gpu_are_tried_right_after_the_default(store: Store) -> None:
@@ -115,7 +116,7 @@ def test_what_was_not_run_is_no_history(store: Store) -> None:
     spared = Sparing(cost)
     study.search(study.SearchRequest(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=4), store, spared)
     assert len(store.attempts(OPERATOR.name)) == 4
-    assert pasts(store, OPERATOR, PROBLEM, SM_80, spared.policy, (), own=True) == {}
+    assert transfer_results(SearchRequest(OPERATOR, PROBLEM, SM_80), store, spared.policy, ()) == {}
 
 
 def test_what_a_search_takes_over_is_not_its_history_as_well(store: Store) -> None:
@@ -146,15 +147,15 @@ def test_results_of_another_policy_are_no_history(store: Store) -> None:
     assert list(beliefs(outcome)) == ["prediction"]
 
 
-def told(store: Store) -> list[Past]:
-    return pasts(store, OPERATOR, PROBLEM, SM_80, Recorded(cost).policy, (), own=True)["mma_sync"]
+def transferred(store: Store) -> list[TransferResults]:
+    return transfer_results(SearchRequest(OPERATOR, PROBLEM, SM_80), store, Recorded(cost).policy, ())["mma_sync"]
 
 
 def test_another_gpu_of_the_same_arch_is_nearer_than_another_arch(store: Store) -> None:
     longer = OPERATOR.problem(head_dim=64, seq_q=PROBLEM.seq_q * 5 // 4, seq_k=PROBLEM.seq_k)
     searched(store, target=SM_86, budget=2)
     searched(store, target=gpu("A100"), problem=longer, budget=2)
-    assert [each.source.split(" seq_q")[0] for each in told(store)] == ["history of A100"]
+    assert [each.source.split(" seq_q")[0] for each in transferred(store)] == ["history of A100"]
 
 
 def test_an_operators_code_is_also_that_of_operators_beside_it_which_it_may_call(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:
     store.append_verdict(wrong.id, Verdict((), ("o: other bits",)), code_of(OPERATOR))
     store.append_verdict(right.id, Verdict((), ("o: a reference that was mended since",)), "other code")
     store.append([replace(flawed.attempt, resources=replace(flawed.attempt.resources, spill_bytes=8))])
-    (past,) = told(store)
+    (past,) = transferred(store)
     assert [*past.results.values()] == [None, None, right.attempt.value]
 
 
@@ -209,25 +210,25 @@ def test_history_needs_fewer_tries_to_the_best(store: Store) -> None:
 def test_a_size_that_another_gpu_does_not_have_becomes_the_nearest_that_it_has() -> None:
     space = MMA_SYNC.space(PROBLEM, SM_80.arch)
     known = to_fields(space[0])
-    past = Past("history of x", {encode({**known, "smem_budget": int(known["smem_budget"]) + 512}): 7.0})
+    past = TransferResults("history of x", {encode({**known, "smem_budget": int(known["smem_budget"]) + 512}): 7.0})
     assert past.within(space, MMA_SYNC.config) == {0: 7.0}
-    strange = Past("history of x", {encode({**known, "unknown": 1}): 7.0})
+    strange = TransferResults("history of x", {encode({**known, "unknown": 1}): 7.0})
     assert strange.within(space, MMA_SYNC.config) == {}
 
 
-def test_beliefs_together_rank_first_what_all_rank_high() -> None:
-    one, other = Belief("a", np.array([1.0, 2.0, 3.0, 4.0])), Belief("b", np.array([3.0, 1.0, 2.0, 9.0]))
-    cost = together([one, other])
+def test_combined_priors_rank_first_what_all_rank_high() -> None:
+    one, other = Prior(np.array([1.0, 2.0, 3.0, 4.0])), Prior(np.array([3.0, 1.0, 2.0, 9.0]))
+    cost = combine_priors([one, other])
     assert cost is not None
     assert np.argsort(cost).tolist() == [1, 0, 2, 3]
-    assert together([]) is None
+    assert combine_priors([]) is None
 
 
 def test_a_correlation_is_of_ranks_with_ties_and_waits_for_five_results() -> None:
-    belief = Belief("a", np.array([0.0, 0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 100.0]))
+    prior = Prior(np.array([0.0, 0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 100.0]))
     results: dict[int, float | None] = {**{index: float(index**3) for index in range(7)}, 7: 1e9}
-    assert belief.correlation(results, range(4)) is None
-    found = belief.correlation(results, range(8))
+    assert prior.correlation(Observations.of(results), range(4)) is None
+    found = prior.correlation(Observations.of(results), range(8))
     assert found == pytest.approx(0.994, abs=1e-3)  # scipy.stats.spearmanr gives 0.99402
 
 
@@ -242,15 +243,15 @@ def test_of_a_large_space_a_part_is_ranked_and_the_neighbours_of_its_best() -> N
         asked.append(instance.config)
         return sum(values.index(getattr(instance.config, name)) for name, values in space.choices.items())
 
-    (belief,) = prepared(default, space, prior, Method("gp", 0, 16)).beliefs
+    (ranked_prior,) = prepared(default, space, prior, Method("gp", 0, 16)).priors
     first, *ranked = asked
     assert first == default.config
-    assert len(ranked) == len(set(ranked)) == np.count_nonzero(~np.isnan(belief.cost))
+    assert len(ranked) == len(set(ranked)) == np.count_nonzero(~np.isnan(ranked_prior.cost))
     assert 4096 < len(ranked) < 5000 < len(space)
-    assert np.nanmin(belief.cost) == min(prior(default.with_config(config)) for config in space)
+    assert np.nanmin(ranked_prior.cost) == min(prior(default.with_config(config)) for config in space)
 
 
-def test_what_a_belief_does_not_know_does_not_judge_it() -> None:
+def test_configs_without_a_cost_do_not_count_in_a_prior_s_correlation() -> None:
     cost = np.where(np.arange(40) % 2, np.nan, np.arange(40.0))
     results = {i: float(i if i % 2 == 0 else -i) for i in range(40)}
-    assert Belief("prediction", cost).correlation(results, range(40)) == 1
+    assert Prior(cost).correlation(Observations.of(results), range(40)) == 1

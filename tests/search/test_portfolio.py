@@ -20,8 +20,8 @@ from tuner.evaluate.measurer import Setup
 from tuner.results.attempt import Attempt, Evidence
 from tuner.search import campaign, study
 from tuner.search.portfolio import Family, ServedProblem, Terms, choose
-from tuner.search.session import Measured, Observe
-from tuner.search.study import Outcome, Progress, SearchRequest
+from tuner.search.session import Session, measured
+from tuner.search.study import Progress, SearchRequest
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 from tuner.store.sql import Store
@@ -89,7 +89,7 @@ def test_a_portfolio_of_no_config_is_refused() -> None:
         Terms(most=0)
 
 
-class Session:
+class RecordedSession(Session):
     """Searches recorded costs. `cost(problem)` gives the cost of its configs, `right` what passes the checks where."""
 
     def __init__(
@@ -98,22 +98,14 @@ class Session:
         cost: Callable[[Any], Callable[[Any], float]],
         right: Callable[[Any, Any], bool] = lambda *_: True,
     ) -> None:
-        self.store, self._cost, self._right = store, cost, right
+        def evaluator_of(request: SearchRequest) -> Recorded:
+            problem = request.problem
+            recorded = Recorded(cost(problem), lambda config: right(problem, config), problem=problem)
+            return self.evaluators.setdefault(problem, recorded)
+
+        super().__init__(store, evaluator_of)
+        self.store = store
         self.evaluators: dict[Any, Recorded] = {}
-
-    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        return study.search(request, self.store, self._evaluator(request), observe, stopped)
-
-    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
-        return study.extend(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
-
-    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
-        return study.judge(outcome, self.store, self._evaluator(outcome.request), wanted, observe)
-
-    def _evaluator(self, request: SearchRequest) -> Recorded:
-        problem = request.problem
-        made = Recorded(self._cost(problem), lambda config: self._right(problem, config), problem=problem)
-        return self.evaluators.setdefault(problem, made)
 
 
 @contextmanager
@@ -137,7 +129,9 @@ def wide_when_long(problem: Any) -> Callable[[Any], float]:
     return lambda config: 100.0 + abs(config.BM - best) + abs(config.BN - 64) + config.warps
 
 
-def run(session: Session, lengths: Sequence[int], terms: Terms, stopped: Callable[[], bool] = lambda: False) -> Any:
+def run(
+    session: RecordedSession, lengths: Sequence[int], terms: Terms, stopped: Callable[[], bool] = lambda: False
+) -> Any:
     requests = [
         SearchRequest(
             OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=60, method="categorical", history=False
@@ -151,7 +145,7 @@ LENGTHS = (256, 512, 4096, 8192)
 
 
 def test_every_problem_gets_its_record_and_two_configs_serve_all_four(store: Store) -> None:
-    found = run(Session(store, wide_when_long), LENGTHS, Terms(most=3, within=0.01))
+    found = run(RecordedSession(store, wide_when_long), LENGTHS, Terms(most=3, within=0.01))
     for outcome in found.outcomes:
         assert store.record(OPERATOR.name, canonical(outcome.request.problem), SM_80.name) == outcome.record
     (family,) = found.families
@@ -162,7 +156,7 @@ def test_every_problem_gets_its_record_and_two_configs_serve_all_four(store: Sto
 
 
 def test_a_member_was_tried_and_judged_on_each_problem_that_it_serves(store: Store) -> None:
-    found = run(Session(store, wide_when_long), LENGTHS, Terms(most=1, within=0.01))
+    found = run(RecordedSession(store, wide_when_long), LENGTHS, Terms(most=1, within=0.01))
     (family,) = found.families
     assert len(family.members) == 1
     _, config = family.members[0]
@@ -173,7 +167,7 @@ def test_a_member_was_tried_and_judged_on_each_problem_that_it_serves(store: Sto
 
 
 def test_a_config_that_is_wrong_on_a_problem_does_not_serve_it(store: Store) -> None:
-    session = Session(store, wide_when_long, lambda problem, config: problem.seq_q != 8192 or config.BM <= 64)
+    session = RecordedSession(store, wide_when_long, lambda problem, config: problem.seq_q != 8192 or config.BM <= 64)
     found = run(session, LENGTHS, Terms(most=1, within=0.01))
     (family,) = found.families
     assert [config["BM"] for _, config in family.members] == [64]
@@ -182,14 +176,14 @@ def test_a_config_that_is_wrong_on_a_problem_does_not_serve_it(store: Store) -> 
 
 
 def test_what_a_problem_would_lose_without_a_record_is_by_its_nearest_neighbour(store: Store) -> None:
-    found = run(Session(store, wide_when_long), LENGTHS, Terms())
+    found = run(RecordedSession(store, wide_when_long), LENGTHS, Terms())
     (family,) = found.families
     assert [place.nearest["seq_q"] for place in family.places] == [512, 256, 8192, 4096]
     assert max(place.unlisted_regret for place in family.places) < 0.02
 
 
 def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store) -> None:
-    session = Session(store, wide_when_long)
+    session = RecordedSession(store, wide_when_long)
     requests = [
         SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=budget, history=False)
         for length, budget in ((512, 80), (1024, 1))
@@ -231,14 +225,14 @@ def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store
         (default,) = (each.instance for each in searched.tried)
         smaller = replace(default, config=replace(default.config, BM=64))
         outcomes.append(study.extend(searched, store, evaluator, [smaller]))
-    (family,) = campaign.known(outcomes, Terms())
+    (family,) = campaign.portfolios(outcomes, Terms())
     assert [config["BM"] for _, config in family.members] == [64]
 
 
 def test_a_config_without_a_verdict_on_a_problem_does_not_serve_it(store: Store) -> None:
-    first, second = run(Session(store, wide_when_long), (256, 512), Terms()).outcomes
+    first, second = run(RecordedSession(store, wide_when_long), (256, 512), Terms()).outcomes
     unjudged = replace(second, tried=tuple(replace(each, verdict=None) for each in second.tried))
-    (family,) = campaign.known([first, unjudged], Terms())
+    (family,) = campaign.portfolios([first, unjudged], Terms())
     assert [place.member for place in family.places] == [0, None]
 
 
@@ -249,26 +243,26 @@ def test_problems_of_different_kernels_have_portfolios_of_their_own(store: Store
         for length in (512, 1024)
     ]
     requests.append(SearchRequest(OPERATOR, sized(512, 40), SM_80, implementation="mma_sync", budget=8))
-    found = campaign.campaign(requests, Session(store, wide_when_long), unwatched, lambda: False, Terms())
+    found = campaign.campaign(requests, RecordedSession(store, wide_when_long), unwatched, lambda: False, Terms())
     assert [family.statics["head_dim"] for family in found.families] == [64, 72]
     assert len(found.outcomes) == 5
 
 
 def test_an_interrupted_campaign_keeps_the_problems_that_were_searched(store: Store) -> None:
-    session = Session(store, wide_when_long)
+    session = RecordedSession(store, wide_when_long)
     found = run(session, LENGTHS, Terms(), lambda: len(session.evaluators) == 2)
     assert len(found.outcomes) == 2
     assert found.families == ()
 
 
 def test_what_is_stored_gives_the_same_portfolio_without_trying_anything(store: Store) -> None:
-    session = Session(store, wide_when_long)
+    session = RecordedSession(store, wide_when_long)
     found = run(session, LENGTHS, Terms(most=3, within=0.01))
     recalled = [
         study.recall(SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
         for length, evaluator in zip(LENGTHS, session.evaluators.values(), strict=True)
     ]
-    (again,) = campaign.known(recalled, Terms(most=3, within=0.01))
+    (again,) = campaign.portfolios(recalled, Terms(most=3, within=0.01))
     (family,) = found.families
     assert [place.regret for place in again.places] == [place.regret for place in family.places]
 
@@ -282,8 +276,8 @@ def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serv
         for length in (64, 128)
     ]
     requests = [replace(each, implementation="naive") for each in requests]
-    with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1) as checker, Worker(told) as worker:
-        session = Measured(SM_80, store, compiler, checker, Setup(worker, policy))
+    with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1), Worker(told) as worker:
+        session = Session(store, measured(SM_80, compiler, Setup(worker, policy)))
         found = campaign.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
     (family,) = found.families
     ((_, config),) = family.members

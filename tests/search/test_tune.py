@@ -21,9 +21,9 @@ from tuner.backends.emulator import Finding
 from tuner.compiler.render import header
 from tuner.errors import TemplateError, UsageError
 from tuner.results.attempt import Attempt, Failed, Identity, Measurement, Resources, Stage
+from tuner.results.ranking import FINALISTS, rank, rank_candidates
 from tuner.results.verdict import Verdict
 from tuner.search import study
-from tuner.search.contest import contest
 from tuner.search.explore import Patience
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
@@ -155,7 +155,7 @@ def test_one_machine_code_in_several_launches_counts_as_often(store: Store) -> N
     outcome = study.search(request(), store, Launched(lambda config: str(config.BM)))
     launched = {each.instance.config.BM for each in outcome.tried}
     assert len(launched) > 1
-    assert sorted(each.instance.config.BM for each in study.ranked(outcome.tried)) == sorted(launched)
+    assert sorted(each.instance.config.BM for each in rank(outcome.tried)) == sorted(launched)
 
 
 def test_a_wrong_kernel_is_never_promoted_however_good_its_cost(store: Store) -> None:
@@ -334,7 +334,7 @@ def test_progress_tells_of_every_attempt_and_every_check(store: Store) -> None:
     steps: list[study.Progress] = []
     study.search(request(), store, Recorded(), steps.append)
     assert [step.done for step in steps if step.phase in ("explore", "sweep")] == list(range(1, 25))
-    assert [step.done for step in steps if step.phase == "check"] == list(range(1, study.FINALISTS + 1))
+    assert [step.done for step in steps if step.phase == "check"] == list(range(1, FINALISTS + 1))
 
 
 def test_progress_counts_to_the_end_of_a_space_that_is_smaller_than_the_budget(store: Store) -> None:
@@ -355,7 +355,7 @@ def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> Non
     assert sum(each.verdict is not None for each in outcome.tried) == 1
 
 
-def test_no_parameter_of_the_record_can_be_set_back_to_its_default_for_nothing(store: Store) -> None:
+def test_no_parameter_of_the_record_can_be_reset_to_its_default_at_no_cost(store: Store) -> None:
     def cost(config: Any) -> float:
         return 1000.0 - config.BM + 0.1 * config.BN
 
@@ -405,12 +405,12 @@ def timed(index: int, time: float, differs: int) -> study.Tried:
 
 def test_of_times_whose_intervals_overlap_the_simplest_stands_right_behind_the_best() -> None:
     tried = [timed(0, 100.0, 6), timed(1, 100.5, 5), timed(2, 101.0, 2), timed(3, 101.5, 4), timed(4, 150.0, 0)]
-    assert [each.row for each in contest(tried)] == [0, 2, 1, 3, 4]
+    assert [each.row for each in rank_candidates(tried)] == [0, 2, 1, 3, 4]
 
 
 def test_a_wrong_best_decides_no_tie_between_those_behind_it() -> None:
     wrong = replace(timed(0, 100.0, 0), verdict=Verdict((), ("a race",)))
-    assert [each.row for each in contest([wrong, timed(1, 200.0, 5), timed(2, 200.1, 1)])] == [2, 1]
+    assert [each.row for each in rank_candidates([wrong, timed(1, 200.0, 5), timed(2, 200.1, 1)])] == [2, 1]
 
 
 def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> None:

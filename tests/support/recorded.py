@@ -6,6 +6,7 @@ from zlib import crc32
 
 from tuner import operators
 from tuner.arch import GPU, gpu
+from tuner.evaluate.evaluator import Finalists, RaceOutcome
 from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Prediction, Resources, Stage
 from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.instance import Instance
@@ -23,6 +24,7 @@ class Recorded:
 
     evidence = Evidence.PREDICTED
     policy = "recorded/1"
+    drift = 0.0
 
     def __init__(
         self,
@@ -44,18 +46,24 @@ class Recorded:
     def prior(self, instance: Instance) -> float:
         return float(crc32(canonical(instance.config).encode()) % 997)
 
-    def sampled(self, some: Sequence[Instance]) -> list[float]:
-        return [self.prior(each) for each in some]
+    def compiled_costs(self, sample: Sequence[Instance]) -> list[float]:
+        return [self.prior(each) for each in sample]
 
-    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
+    def try_all(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         for position, instance in enumerate(batch):
             self.tried.append(canonical(instance.config))
             yield position, self.attempt(instance)
 
+    def is_current(self, attempt: Attempt) -> bool:  # noqa: ARG002  # part of the protocol
+        return True
+
+    def settle(self, finalists: Finalists, seed: int) -> RaceOutcome | None:  # part of the protocol
+        """No race: what is recorded has no noise."""
+
     def resume(self, best: Instance) -> None:
         """What is recorded does not change from session to session."""
 
-    def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
+    def check(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         for position, instance in enumerate(batch):
             self.judged.append(canonical(instance.config))
             yield position, RIGHT if self.right(instance.config) else WRONG

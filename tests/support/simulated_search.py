@@ -50,7 +50,7 @@ def request(budget: int = 4) -> study.SearchRequest:
 
 
 def measurer(machines: tuple[Compiler, Checker], worker: Worker, ledger: Ledger | None = None) -> Measurer:
-    return Measurer(PAGED, DECODING, GPU, *machines, Setup(worker, POLICY, ledger or Ledger()))
+    return Measurer(PAGED, DECODING, GPU, machines[0], Setup(worker, POLICY, ledger or Ledger()))
 
 
 def naive_configs() -> list[Any]:

@@ -16,8 +16,8 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher import choice
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
-from tuner.evaluate.evaluator import serving_implementations
 from tuner.results.attempt import Failed
+from tuner.search.request import serving_implementations
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.store.records import Snapshot

@@ -1,4 +1,4 @@
-"""Measures configs on a device: the Evaluator whose evidence is time."""
+"""The evaluator whose evidence is time: configs are compiled, checked and timed on a device, and finalists race."""
 
 import time
 from collections import defaultdict
@@ -17,27 +17,39 @@ from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.errors import UsageError
-from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.compilation import Compilation
+from tuner.evaluate.evaluator import Finalists, RaceOutcome
 from tuner.evaluate.measure.device import SIMULATED, Code, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
+from tuner.evaluate.measure.final import Rules, Standing, decide
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.messages import DeviceFailure, RaceRequest, RaceResult, TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Estimate, Sample, State, estimate, together
 from tuner.evaluate.measure.worker import Worker
-from tuner.evaluate.predictor import Predictor
-from tuner.evaluate.prefetch import led, prefetched
+from tuner.evaluate.prefetch import first_item_first, prefetched
 from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Measurement, Stage
+from tuner.results.final_race import Lap
 from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
 
 _REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
+_LEAST_ROUNDS = 3  # at own clocks; with fewer, the race at one clock decides
 _OWN_CLOCK_S = 10.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
 # × the best one's predicted cost: nothing is that wrong which the session's times have borne out, by their rank
 # correlation over so many configs of an implementation.
 _HOPELESS, _CONFIRMED_BY, _CONFIRMED = 20.0, 8, 0.5
+
+
+@dataclass(frozen=True)
+class _Race:
+    """A race that was run, by position among the finalists."""
+
+    entrants: tuple[int, ...]
+    result: RaceResult
+    standing: Standing
 
 
 @dataclass(frozen=True)
@@ -49,11 +61,11 @@ class Setup:
     ledger: Ledger = field(default_factory=Ledger)
 
 
-class Measurer(Predictor):
-    """Compiles as the Predictor does, and times on the device what compiles, while the next ones compile.
+class Measurer:
+    """See `Evaluator`. Times on the device what compiles, while the next configs compile.
 
-    What is measured keeps its prediction, so that times can judge it. `best_us` is the time to beat, as the device runs
-    now: where earlier sessions found something, their best is timed again before anything new is.
+    A measured config keeps its prediction, so that its time tells how far predictions hold. `best_us` is the time to
+    beat, as the device runs now: the best config of earlier sessions is timed again before any new one.
     """
 
     evidence = Evidence.MEASURED
@@ -64,16 +76,15 @@ class Measurer(Predictor):
         problem: Any,
         gpu: GPU,
         compiler: Compiler,
-        checker: Checker,
         setup: Setup,
     ) -> None:
         """Raises UsageError where the device is not the `gpu` to measure for."""
-        super().__init__(gpu, compiler, checker)
-        self._operator, self._problem = operator, problem
+        self._operator, self._problem, self._gpu = operator, problem, gpu
         found = setup.worker.describe().facts
         self.setup = replace(setup, policy=setup.policy.on(found))
         self.best_us = inf
-        self.drift = DriftMonitor(setup.worker, self.setup.policy)
+        self.drift = self.setup.policy.drift
+        self.drift_monitor = DriftMonitor(setup.worker, self.setup.policy)
         self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
         self._earlier: Instance | None = None
         self._plain: dict[str, TimingRequest] | None = None  # by key: what a new process runs first
@@ -86,27 +97,30 @@ class Measurer(Predictor):
         # What a simulation says must never be taken for what a device did.
         simulated = " simulated" if self._model == SIMULATED else ""
         self.policy = f"{self.setup.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
+        self._compilation = Compilation(gpu, compiler, self.policy)
+        self.identity, self.prior = self._compilation.identity, self._compilation.prior
+        self.compiled_costs = self._compilation.compiled_costs
         if gpu.arch.name != found["arch"]:
             raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
 
     def resume(self, best: Instance) -> None:
         self._earlier = best
 
-    def attempts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
+    def try_all(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         started, line = time.perf_counter(), self._line(batch)
         self._prepare_plain()  # which needs the compilers, as the batch does from here on
-        jobs = [(render(instance), self._options) for _, instance in line]
-        with prefetched(self._compiler.compile_many(jobs)) as outcomes:
+        sources = [render(instance) for _, instance in line]
+        with prefetched(self._compilation.compile(sources)) as outcomes:
             self._run_plain()
-            for i, outcome in led(outcomes) if self.best_us == inf else outcomes:
+            for i, outcome in first_item_first(outcomes) if self.best_us == inf else outcomes:
                 position, instance = line[i]
-                attempt = self._attempt(instance, self._identity(instance, jobs[i][0]), outcome, 0.0)
+                attempt = self._compilation.attempt(instance, sources[i], outcome)
                 if attempt.failure is None and isinstance(outcome, Cubin):
                     attempt = self._timed(instance, attempt, outcome)
                 if position is not None:
                     yield position, replace(attempt, seconds=time.perf_counter() - started)
 
-    def verdicts(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
+    def check(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         """Those of this session; configs that an earlier one measured are judged again."""
         self._run_plain()
         identities = [self.identity(each) for each in batch]
@@ -130,6 +144,39 @@ class Measurer(Predictor):
                 return left, raced
             left.pop(raced.failure.culprit)
         return [], RaceResult()
+
+    def settle(self, finalists: Finalists, seed: int) -> RaceOutcome | None:
+        """Race the finalists in turns, so that all run at one clock.
+
+        Where one of them draws so much power that it would lower its own clock, those near the best and the default
+        race again, each at its own clock: a kernel runs like that where nothing else does, and where power is short
+        it takes from its neighbours what it draws.
+        """
+        race = self._run_race(finalists, tuple(range(len(finalists.configs))), seed)
+        if race is None:
+            return None
+        near = [
+            position
+            for position, contender in zip(race.entrants, race.standing.contenders, strict=True)
+            if contender.ratio.low <= 1 + self.drift or position == finalists.default
+        ]
+        if race.result.capped and len(near) > 1:
+            again = self._run_race(finalists, near, seed, own_clock=True)
+            if again and len(again.result.rounds) >= _LEAST_ROUNDS:
+                return _race_outcome(again, self.drift_monitor.voided, own_clock=True)
+        return _race_outcome(race, self.drift_monitor.voided)
+
+    def _run_race(
+        self, finalists: Finalists, positions: Sequence[int], seed: int, *, own_clock: bool = False
+    ) -> "_Race | None":
+        """None where no finalist came through."""
+        survivors, result = self.race([finalists.configs[i] for i in positions], seed, own_clock=own_clock)
+        if not result.rounds:
+            return None
+        entrants = [positions[i] for i in survivors]
+        default = entrants.index(finalists.default) if finalists.default in entrants else None
+        rules = Rules(tuple(finalists.keys[i] for i in entrants), default, self.setup.policy.tie, result.floor_us)
+        return _Race(tuple(entrants), result, decide(result.times_us, rules, seed))
 
     def is_current(self, attempt: Attempt) -> bool:
         """Whether its time is of this session, and of the pace at which the device runs now."""
@@ -210,14 +257,14 @@ class Measurer(Predictor):
 
     def _steady(self, identity: Identity, task: TimingRequest) -> TimingResult:
         """Samples that the drift monitor confirms; those that a drift voids are drawn again."""
-        before_us, timed = self.drift.level_us, self._on_device(identity, task)
+        before_us, timed = self.drift_monitor.level_us, self._on_device(identity, task)
         for _ in range(_REPEATS):
-            if not timed.samples or self.drift.confirms(task.code, timed.samples):
+            if not timed.samples or self.drift_monitor.confirms(task.code, timed.samples):
                 break
             again = self._on_device(identity, replace(task, judged=False))
             timed = replace(again, verdict=timed.verdict)
-        if before_us and self.drift.level_us != before_us:
-            self.best_us *= self.drift.level_us / before_us
+        if before_us and self.drift_monitor.level_us != before_us:
+            self.best_us *= self.drift_monitor.level_us / before_us
             self._current.clear()
         return timed
 
@@ -249,13 +296,12 @@ class Measurer(Predictor):
 
     def _codes(self, instances: Sequence[Instance]) -> list[Code]:
         """Compiled configs, from the cache where they are known. Raises UsageError for one that compiles no more."""
-        jobs = [(render(instance), self._options) for instance in instances]
-        found: dict[int, Code] = {}
-        for position, outcome in self._compiler.compile_many(jobs):
+        codes: dict[int, Code] = {}
+        for position, outcome in self._compilation.compile(list(map(render, instances))):
             if isinstance(outcome, Failed):
                 raise UsageError(f"{encode(to_fields(instances[position].config))} compiles no more: {outcome.reason}")
-            found[position] = _code(instances[position], outcome)
-        return [found[position] for position in range(len(instances))]
+            codes[position] = _code(instances[position], outcome)
+        return [codes[position] for position in range(len(instances))]
 
 
 def _code(instance: Instance, cubin: Cubin) -> Code:
@@ -271,7 +317,24 @@ def _inputs_digest(operator: Operator[Any], problem: Any) -> str:
     return sha256(b"".join(parts)).hexdigest()[:8]
 
 
-def measurement(found: Estimate, states: Sequence[State]) -> Measurement:
+def _race_outcome(race: _Race, voided: int, *, own_clock: bool = False) -> RaceOutcome:
+    standing, winner = race.standing, race.standing.winner
+    measurement = replace(
+        _measurement_of(standing.contenders[winner].time_us, [samples[winner].state for samples in race.result.rounds]),
+        regret_bound=standing.regret_bound,
+        flip_probability=standing.flip_probability,
+        floor_us=race.result.floor_us,
+    )
+    rounds = tuple(tuple(map(_lap, samples)) for samples in race.result.rounds)
+    return RaceOutcome(race.entrants, standing, measurement, rounds, own_clock, race.result.floor_us, voided)
+
+
+def _lap(sample: Sample) -> Lap:
+    state = sample.state
+    return Lap(sample.time_us, state.sm_mhz, state.throttle, state.temperature_c, state.late)
+
+
+def _measurement_of(found: Estimate, states: Sequence[State]) -> Measurement:
     """A time, with what the device was like at its samples."""
     state = together(states)
     return Measurement(
@@ -287,7 +350,7 @@ def measurement(found: Estimate, states: Sequence[State]) -> Measurement:
 
 
 def _measurement(samples: Sequence[Sample]) -> Measurement:
-    return measurement(estimate([each.time_us for each in samples]), [each.state for each in samples])
+    return _measurement_of(estimate([each.time_us for each in samples]), [each.state for each in samples])
 
 
 def _verdict(timed: TimingResult, where: str) -> Verdict:

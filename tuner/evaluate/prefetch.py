@@ -32,7 +32,7 @@ def _drawn(queue: "Queue[Any]") -> Iterator[Any]:
         yield item
 
 
-def led(outcomes: Iterator[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+def first_item_first(outcomes: Iterator[tuple[int, T]]) -> Iterator[tuple[int, T]]:
     """The same, but that of position 0 before all others, which compile meanwhile."""
     early = []
     for each in outcomes:

@@ -6,9 +6,9 @@ from tuner.report import BeliefFacts
 from tuner.report.notation import counted, reasons, worst_case
 from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_arm, work_facts
 from tuner.results.attempt import Resources
+from tuner.results.ranking import passed, rank
 from tuner.results.record import TuningRecord
-from tuner.search.contest import passed
-from tuner.search.study import Outcome, ranked
+from tuner.search.study import Outcome
 
 
 def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
@@ -83,7 +83,7 @@ def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:
     if len(outcome.tried) == 1:
         return "nothing else was tried"
     works = [tried for tried in outcome.tried if tried.attempt.value is not None and not tried.wrong]
-    alike = len(works) > 1 and len(ranked(works)) == 1
+    alike = len(works) > 1 and len(rank(works)) == 1
     return "all that works is the same machine code" if alike else "nothing else passed its checks"
 
 

@@ -220,9 +220,12 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
 def belief_facts(arm: Arm) -> list[BeliefFacts]:
     """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
     name = arm.implementation.name
-    drawn = arm.sampler.drawn
-    beliefs = [BeliefFacts(name, b.source, b.correlation(arm.results, drawn), b in arm.kept) for b in arm.beliefs]
-    return beliefs if len(beliefs) > 1 else []
+    results, random = arm.observations, arm.sampler.random
+    facts = [
+        BeliefFacts(name, prior.source, prior.correlation(results, random), prior in arm.kept_priors)
+        for prior in arm.priors
+    ]
+    return facts if len(facts) > 1 else []
 
 
 def _space_facts(arm: Arm) -> SpaceFacts:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tuner.search.belief import Belief, together
-from tuner.search.history import Past
+from tuner.search.history import TransferResults
 from tuner.search.sampler import Sampler, predict
+from tuner.search.sampler.observations import Observations, Prior, combine_priors
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation
 from tuner.spec.space import Array, Space
@@ -21,7 +21,7 @@ _ENOUGH = 8  # tries after which an implementation is given up when none of them
 _RANKED = 4096  # configs of a space that are ranked before the search, which takes a second, and then …
 _SAMPLED = 64  # configs that are compiled before the search, where only what they compile to tells anything
 _CLIMBED = 16  # … the neighbours of the best so many
-_PAST_STARTS = 6  # the best of earlier results elsewhere that are tried again
+_TRANSFERRED_STARTS = 6  # the best of earlier results elsewhere that are tried again
 
 
 @dataclass(frozen=True)
@@ -35,76 +35,81 @@ class Method:
 
 @dataclass
 class Arm:
-    """One implementation that a search tries. `beliefs` are orders of its configs from before the search."""
+    """One implementation that a search tries. `priors` are orders of its configs from before the search."""
 
     default: Instance
     space: Space[Any]
-    make_sampler: Callable[[Sequence[Belief]], Sampler] = field(repr=False)
-    beliefs: tuple[Belief, ...] = ()
+    make_sampler: Callable[[Sequence[Prior]], Sampler] = field(repr=False)
+    priors: tuple[Prior, ...] = ()
     expected: float = math.nan  # predicted of its default, where it is: compares arms until something works
-    results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in the order told
+    results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in order
     best: float = math.inf
-    sound: float = math.inf  # the best of what has no flaws
+    flawless: float = math.inf  # the best of what has no flaws
     open: bool = True
     closed_because: str = ""
 
     def __post_init__(self) -> None:
-        self.kept = self.beliefs
+        self.kept_priors = self.priors
         self._expected: tuple[int, Array | None] = (0, None)  # results it was learnt from, cost of every config
-        self.sampler = self.make_sampler(self.kept)
+        self.sampler = self.make_sampler(self.kept_priors)
 
     @property
     def implementation(self) -> Implementation[Any, Any]:
         return self.default.implementation
 
     @property
-    def told(self) -> int:
+    def tries(self) -> int:
         return len(self.results)
+
+    @property
+    def observations(self) -> Observations:
+        return Observations.of(self.results)
 
     def behind(self, best: float) -> bool:
         """Whether it will hardly find what is as good as `best`, the best of all arms."""
-        judged = self.told >= (1 if self.best < math.inf else _ENOUGH)
-        return judged and _promise(self.best, self.told) > best
+        judged = self.tries >= (1 if self.best < math.inf else _ENOUGH)
+        return judged and _promise(self.best, self.tries) > best
 
     def close(self, why: str) -> None:
         self.open, self.closed_because = False, why
 
-    def tell(self, config: Any, value: float | None, *, flawed: bool) -> None:
+    def observe(self, config: Any, value: float | None, *, flawed: bool) -> None:
         index = self.space.index(config)
         self.sampler.tell(index, value)
         self.results[index] = value
         if value is not None:
             self.best = min(self.best, value)
-            self.sound = self.sound if flawed else min(self.sound, value)
+            self.flawless = self.flawless if flawed else min(self.flawless, value)
 
-    def doubt(self) -> None:
-        """Keep the beliefs that random tries bear out; when that changes, a new sampler learns what was told.
+    def drop_bad_priors(self) -> None:
+        """Keep the priors that random tries do not contradict; when that changes, a new sampler gets all results.
 
-        One belief alone is the sampler's own to judge.
+        The sampler itself judges a prior that is the only one.
         """
-        kept = tuple(each for each in self.beliefs if each.holds(self.results, self.sampler.drawn))
-        if len(self.beliefs) > 1 and kept != self.kept:
-            drawn, self.kept, self.sampler = self.sampler.drawn, kept, self.make_sampler(kept)
-            self.sampler.knows_drawn(drawn)
+        random = self.sampler.random
+        kept = tuple(prior for prior in self.priors if prior.holds(self.observations, random))
+        if len(self.priors) > 1 and kept != self.kept_priors:
+            self.kept_priors, self.sampler = kept, self.make_sampler(kept)
+            self.sampler.mark_random(random)
             for index, value in self.results.items():
                 self.sampler.tell(index, value)
 
     def neighbours(self, config: Any) -> list[Any]:
-        """Configs not told of that differ in one parameter; what the model expects most of first."""
+        """Untried configs that differ in one parameter, those that the model expects most of first."""
         near = [int(index) for index in self.space.neighbours(self.space.index(config)) if index not in self.results]
         cost = self._cost() if near else None
         return [self.space[index] for index in (sorted(near, key=cost.__getitem__) if cost is not None else near)]
 
     def _cost(self) -> Array | None:
-        """What is expected of every config [configs]: by the results, or while there are few by the beliefs."""
-        if self._expected[0] != self.told:
+        """What is expected of every config [configs]: by the results, or while there are few by the priors."""
+        if self._expected[0] != self.tries:
             learnt = predict(self.space, self.results)
-            self._expected = self.told, together(self.kept) if learnt is None else learnt
+            self._expected = self.tries, combine_priors(self.kept_priors) if learnt is None else learnt
         return self._expected[1]
 
 
 class Bandit:
-    """Ask for configs to try, tell what became of them. Never asks for one that it was told of."""
+    """Ask for configs to try, and observe their results. No config is asked for that has one."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         self.arms = {each.implementation.name: each for each in arms}
@@ -123,25 +128,25 @@ class Bandit:
                     arm.close("its space is exhausted")
         return found
 
-    def tell(self, instance: Instance, value: float | None, *, flawed: bool = False) -> None:
-        """What a config came to; None: it failed. What is flawed ranks behind all that is not."""
-        self.arms[instance.implementation.name].tell(instance.config, value, flawed=flawed)
+    def observe(self, instance: Instance, value: float | None, *, flawed: bool = False) -> None:
+        """The value of a config; None: it failed. What is flawed ranks behind all that is not."""
+        self.arms[instance.implementation.name].observe(instance.config, value, flawed=flawed)
 
-    def judge(self) -> None:
-        """After a batch: drop beliefs that were wrong; close arms that cannot catch up.
+    def drop_bad_arms(self) -> None:
+        """After a batch: drop priors that were wrong, and close arms that cannot catch up.
 
         While anything without flaws is known, only that puts others behind.
         """
         best = _leader([*self.arms.values()])[1]
         for arm in self._running():
-            arm.doubt()
+            arm.drop_bad_priors()
             if arm.behind(best):
-                arm.close(f"its best of {arm.told} is over {_room(arm.told):.3g} × the best of all")
+                arm.close(f"its best of {arm.tries} is over {_room(arm.tries):.3g} × the best of all")
 
     def expected_improvement(self) -> float | None:
         """By what share a sampler still expects the best of all to fall, at most.
 
-        None while that of the best arm cannot say. Bandit that got too few tries for a model are behind it.
+        None while that of the best arm cannot say. Arms with too few tries for a model are behind it.
         """
         running = self._running()
         leader = min(running, key=lambda each: each.best, default=None)
@@ -156,24 +161,24 @@ class Bandit:
         arm = self.arms.get(instance.implementation.name)
         return arm is not None and arm.space.refusal(instance.config) is None
 
-    def told(self, instance: Instance) -> bool:
-        """Whether a config was told of."""
+    def tried(self, instance: Instance) -> bool:
+        """Whether a config has a result."""
         arm = self.arms[instance.implementation.name]
         return arm.space.index(instance.config) in arm.results
 
-    def untried(self, wanted: Iterable[Instance]) -> list[Instance]:
-        """Those of `wanted`, on this problem, that belong to one of the spaces and were not told of."""
-        new = [each for each in wanted if self.knows(each) and not self.told(each)]
+    def untried(self, instances: Iterable[Instance]) -> list[Instance]:
+        """Those that belong to one of the spaces and have no result, on this problem."""
+        new = [each for each in instances if self.knows(each) and not self.tried(each)]
         return [self.arms[each.implementation.name].default.with_config(each.config) for each in new]
 
     def neighbours(self, instance: Instance) -> list[Instance]:
-        """Those not told of that differ in one parameter, the most promising first."""
+        """Untried configs that differ in one parameter, the most promising first."""
         arm = self.arms[instance.implementation.name]
         return [instance.with_config(config) for config in arm.neighbours(instance.config)]
 
     def importance(self) -> dict[str, Mapping[str, float]]:
         """Per implementation, how much of the spread each parameter explains."""
-        return {name: each.sampler.importance() for name, each in self.arms.items() if each.told >= 2}
+        return {name: each.sampler.importance() for name, each in self.arms.items() if each.tries >= 2}
 
     def _running(self) -> list[Arm]:
         return [each for each in self.arms.values() if each.open]
@@ -191,8 +196,8 @@ def _promise(best: float, tries: int) -> float:
 
 def _leader(arms: Sequence[Arm]) -> tuple[Arm, float]:
     """The arm with the best of what has no flaws, and that value; of all, while everything has some."""
-    first = min(arms, key=lambda each: (each.sound, each.best))
-    return first, first.sound if first.sound < math.inf else first.best
+    first = min(arms, key=lambda each: (each.flawless, each.best))
+    return first, first.flawless if first.flawless < math.inf else first.best
 
 
 def _dealt(arms: Sequence[Arm], count: int) -> list[int]:
@@ -200,11 +205,11 @@ def _dealt(arms: Sequence[Arm], count: int) -> list[int]:
     much and was tried as often, as nothing was at the start, to the better.
     """
     leader, first = _leader(arms)
-    best, tries = [_value(each, leader, first) for each in arms], [each.told for each in arms]
+    best, tries = [_value(each, leader, first) for each in arms], [each.tries for each in arms]
     for _ in range(count):
         promises = [(_promise(value, n), n, value) for value, n in zip(best, tries, strict=True)]
         tries[promises.index(min(promises))] += 1
-    return [n - each.told for each, n in zip(arms, tries, strict=True)]
+    return [n - each.tries for each, n in zip(arms, tries, strict=True)]
 
 
 def _value(arm: Arm, leader: Arm, first: float) -> float:
@@ -215,7 +220,7 @@ def _value(arm: Arm, leader: Arm, first: float) -> float:
         return arm.expected
     if arm.best == math.inf:
         return first * max(1.0, arm.expected / leader.expected)
-    return arm.sound if arm.sound < math.inf else max(first, arm.best)
+    return arm.flawless if arm.flawless < math.inf else max(first, arm.best)
 
 
 def prepared(
@@ -223,63 +228,64 @@ def prepared(
     space: Space[Any],
     prior: Callable[[Instance], float] | None,
     method: Method,
-    pasts: Sequence[Past] = (),
-    sampled: Callable[[Sequence[Instance]], Sequence[float]] | None = None,
+    transferred: Sequence[TransferResults] = (),
+    compiled_costs: Callable[[Sequence[Instance]], Sequence[float]] | None = None,
 ) -> Arm:
     """An arm at the start, of an implementation by its default, over its space.
 
-    First come its default config, the best of `pasts`, and what the beliefs rank best: the prior's order, and one
-    learnt from each past. Without a prior, where nothing will be asked for, nothing is believed. Where the prior tells
-    nothing, `sampled` gives the costs of a few random configs, if it is given.
+    First come its default config, the best `transferred` results, and what the priors rank best: the order by `prior`,
+    and one learnt from the results of each source. Without `prior`, where nothing will be asked for, there are none.
+    Where `prior` is NaN, `compiled_costs` gives the costs of a few random configs.
     """
     first = (space.index(default.config),) if len(space) else ()
-    known = [past.within(space, default.implementation.config) for past in pasts]
-    starts = (*first, *_best_in_turns(known, _PAST_STARTS))
+    results = [each.within(space, default.implementation.config) for each in transferred]
+    starts = (*first, *_best_in_turns(results, _TRANSFERRED_STARTS))
     name = "exhaustive" if len(space) <= method.tries else method.name
 
-    def make(beliefs: Sequence[Belief]) -> Sampler:
-        measured = any(each.measured for each in beliefs)
-        return Sampler(space, method=name, seed=method.seed, starts=starts, prior=together(beliefs), measured=measured)
+    def make(priors: Sequence[Prior]) -> Sampler:
+        measured, cost = any(each.measured for each in priors), combine_priors(priors)
+        return Sampler(space, method=name, seed=method.seed, starts=starts, prior=cost, measured=measured)
 
     expected = prior(default) if prior else math.nan
     costs = (
-        _costs(default, space, prior, sampled, not math.isnan(expected))
+        _costs(default, space, prior, compiled_costs, declared=not math.isnan(expected))
         if prior and len(space) and space.enumerated
         else None
     )
-    return Arm(default, space, make, _beliefs(space, costs, pasts, known), expected)
+    return Arm(default, space, make, _priors(space, costs, transferred, results), expected)
 
 
 def _costs(
     default: Instance,
     space: Space[Any],
     prior: Callable[[Instance], float],
-    sampled: Callable[[Sequence[Instance]], Sequence[float]] | None,
-    told: bool,
+    compiled_costs: Callable[[Sequence[Instance]], Sequence[float]] | None,
+    *,
+    declared: bool,
 ) -> Array:
-    """What is predicted of a space's configs, by the prior where it has `told` anything; NaN where nothing is."""
-    if told:
+    """What is predicted of a space's configs, by `prior` where their work is `declared`; NaN where nothing is."""
+    if declared:
         return _ranked(space, lambda index: prior(default.with_config(space[index])))
     cost = np.full(len(space), np.nan)
-    if sampled is None:
+    if compiled_costs is None:
         return cost
     drawn = np.random.default_rng(0).permutation(len(space))[:_SAMPLED]
-    found = sampled([default.with_config(space[int(index)]) for index in drawn])
-    learnt = predict(space, dict(zip(drawn.tolist(), found, strict=True)))
+    compiled = compiled_costs([default.with_config(space[int(index)]) for index in drawn])
+    learnt = predict(space, dict(zip(drawn.tolist(), compiled, strict=True)))
     return cost if learnt is None else learnt
 
 
-def _beliefs(
+def _priors(
     space: Space[Any],
     costs: Array | None,
-    pasts: Sequence[Past],
-    known: Sequence[Mapping[int, float | None]],
-) -> tuple[Belief, ...]:
+    transferred: Sequence[TransferResults],
+    results: Sequence[Mapping[int, float | None]],
+) -> tuple[Prior, ...]:
     if costs is None:
         return ()
-    predicted = () if np.isnan(costs).all() else (Belief("prediction", costs, measured=False),)
-    learnt = [(past.source, predict(space, results)) for past, results in zip(pasts, known, strict=True)]
-    return (*predicted, *(Belief(source, found, measured=True) for source, found in learnt if found is not None))
+    predicted = () if np.isnan(costs).all() else (Prior(costs, source="prediction"),)
+    learnt = [(each.source, predict(space, values)) for each, values in zip(transferred, results, strict=True)]
+    return (*predicted, *(Prior(cost, measured=True, source=source) for source, cost in learnt if cost is not None))
 
 
 def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:
@@ -296,8 +302,8 @@ def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:
     return cost
 
 
-def _best_in_turns(pasts: Sequence[Mapping[int, float | None]], count: int) -> list[int]:
-    """The best configs of each past in turns, `count` in all."""
-    ranked = [sorted((v, i) for i, v in past.items() if v is not None) for past in pasts]
-    turns = [past[place][1] for place in range(count) for past in ranked if place < len(past)]
+def _best_in_turns(sources: Sequence[Mapping[int, float | None]], count: int) -> list[int]:
+    """The best configs of each source in turns, `count` in all."""
+    ranked = [sorted((v, i) for i, v in source.items() if v is not None) for source in sources]
+    turns = [source[rank][1] for rank in range(count) for source in ranked if rank < len(source)]
     return list(dict.fromkeys(turns))[:count]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.results.ranking import order
+from tuner.results.ranking import order, regret
 from tuner.search import portfolio
 from tuner.search.portfolio import Family, Portfolio, ServedProblem, Terms
 from tuner.search.session import Observe, Session
@@ -54,7 +54,7 @@ def campaign(
     return Campaign(tuple(outcomes), tuple(families))
 
 
-def known(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
+def portfolios(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
     """The portfolios of problems by what was tried and judged already."""
     found = []
     for places in _families(outcomes):
@@ -95,7 +95,7 @@ def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: T
         for i, wanted in enumerate(open_):
             if wanted:
                 with watch(shared[i].request) as observe:
-                    shared[i] = session.judge(shared[i], wanted, observe)
+                    shared[i] = session.check(shared[i], wanted, observe)
 
 
 def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:
@@ -104,7 +104,7 @@ def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:
     found = {each[0].instance.key: each[0].instance for each in right if each}
     for place in range(1, max(map(len, right), default=0)):
         for each in right:
-            if len(found) < _COLUMNS and place < len(each) and _behind(each[place], each[0]) <= within:
+            if len(found) < _COLUMNS and place < len(each) and regret(each[place], each[0]) <= within:
                 found.setdefault(each[place].instance.key, each[place].instance)
     return found.values()
 
@@ -112,7 +112,7 @@ def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:
 def _right(outcome: Outcome) -> list[Tried]:
     """What passed its checks, the record's config first, then the best."""
     right = [each for each in outcome.tried if each.right and each.attempt.value is not None]
-    best = sorted(right, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
+    best = sorted(right, key=lambda each: order(each.attempt))
     return sorted(best, key=lambda each: not _is_record(outcome, each.instance))
 
 
@@ -128,15 +128,7 @@ def _row(outcome: Outcome, columns: Sequence[Instance]) -> list[float]:
     best = min(_right(outcome) or open_, key=lambda each: (each.attempt.flawed, each.attempt.value), default=None)
     if best is None:
         return [float("inf")] * len(columns)
-    return [_behind(each, best) if each is not None else float("inf") for each in found]
-
-
-def _behind(each: Tried, best: Tried) -> float:
-    """By what share a config's value is over the best one's, at least 0; inf where it may not serve."""
-    value, least = each.attempt.value, best.attempt.value
-    if value is None or least is None or each.wrong or each.attempt.flawed > best.attempt.flawed:
-        return float("inf")
-    return max(0.0, value / least - 1)
+    return [regret(each, best) if each is not None else float("inf") for each in found]
 
 
 def _unjudged(outcome: Outcome, columns: Sequence[Instance], serves: Sequence[int]) -> list[Instance]:

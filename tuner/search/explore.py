@@ -1,4 +1,4 @@
-"""Exploring: ask the samplers, evaluate, tell, until the budget or the model says stop."""
+"""Exploring: ask the samplers for configs, evaluate them, until the budget or the model says stop."""
 
 from dataclasses import dataclass
 
@@ -53,11 +53,11 @@ def explore(run: RunningSearch, limit: int) -> Stop:
         before = run.best_value
         run.try_all(batch, "explore", run.most)
         patience = patience.after(run.bandit.expected_improvement(), gained(before, run.best_value))
-        run.bandit.judge()
+        run.bandit.drop_bad_arms()
 
 
 def _spaces(run: RunningSearch) -> str:
-    given_up = any(arm.told < len(arm.space) for arm in run.bandit.arms.values())
+    given_up = any(arm.tries < len(arm.space) for arm in run.bandit.arms.values())
     return "the implementations that were not given up" if given_up else "the space"
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.arch import GPU
-from tuner.base.assets import TEMPLATES, python_of
-from tuner.base.cache import digest_of, key_of
 from tuner.base.canonical import decode, encode
 from tuner.base.fields import Fields, Scalar
+from tuner.search.request import SearchRequest
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields
 from tuner.spec.space import Space
@@ -22,7 +21,7 @@ _AT_MOST = 3  # sources of each kind that are looked at for results
 
 
 @dataclass(frozen=True)
-class Past:
+class TransferResults:
     """Results of one implementation from one place; values of different places do not compare."""
 
     source: str  # "history of H100", "history of seq_q=2048 for 4096", "history of earlier code"
@@ -73,38 +72,26 @@ class _Place:
     source: str
 
 
-def code_of(operator: Operator[Any]) -> str:
-    """A digest of the Python of an operator and of those that it may call: its reference and tolerances judge, and its
-    plans launch what is judged.
-    """
-    return key_of(*(digest_of(each, python_of(each)) for each in (operator.folder.parent, TEMPLATES)))[:16]
-
-
-def pasts(
-    store: Store,
-    operator: Operator[Any],
-    problem: Any,
-    target: GPU,
-    policy: str,
-    resumed: Collection[int],
-    own: bool,
-) -> dict[str, list[Past]]:
+def transfer_results(
+    request: SearchRequest, store: Store, policy: str, resumed: Collection[int]
+) -> dict[str, list[TransferResults]]:
     """By implementation, what the nearest places of each kind have to tell, found under the same policy.
 
     Places have the problem's static fields; of each kind (earlier code for the same, other sizes on the GPU, other
-    GPUs) the nearest with results counts. `resumed` are rows of attempts that the search itself takes over; without
-    `own` all of the same problem and GPU is left out.
+    GPUs) the nearest with results counts. `resumed` are rows of attempts that the search itself takes over; of the same
+    problem and GPU nothing counts where the search does not resume.
     """
-    found: dict[str, list[Past]] = {}
-    every, code = list(_places(store, operator, problem, target)), code_of(operator)
-    for kind in range(0 if own else 1, 3):
+    operator, problem = request.operator, request.problem
+    found: dict[str, list[TransferResults]] = {}
+    every = list(_places(store, operator, problem, request.gpu))
+    for kind in range(0 if request.resume else 1, 3):
         places = sorted((each for each in every if each.kind == kind), key=_nearest)
         taken: set[str] = set()
         for place in places[:_AT_MOST]:
-            for name, results in _results(store, operator.name, code, place, policy, resumed).items():
+            for name, results in _results(store, operator.name, request.code, place, policy, resumed).items():
                 if name not in taken:
                     taken.add(name)
-                    found.setdefault(name, []).append(Past(place.source, results))
+                    found.setdefault(name, []).append(TransferResults(place.source, results))
     return found
 
 

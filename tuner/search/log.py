@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tuner.evaluate.evaluator import AnyImplementation, Evaluator
+from tuner.evaluate.evaluator import Evaluator
 from tuner.results.attempt import Attempt, Identity, Stage
-from tuner.results.ranking import order
+from tuner.results.ranking import rank
 from tuner.results.verdict import Verdict
 from tuner.search.bandit import Bandit
-from tuner.search.history import code_of
 from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
@@ -42,7 +41,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Earlier:
+class StoredAttempt:
     """A stored attempt of an earlier session that is still true."""
 
     row: int
@@ -62,16 +61,16 @@ class Log:
         self._store, self._study, self._bandit = store, study, bandit
         self._positions = {each.row: place for place, each in enumerate(tried)}
         self._default = cache(lambda one: to_fields(request.default(one).config))  # of an implementation
-        self._code = code_of(request.operator)
+        self._code = request.code
         self.tried = list(tried)
         self.failed = sum(each.attempt.failure is not None for each in tried)
-        self.best = next(iter(ranked(tried)), None)
+        self.best = next(iter(rank(tried)), None)
 
     def add(self, instance: Instance, attempt: Attempt) -> None:
         (row,) = self._store.append([attempt], self._study)
         self._remember(row, instance, attempt)
 
-    def judge(self, tried: Tried, verdict: Verdict) -> None:
+    def add_verdict(self, tried: Tried, verdict: Verdict) -> None:
         self._store.append_verdict(tried.row, verdict, self._code)
         self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
 
@@ -79,7 +78,7 @@ class Log:
         """The attempt at a config, if it was tried."""
         return next((each for each in self.tried if each.instance.key == instance.key), None)
 
-    def take(self, earlier: Sequence[Earlier]) -> int:
+    def take(self, earlier: Sequence[StoredAttempt]) -> int:
         """Take over what earlier sessions stored; how many attempts that are."""
         for each in earlier:
             attempt = replace(each.attempt, config=to_fields(each.instance.config))  # stored text is sorted
@@ -93,31 +92,31 @@ class Log:
         self._positions[row] = len(self.tried)
         self.tried.append(tried)
         self.failed += attempt.failure is not None
-        self.best = next(iter(ranked([each for each in (self.best, tried) if each])), None)
-        self._bandit.tell(instance, None if tried.wrong else attempt.value, flawed=attempt.flawed)
+        self.best = next(iter(rank([each for each in (self.best, tried) if each])), None)
+        self._bandit.observe(instance, None if tried.wrong else attempt.value, flawed=attempt.flawed)
 
 
 def earlier(
     request: SearchRequest,
     store: Store,
     evaluator: Evaluator,
-    implementations: Sequence[AnyImplementation],
     spaces: Sequence[Space[Any]],
-) -> list[Earlier]:
+) -> list[StoredAttempt]:
     """What is stored for a request, as far as it is still true today; of each config the newest attempt.
 
     A verdict, and a failure that other Python may mend, is true while the operator's code is what it was. One that was
     lost is given again; where the request says so, also what ended before anything was compared, or timed.
     """
     stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
-    code = code_of(request.operator)
-    given = store.verdicts([each.id for each in stored], code)
+    given = store.verdicts([each.id for each in stored], request.code)
     verdicts = {
         row: verdict for row, verdict in given.items() if not verdict.lost and (verdict.errors or not request.retry)
     }
-    today = {each.id for each in store.studies() if each.versions.get("code") == code}
-    known = {each.name: (request.default(each), space) for each, space in zip(implementations, spaces, strict=True)}
-    found: dict[Identity, Earlier] = {}
+    today = {each.id for each in store.studies() if each.versions.get("code") == request.code}
+    known = {
+        each.name: (request.default(each), space) for each, space in zip(request.implementations, spaces, strict=True)
+    }
+    found: dict[Identity, StoredAttempt] = {}
     for each in stored:
         identity, name = each.attempt.identity, each.attempt.identity.implementation
         lasts = _lasts(each.attempt) or each.study in today
@@ -128,7 +127,7 @@ def earlier(
         if instance is not None and evaluator.identity(instance) == identity:
             verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
             outdated = each.study not in today and _predicted(each.attempt)
-            found[identity] = Earlier(each.id, instance, each.attempt, verdict, outdated)
+            found[identity] = StoredAttempt(each.id, instance, each.attempt, verdict, outdated)
     return list(found.values())
 
 
@@ -149,15 +148,3 @@ def _stored(default: Instance, space: Space[Any], attempt: Attempt) -> Instance 
     except (TypeError, ValueError):
         return None
     return default.with_config(config) if space.refusal(config) is None else None
-
-
-def ranked(tried: Sequence[Tried]) -> list[Tried]:
-    """Those that work and were not found wrong, best first; what has flaws, such as spills, stands behind. Of equal
-    machine code, which counts once, what passed its checks stands for all, then the config nearest to the default.
-    """
-    twins: dict[object, Tried] = {}
-    for each in sorted(tried, key=lambda each: (not each.right, each.differs)):
-        used = each.attempt.resources
-        if each.attempt.value is not None and used is not None and not each.wrong:
-            twins.setdefault((used.sass_digest, each.attempt.identity.plan), each)
-    return sorted(twins.values(), key=lambda each: order(each.attempt, each.attempt.value or 0.0))

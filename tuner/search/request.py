@@ -1,9 +1,13 @@
 """What a search is asked for, and how far it may go."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from tuner import operators
 from tuner.arch import GPU
+from tuner.base.assets import TEMPLATES, python_of
+from tuner.base.cache import digest_of, key_of
 from tuner.errors import UsageError
 from tuner.search.sampler import METHODS
 from tuner.spec.instance import Instance
@@ -45,6 +49,16 @@ class SearchRequest:
         if not 0 <= self.seed <= _MOST:
             raise UsageError(f"seed {self.seed}: give 0 to {_MOST}")
 
+    @cached_property
+    def code(self) -> str:
+        """See `code_of`. Computed once: a search begins with a request of its own."""
+        return code_of(self.operator)
+
+    @cached_property
+    def implementations(self) -> tuple[Implementation[Any, Any], ...]:
+        """Those that are tried. Raises UsageError where none serves the problem."""
+        return serving_implementations(self.operator, self.problem, self.gpu, self.implementation)
+
     def default(self, implementation: Implementation[Any, Any]) -> Instance:
         """What an implementation runs there where nothing was tuned."""
         return Instance.default(self.operator, implementation, self.problem, self.gpu.arch)
@@ -61,3 +75,23 @@ class SearchRequest:
     def exploring_s(self) -> float | None:
         """The share of `seconds` after which exploring makes room for the sweep."""
         return None if self.seconds is None else self.seconds * (1 - 1 / _SHARE)
+
+
+def code_of(operator: Operator[Any]) -> str:
+    """A digest of the Python of an operator and of those that it may call: its reference and tolerances judge, and its
+    plans launch what is judged.
+    """
+    return key_of(*(digest_of(folder, python_of(folder)) for folder in (operator.folder.parent, TEMPLATES)))[:16]
+
+
+def serving_implementations(
+    operator: Operator[Any], problem: Any, gpu: GPU, only: str | None
+) -> tuple[Implementation[Any, Any], ...]:
+    """The implementations that a search tries, or `only` that one. Raises UsageError where none serves the problem."""
+    wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
+    refusals = {each.name: each.refusal(problem, gpu.arch) for each in wanted}
+    serving = tuple(each for each in wanted if refusals[each.name] is None)
+    if not serving:
+        reasons = "; ".join(f"{name}: {why}" for name, why in refusals.items())
+        raise UsageError(f"no implementation of {operator.name} serves this problem on {gpu.name}: {reasons}")
+    return serving

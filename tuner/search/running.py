@@ -62,18 +62,18 @@ class RunningSearch:
 
     def try_all(self, batch: Sequence[Instance], phase: str, total: int) -> None:
         """Evaluate and store a batch; what is not finished when `stopped()` turns true is left out."""
-        for position, attempt in self.evaluator.attempts(batch):
+        for position, attempt in self.evaluator.try_all(batch):
             self.log.add(batch[position], attempt)
             self.observe(Progress(phase, len(self.log.tried), total, self.log.failed, self.log.best))
             if self.stopped():
                 return
 
-    def judge(self, open_: Sequence[Tried]) -> None:
+    def check(self, open_: Sequence[Tried]) -> None:
         """Give each a verdict. Raises TemplateError where files were edited since it was tried."""
         self._refuse_changed(open_)
         wrong = 0
-        for done, (position, verdict) in enumerate(self.evaluator.verdicts([each.instance for each in open_]), 1):
-            self.log.judge(open_[position], verdict)
+        for done, (position, verdict) in enumerate(self.evaluator.check([each.instance for each in open_]), 1):
+            self.log.add_verdict(open_[position], verdict)
             wrong += not verdict.ok
             self.observe(Progress("check", done, len(open_), wrong, self.log.best))
 

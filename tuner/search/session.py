@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
 
 from tuner.arch import GPU, is_listed
 from tuner.backends import gpu
@@ -12,6 +11,7 @@ from tuner.base.cache import cache_dir
 from tuner.compiler.nvrtc import Compiler, toolkit
 from tuner.errors import MachineError
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Evaluator
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
@@ -21,74 +21,55 @@ from tuner.evaluate.predictor import Predictor
 from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.search.final_race import final_race
-from tuner.search.study import Outcome, Progress, SearchRequest
+from tuner.search.request import SearchRequest
+from tuner.search.study import Outcome, Progress
 from tuner.spec.instance import Instance
 from tuner.store.sql import Store
 
 _KEPT_FREE = 2  # cores
 
 Observe = Callable[[Progress], None]
+Evaluators = Callable[[SearchRequest], Evaluator]
 
 
-class Session(Protocol):
-    """Searches of problems for one GPU, which share compilers, a checker and a store."""
+class Session:
+    """Searches of problems for one GPU, which share a store, and evaluators with what these have learnt."""
+
+    def __init__(self, store: Store, evaluator_of: Evaluators) -> None:
+        self._store, self._evaluator_of = store, evaluator_of
 
     def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        """Search one problem."""
+        """Search one problem; a final race settles the record where configs were measured."""
+        evaluator = self._evaluator_of(request)
+        return final_race(study.search(request, self._store, evaluator, observe, stopped), self._store, evaluator)[0]
 
-    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
+    def extend(self, outcome: Outcome, configs: Sequence[Instance], observe: Observe) -> Outcome:
         """Try more configs on a problem that was searched."""
+        evaluator = self._evaluator_of(outcome.request)
+        extended = study.extend(outcome, self._store, evaluator, configs, observe)
+        return extended if extended.record == outcome.record else final_race(extended, self._store, evaluator)[0]
 
-    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
+    def check(self, outcome: Outcome, configs: Sequence[Instance], observe: Observe) -> Outcome:
         """Give tried configs of a problem a verdict."""
+        return study.check(outcome, self._store, self._evaluator_of(outcome.request), configs, observe)
 
 
-class Predicted:
-    """A session on a machine without the GPU."""
-
-    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker) -> None:
-        self._store, self._evaluator = store, Predictor(target, compiler, checker)
-
-    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        return study.search(request, self._store, self._evaluator, observe, stopped)
-
-    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
-        return study.extend(outcome, self._store, self._evaluator, wanted, observe)
-
-    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
-        return study.judge(outcome, self._store, self._evaluator, wanted, observe)
+def predicted(target: GPU, compiler: Compiler, checker: Checker) -> Evaluators:
+    """The evaluator of a machine without the GPU, the same for all problems."""
+    predictor = Predictor(target, compiler, checker)
+    return lambda _: predictor
 
 
-class Measured:
-    """A session on the GPU of this machine. Winners are settled by a final race."""
+def measured(target: GPU, compiler: Compiler, setup: Setup) -> Evaluators:
+    """The evaluators of a device, one a problem: a config that one of them has checked is not checked again."""
+    measurers: dict[object, Measurer] = {}
 
-    def __init__(self, target: GPU, store: Store, compiler: Compiler, checker: Checker, setup: Setup) -> None:
-        self._target, self._store, self._compiler, self._checker = target, store, compiler, checker
-        self._setup = setup
-        self._measurers: dict[object, Any] = {}  # by problem: what one has judged it need not judge again
+    def measurer(request: SearchRequest) -> Evaluator:
+        if request.problem not in measurers:
+            measurers[request.problem] = Measurer(request.operator, request.problem, target, compiler, setup)
+        return measurers[request.problem]
 
-    def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        found = study.search(request, self._store, self._measurer(request), observe, stopped)
-        return self._raced(found)
-
-    def extend(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
-        found = study.extend(outcome, self._store, self._measurer(outcome.request), wanted, observe)
-        return found if found.record == outcome.record else self._raced(found)
-
-    def judge(self, outcome: Outcome, wanted: Sequence[Instance], observe: Observe) -> Outcome:
-        return study.judge(outcome, self._store, self._measurer(outcome.request), wanted, observe)
-
-    def _raced(self, outcome: Outcome) -> Outcome:
-        request = outcome.request
-        raced, _ = final_race(outcome, self._store, self._measurer(request), request.seed)
-        return raced
-
-    def _measurer(self, request: SearchRequest) -> Any:
-        if request.problem not in self._measurers:
-            self._measurers[request.problem] = Measurer(
-                request.operator, request.problem, self._target, self._compiler, self._checker, self._setup
-            )
-        return self._measurers[request.problem]
+    return measurer
 
 
 def evidence_for(target: GPU) -> Evidence:
@@ -109,7 +90,7 @@ def why_predicted(target: GPU) -> str:
 
 
 def compilers_beside_timing() -> int:
-    """How many processes may compile while a device is timed: who queues its launches, and the driver, keep a core."""
+    """How many processes may compile while a device is timed: the launching process and the driver keep a core each."""
     return max(1, len(os.sched_getaffinity(0)) - _KEPT_FREE)
 
 
@@ -129,7 +110,7 @@ def session(
     With `retry`, no config is banned for having taken the device down in earlier ones.
     """
     if evidence_for(target) is Evidence.PREDICTED:
-        yield Predicted(target, store, compiler, checker)
+        yield Session(store, predicted(target, compiler, checker))
         return
     if gpu.available():
         gpu.check_driver(toolkit())
@@ -137,12 +118,11 @@ def session(
     if retry:
         path.unlink(missing_ok=True)
     with Worker(Physical()) as worker:
-        setup = Setup(worker, policy, Ledger(path))
-        yield Measured(target, store, compiler, checker, setup)
+        yield Session(store, measured(target, compiler, Setup(worker, policy, Ledger(path))))
 
 
 def _here() -> GPU | None:
-    """The GPU of this machine; None where there is none, or it is of no arch that we know."""
+    """The GPU of this machine; None where there is none, or its arch is unknown."""
     try:
         return gpu.current_gpu() if gpu.available() else None
     except MachineError:

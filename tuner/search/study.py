@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from tuner import __version__
-from tuner.evaluate.evaluator import Evaluator, serving_implementations
+from tuner.evaluate.evaluator import Evaluator
 from tuner.results.attempt import Evidence
 from tuner.results.final_race import FinalRace
-from tuner.results.ranking import order
+from tuner.results.ranking import FINALISTS, order, passed, rank_candidates
 from tuner.results.record import TuningRecord
 from tuner.search.bandit import Bandit, Method, prepared
-from tuner.search.contest import contest, passed, record_of
 from tuner.search.explore import SMALL_GAIN, Stop, explore
-from tuner.search.history import Past, code_of, pasts
-from tuner.search.log import Earlier, Log, Tried, earlier, ranked
+from tuner.search.history import TransferResults, transfer_results
+from tuner.search.log import Log, StoredAttempt, Tried, earlier
 from tuner.search.request import EFFORTS, SWEEP, SearchRequest
 from tuner.search.running import Progress, RunningSearch
 from tuner.search.sweep import Swept, sweep
@@ -23,19 +23,17 @@ from tuner.store.sql import Store
 
 __all__ = [
     "EFFORTS",
-    "FINALISTS",
     "Outcome",
     "Progress",
     "SearchRequest",
     "Tried",
+    "check",
     "extend",
-    "judge",
-    "ranked",
     "recall",
+    "record_of",
     "search",
 ]
 
-FINALISTS = 8  # configs that get a verdict
 _ROUNDS = 4  # of so many verdicts, while all that are given turn out wrong
 
 
@@ -65,6 +63,7 @@ def search(
 
     The outcome's record is None when no config passed its checks: then nothing is promoted.
     """
+    request = replace(request)  # so that its digest of the code is of the files as they are now
     bandit, kept = _start(request, store, evaluator)
     study = _begin(store, request, evaluator.policy)
     run = RunningSearch(request, evaluator, bandit, Log(request, store, study, bandit), observe, stopped)
@@ -119,7 +118,7 @@ def extend(
     return replace(outcome, record=record, tried=tuple(run.log.tried))
 
 
-def judge(
+def check(
     outcome: Outcome,
     store: Store,
     evaluator: Evaluator,
@@ -128,7 +127,7 @@ def judge(
 ) -> Outcome:
     """Give tried configs of a problem a verdict; where no config was right so far, the best that is is promoted."""
     run = _reopened(outcome, store, evaluator, None, observe)
-    run.judge([each for instance in wanted if (each := run.log.find(instance)) and each.verdict is None])
+    run.check([each for instance in wanted if (each := run.log.find(instance)) and each.verdict is None])
     record, right = outcome.record, passed(run.log.tried)
     if record is None and right:
         record = _promoted(record_of(right, evaluator.evidence, len(run.log.tried)), store)
@@ -156,34 +155,33 @@ def _reopened(
 
 def _start(
     request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True
-) -> tuple[Bandit, list[Earlier]]:
+) -> tuple[Bandit, list[StoredAttempt]]:
     """The bandit at the start of a search, and the attempts of earlier sessions that it takes over.
 
     Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
     """
-    r, arch = request, request.gpu.arch
-    found = serving_implementations(r.operator, r.problem, r.gpu, r.implementation)
-    spaces = [each.space(r.problem, arch) for each in found]
-    kept = earlier(r, store, evaluator, found, spaces) if r.resume else []
-    known: Mapping[str, Sequence[Past]] = {}
-    if r.history:
+    spaces = [each.space(request.problem, request.gpu.arch) for each in request.implementations]
+    kept = earlier(request, store, evaluator, spaces) if request.resume else []
+    transferred: Mapping[str, Sequence[TransferResults]] = {}
+    if request.history:
         resumed = {each.row for each in kept if not each.outdated}
-        known = pasts(store, r.operator, r.problem, r.gpu, evaluator.policy, resumed, own=r.resume)
-    whole = sum(map(len, spaces)) <= r.tries  # else the arms share the tries, and no small space is listed to its end
-    method = Method(r.method, r.seed, r.tries if whole else r.tries // len(spaces))
+        transferred = transfer_results(request, store, evaluator.policy, resumed)
+    # Else the arms share the tries, and no small space is listed to its end.
+    whole = sum(map(len, spaces)) <= request.tries
+    method = Method(request.method, request.seed, request.tries if whole else request.tries // len(spaces))
     prior = evaluator.prior if guided else None
     # A search that predicts has nothing to gain from predictions beforehand.
-    sampled = evaluator.sampled if guided and evaluator.evidence is Evidence.MEASURED else None
+    sampled = evaluator.compiled_costs if guided and evaluator.evidence is Evidence.MEASURED else None
     arms = [
-        prepared(r.default(each), space, prior, method, known.get(each.name, ()), sampled)
-        for each, space in zip(found, spaces, strict=True)
+        prepared(request.default(each), space, prior, method, transferred.get(each.name, ()), sampled)
+        for each, space in zip(request.implementations, spaces, strict=True)
     ]
     return Bandit(arms), kept
 
 
-def _predict_again(run: RunningSearch, outdated: Sequence[Earlier]) -> None:
+def _predict_again(run: RunningSearch, outdated: Sequence[StoredAttempt]) -> None:
     """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
-    best_first = sorted(outdated, key=lambda each: order(each.attempt, each.attempt.value or 0.0))
+    best_first = sorted(outdated, key=lambda each: order(each.attempt))
     batch = [each.instance for each in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
@@ -193,7 +191,7 @@ def _introduce(run: RunningSearch) -> None:
     compared, although what there was has spent the budget.
     """
     if run.log.tried and not run.out_of_time:
-        new = [each.implementation for each in run.bandit.arms.values() if not each.told]
+        new = [each.implementation for each in run.bandit.arms.values() if not each.tries]
         batch = [run.request.default(each) for each in new]
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
@@ -208,7 +206,7 @@ def _begin(store: Store, request: SearchRequest, policy: str) -> int:
         method=request.method,
         effort=request.effort,
         budget=request.tries,
-        versions={"tuner": __version__, "policy": policy, "code": code_of(request.operator)},
+        versions={"tuner": __version__, "policy": policy, "code": request.code},
     )
 
 
@@ -236,7 +234,32 @@ def _decide(run: RunningSearch) -> TuningRecord | None:
     """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
     log = run.log
     for _ in range(_ROUNDS):
-        run.judge([each for each in contest(log.tried)[:FINALISTS] if each.verdict is None])
+        run.check([each for each in rank_candidates(log.tried)[:FINALISTS] if each.verdict is None])
         if right := passed(log.tried, FINALISTS):
             return record_of(right, run.evaluator.evidence, len(log.tried))
     return None
+
+
+def record_of(right: Sequence[Tried], evidence: Evidence, tried: int) -> TuningRecord:
+    """The record of the first of `right`, which passed their checks; the second is the runner-up."""
+    attempt, verdict = right[0].attempt, right[0].verdict
+    assert verdict is not None and attempt.resources is not None
+    return TuningRecord(
+        identity=attempt.identity,
+        config=attempt.config,
+        evidence=evidence,
+        verdict=verdict,
+        resources=attempt.resources,
+        prediction=attempt.prediction,
+        measurement=attempt.measurement,
+        margin=_margin(right),
+        tried=tried,
+        tuner=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _margin(right: Sequence[Tried]) -> float:
+    """By what share the runner-up is behind the winner; 0 where there is none, or where they tie."""
+    values = [each.attempt.value for each in right[:2] if each.attempt.value is not None]
+    return max(values[1] / values[0] - 1, 0.0) if len(values) == 2 else 0.0

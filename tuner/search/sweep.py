@@ -6,9 +6,9 @@ from itertools import zip_longest
 from typing import Any
 
 from tuner.base.fields import Fields, Scalar
-from tuner.search.contest import contest, ties
+from tuner.results.ranking import rank, rank_candidates, ties
 from tuner.search.explore import gained
-from tuner.search.log import Tried, ranked
+from tuner.search.log import Tried
 from tuner.search.running import BATCH, RunningSearch
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
@@ -43,23 +43,23 @@ def sweep(run: RunningSearch, share: int) -> Swept:
     while _try_new(run, first + share - share // 2, _neighbours(run)):
         pass
     middle = len(run.log.tried)
-    set_back(run, first + share)
+    reset_to_defaults(run, first + share)
     return Swept(middle - first, len(run.log.tried) - middle, max(0.0, gained(before, run.best_value)))
 
 
-def set_back(run: RunningSearch, limit: int) -> None:
+def reset_to_defaults(run: RunningSearch, limit: int) -> None:
     """Set parameters of the winner to their default while that costs nothing: all that is free at once, else one.
 
     What ties is left to the contest, and to the final race where times were measured.
     """
-    best = base = next(iter(contest(run.log.tried)), None)
+    best = base = next(iter(rank_candidates(run.log.tried)), None)
     while best is not None and base is not None:
         steps = _steps(run, base)
         while _try_new(run, limit, steps.values()):
             pass
         found = {name: run.log.find(instance) for name, instance in steps.items()}
         free = {name: each for name, each in found.items() if each is not None and ties(each, best)}
-        base = _all_at_once(run, base, best, tuple(free), limit) or next(iter(ranked(list(free.values()))), None)
+        base = _all_at_once(run, base, best, tuple(free), limit) or next(iter(rank(list(free.values()))), None)
 
 
 def _steps(run: RunningSearch, base: Tried) -> dict[str, Instance]:
@@ -95,7 +95,7 @@ def _changed(run: RunningSearch, base: Tried, values: Mapping[str, Scalar]) -> I
 
 def _neighbours(run: RunningSearch) -> Iterator[Instance]:
     """Untried neighbours of the best configs, the most promising of each in turns."""
-    best = contest(run.log.tried)[:_BEST]
+    best = rank_candidates(run.log.tried)[:_BEST]
     for turn in zip_longest(*(run.bandit.neighbours(each.instance) for each in best)):
         yield from (each for each in turn if each is not None)
 
@@ -107,7 +107,7 @@ def _try_new(run: RunningSearch, limit: int, wanted: Iterable[Instance]) -> bool
         return False
     batch: dict[object, Instance] = {}
     for each in wanted:
-        if len(batch) < min(BATCH, room) and not run.bandit.told(each):
+        if len(batch) < min(BATCH, room) and not run.bandit.tried(each):
             batch.setdefault(each.key, each)
     run.try_all(list(batch.values()), "sweep", run.most)
     return bool(batch)

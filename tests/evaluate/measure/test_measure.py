@@ -291,7 +291,7 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record.margin == pytest.approx(min(others) - 1)
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
-        assert evaluator.drift.times_us
+        assert evaluator.drift_monitor.times_us
         (race,) = store.races(PAGED.name, canonical(DECODING), GPU.name)
         assert race == outcome.final
         assert race.settled(record) and len(race.rounds) == record.measurement.samples == POLICY.rounds
@@ -307,7 +307,7 @@ def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Ch
 
     instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     identities = [
-        Measurer(each, DECODING, GPU, *machines, Setup(calm_worker, POLICY)).identity(instance)
+        Measurer(each, DECODING, GPU, machines[0], Setup(calm_worker, POLICY)).identity(instance)
         for each in (PAGED, PAGED, replace(PAGED, inputs=longer))
     ]
     assert identities[0] == identities[1] != identities[2]
@@ -320,7 +320,7 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
     with Worker(told) as worker:
         evaluator = measurer(machines, worker)
         batch = [Instance(PAGED, NAIVE, DECODING, config) for config in (*others[:2], default)]
-        found = [(position, attempt.measurement) for position, attempt in evaluator.attempts(batch)]
+        found = [(position, attempt.measurement) for position, attempt in evaluator.try_all(batch)]
     assert found[0][0] == 2
     assert [each.samples for _, each in found if each] == [POLICY.screening[-1][0], *[POLICY.screening[0][0]] * 2]
 
@@ -343,7 +343,7 @@ def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batc
 
     with Running(CALM) as worker, Compiling(1) as compiler:
         evaluator = measurer((compiler, machines[1]), worker)
-        list(evaluator.attempts([Instance(PAGED, NAIVE, DECODING, config) for config in naive_configs()[:3]]))
+        list(evaluator.try_all([Instance(PAGED, NAIVE, DECODING, config) for config in naive_configs()[:3]]))
     assert done == ["compile 1", "compile 3", "run", "time", "time", "time"]
 
 
@@ -371,9 +371,9 @@ def test_samples_that_a_drift_of_the_reference_kernel_voids_are_drawn_again(mach
         with Worker(replace(calm, spell=spell)) as worker:
             evaluator = measurer(machines, worker)
             batch = [Instance(PAGED, NAIVE, DECODING, config) for config in configs]
-            times = [each.measurement.time_us for _, each in evaluator.attempts(batch) if each.measurement]
+            times = [each.measurement.time_us for _, each in evaluator.try_all(batch) if each.measurement]
         assert times == pytest.approx([50.0] * 4, rel=0.03)
-        assert bool(evaluator.drift.voided) == (spell[0] > 0)
+        assert bool(evaluator.drift_monitor.voided) == (spell[0] > 0)
 
 
 def looked(*rounds: tuple[float, int]) -> Worker:
@@ -400,7 +400,7 @@ def test_a_kernel_that_lowers_its_own_clock_is_confirmed_beside_the_reference_by
 def test_the_same_machine_code_is_timed_once_and_its_row_says_of_which(machines: tuple[Compiler, Checker]) -> None:
     instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     with Worker(CALM) as worker:
-        attempts = [attempt for _, attempt in measurer(machines, worker).attempts([instance] * 2)]
+        attempts = [attempt for _, attempt in measurer(machines, worker).try_all([instance] * 2)]
     assert [attempt.kind for attempt in attempts] == ["ok", "duplicate"]
     assert attempts[1].measurement == replace(attempts[0].measurement, duplicate_of=encode(attempts[0].config))
 
@@ -421,7 +421,7 @@ def test_a_process_that_starts_in_the_middle_of_a_batch_runs_the_plain_kernel_fi
     machines: tuple[Compiler, Checker],
 ) -> None:
     with Noting(CALM) as worker:
-        found = measurer(machines, worker).attempts(
+        found = measurer(machines, worker).try_all(
             [Instance(PAGED, NAIVE, DECODING, config) for config in naive_configs()[:2]]
         )
         next(found)
@@ -435,9 +435,9 @@ def test_samples_of_a_duplicate_do_not_lower_the_time_to_beat(machines: tuple[Co
     instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     with Worker(CALM) as worker:
         evaluator = measurer(machines, worker)
-        list(evaluator.attempts([instance]))
+        list(evaluator.try_all([instance]))
         evaluator.best_us = slower_us = 2 * evaluator.best_us  # as after a drift of the device
-        list(evaluator.attempts([instance]))
+        list(evaluator.try_all([instance]))
     assert evaluator.best_us == slower_us
 
 
@@ -466,17 +466,17 @@ def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and
 
 def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patiently_once_it_was_timed() -> None:
     falls = CrashStreaks()
-    falls.told("new", "edges", "", timed=False)
+    falls.record("new", "edges", "", timed=False)
     for config in "aab":  # one that is tried again counts once
         assert not falls.reason("new")
-        falls.told("new", config, "a crash", timed=False)
+        falls.record("new", config, "a crash", timed=False)
     assert falls.reason("new") == "2 in a row of new took the device down, the last by a crash"
     for config in "abc":
-        falls.told("known", "good", "", timed=True)
-        falls.told("known", config, "a crash", timed=False)
+        falls.record("known", "good", "", timed=True)
+        falls.record("known", config, "a crash", timed=False)
     for config in "def":
         assert not falls.reason("known")
-        falls.told("known", config, "a crash", timed=False)
+        falls.record("known", config, "a crash", timed=False)
     assert "known" in falls.reason("known")
 
 
@@ -488,7 +488,7 @@ def test_a_config_that_crashed_the_device_twice_is_never_tried_again(
     crashing = replace(CALM, plants=(Plant("threads", config.threads, "CRASH"),))
     for restarts in (2, 0):
         with Worker(crashing) as worker:
-            ((_, attempt),) = measurer(machines, worker, Ledger(tmp_path / "ledger")).attempts(instance)
+            ((_, attempt),) = measurer(machines, worker, Ledger(tmp_path / "ledger")).try_all(instance)
             assert attempt.failure is not None
             assert attempt.failure.stage is Stage.LAUNCH
             assert worker.restarts == restarts
@@ -596,8 +596,8 @@ def test_a_config_that_was_interrupted_twice_is_tried_again(
     default = [Instance.default(PAGED, NAIVE, DECODING, GPU.arch)]
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            list(measurer(machines, Interrupted(calm_worker), Ledger(tmp_path / "ledger")).attempts(default))
-    ((_, attempt),) = measurer(machines, calm_worker, Ledger(tmp_path / "ledger")).attempts(default)
+            list(measurer(machines, Interrupted(calm_worker), Ledger(tmp_path / "ledger")).try_all(default))
+    ((_, attempt),) = measurer(machines, calm_worker, Ledger(tmp_path / "ledger")).try_all(default)
     assert attempt.measurement is not None
 
 
@@ -659,7 +659,7 @@ def test_only_what_times_have_borne_out_leaves_a_config_untimed(
     with Worker(told) as worker:
         evaluator = Foretold(PAGED, DECODING, GPU, *machines, Setup(worker, POLICY))
         found = [
-            attempt for config in batch for _, attempt in evaluator.attempts([Instance(PAGED, NAIVE, DECODING, config)])
+            attempt for config in batch for _, attempt in evaluator.try_all([Instance(PAGED, NAIVE, DECODING, config)])
         ]
     *_, last = found
     assert len(found) == 4

@@ -122,4 +122,4 @@ def test_nothing_orders_configs_of_a_kernel_before_it_is_compiled_if_it_declares
         predictor = Predictor(TARGET, compiler, Checker())
         assert all(np.isnan(predictor.prior(each)) for each in some)
         costs = [sum(cost.cost for _, cost in predict_launches(each, TARGET, compiled(each))) for each in some]
-        assert predictor.sampled(some) == costs
+        assert predictor.compiled_costs(some) == costs

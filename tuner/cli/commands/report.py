@@ -45,7 +45,7 @@ def report(
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
         outcomes = [_recalled(operator, problem, target, store, (compiler, checker)) for problem in problems]
     kinds = dict.fromkeys(outcome.evidence for outcome in outcomes)
-    families = [f for kind in kinds for f in campaign.known([o for o in outcomes if o.evidence is kind], Terms())]
+    families = [f for kind in kinds for f in campaign.portfolios([o for o in outcomes if o.evidence is kind], Terms())]
     text = summary.text(outcomes, form, families)
     if out is None and form != "html":
         typer.echo(text)

@@ -26,13 +26,13 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import too_large
 from tuner.evaluate.check.verdict_cache import VerdictCache
-from tuner.evaluate.evaluator import serving_implementations
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.report import default_path, prepare, summary
 from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.search.campaign import Campaign, campaign
 from tuner.search.portfolio import Terms
+from tuner.search.request import serving_implementations
 from tuner.search.sampler import METHODS
 from tuner.search.session import Observe, compilers_beside_timing, evidence_for, session, why_predicted
 from tuner.spec.instance import Instance

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.evaluate.measure.samples import Estimate, Times, effective, estimate, in_units, interval, intervals
+from tuner.results.ranking import SAME_TIME
 
 _RESAMPLES = 200
 
@@ -40,7 +41,7 @@ class Rules:
 
     keys: tuple[tuple[Any, ...], ...]
     default: int | None = None
-    tie: float = 0.01
+    tie: float = SAME_TIME
     floor_us: float = 0.0
 
 

@@ -65,7 +65,7 @@ class CrashStreaks:
         self._in_a_row: dict[str, dict[str, str]] = {}  # configs with what they did
         self._timed: set[str] = set()
 
-    def told(self, implementation: str, config: str, fatal: str, *, timed: bool) -> None:
+    def record(self, implementation: str, config: str, fatal: str, *, timed: bool) -> None:
         """What a config did to the device; nothing `fatal`, if empty. On another problem it counts as another."""
         if fatal:
             self._in_a_row.setdefault(implementation, {})[config] = fatal

@@ -6,6 +6,7 @@ from math import inf
 from typing import Literal
 
 from tuner.errors import UsageError
+from tuner.results.ranking import SAME_TIME
 
 Launch = Literal["eager", "graph"]
 LAUNCHES: tuple[Launch, ...] = ("eager", "graph")
@@ -30,7 +31,7 @@ class MeasurementPolicy:
     rounds: int = 30  # of the final race
     own_clock_us: float = 100_000.0  # a kernel runs this long before its clock is taken for its own …
     own_clock_rounds: int = 12  # … in each round of the second race, where power lowers clocks
-    tie: float = 0.01  # relative difference under which two kernels are equally fast
+    tie: float = SAME_TIME  # relative difference under which two kernels are equally fast
     drift: float = 0.05  # relative change of the reference kernel's time that voids the samples before it
     limit_s: float = 5.0  # a launch that takes longer hangs
 

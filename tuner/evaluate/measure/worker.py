@@ -88,7 +88,7 @@ class Worker(Closing):
         timed = self._judged_and_timed(task)
         fatal = timed.failure.reason if timed.failure and timed.failure.fatal else ""
         config = encode([task.code.instance.problem, task.code.instance.config])
-        self._falls.told(implementation, config, fatal, timed=bool(timed.samples))
+        self._falls.record(implementation, config, fatal, timed=bool(timed.samples))
         return timed
 
     def race(self, heat: RaceRequest) -> RaceResult:

@@ -25,11 +25,10 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
     from tuner.search.sampler.improvement import predicted_scores
     from tuner.search.sampler.observations import Observations
 
-    values = np.array([math.inf if value is None else value for value in results.values()], dtype=float)
-    values[np.isnan(values)] = math.inf
-    if np.count_nonzero(np.isfinite(values)) < LEARNABLE or not space.enumerated:
+    observations = Observations.of(results)
+    if np.count_nonzero(observations.worked) < LEARNABLE or not space.enumerated:
         return None
-    return predicted_scores(space, Observations(np.array(list(results)), values, np.zeros(0, dtype=int)))
+    return predicted_scores(space, observations)
 
 
 class Sampler:
@@ -112,16 +111,16 @@ class Sampler:
         """
         if self._prior is None:
             return None
-        return self._prior.correlation(self._trials.observations(), self._starts.drawn)
+        return self._prior.correlation(self._trials.observations(), self._starts.random)
 
     @property
-    def drawn(self) -> frozenset[int]:
+    def random(self) -> frozenset[int]:
         """The configs asked for that were drawn at random: neither a prior nor a model chose them."""
-        return frozenset(self._starts.drawn)
+        return frozenset(self._starts.random)
 
-    def knows_drawn(self, drawn: Collection[int]) -> None:
-        """To be told which configs another sampler of the space drew at random."""
-        self._starts.drawn |= set(drawn)
+    def mark_random(self, configs: Collection[int]) -> None:
+        """Take note of configs that another sampler of the space drew at random."""
+        self._starts.random |= set(configs)
 
     def importance(self) -> dict[str, float]:
         """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.

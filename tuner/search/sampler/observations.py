@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,13 @@ class Observations:
     tried: Array  # indices of the configs [n]
     values: Array  # [n], lower is better; inf: it failed
     pending: Array  # indices [m]
+
+    @classmethod
+    def of(cls, results: Mapping[int, float | None]) -> Observations:
+        """Results by index of the config; None and values that are not finite: it failed."""
+        values = np.array([np.inf if value is None else value for value in results.values()], dtype=float)
+        values[np.isnan(values)] = np.inf
+        return cls(np.array([*results], int), values, np.zeros(0, int))
 
     @cached_property
     def known(self) -> Array:
@@ -43,10 +50,11 @@ class Observations:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """An order of all configs, believed until the first results speak against it."""
+    """An order of all configs from before a search, kept until the first results contradict it."""
 
-    cost: Array  # [configs], lower is better, any unit; inf where nothing good is expected, NaN where it is not known
+    cost: Array  # [configs], lower is better, any unit; inf where nothing good is expected, NaN where it is unknown
     measured: bool = False  # learnt from times of another device or problem; else a prediction
+    source: str = ""  # "prediction", "history of H100"
 
     @cached_property
     def place(self) -> Array:
@@ -63,22 +71,34 @@ class Prior:
                 break
         return chosen
 
-    def correlation(self, observations: Observations, drawn: Collection[int]) -> float | None:
-        """Spearman's rank correlation with the first valid results of configs that were `drawn` at random.
+    def correlation(self, observations: Observations, random: Collection[int]) -> float | None:
+        """Spearman's rank correlation with the first valid results of `random` tries.
 
         None before there are five: those that a prior chose itself, or a model, are all good and rank by chance.
         """
-        ranked = ~np.isnan(self.cost[observations.tried]) & np.isin(observations.tried, list(drawn))
+        ranked = ~np.isnan(self.cost[observations.tried]) & np.isin(observations.tried, list(random))
         first = np.flatnonzero(observations.worked & ranked)[:_JUDGED_TO]
         predicted, found = self.cost[observations.tried[first]], observations.values[first]
         if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
             return None
         return float(np.corrcoef(ranks(predicted), ranks(found))[0, 1])
 
-    def holds(self, observations: Observations, drawn: Collection[int]) -> bool:
-        """Whether the results leave the prior standing."""
-        correlation = self.correlation(observations, drawn)
+    def holds(self, observations: Observations, random: Collection[int]) -> bool:
+        """Whether the results do not contradict the prior."""
+        correlation = self.correlation(observations, random)
         return correlation is None or correlation >= _WRONG
+
+
+def combine_priors(priors: Sequence[Prior]) -> Array | None:
+    """One cost of every config [configs]: the mean of the priors' ranks on a logarithmic axis; None without any.
+
+    The axis gives the first hundredth of the configs half of the room: the order of the best matters, that of the
+    worst does not.
+    """
+    if len(priors) < 2:
+        return priors[0].cost if priors else None
+    cost: Array = np.mean([np.log1p(ranks(prior.cost)) for prior in priors], axis=0)
+    return cost
 
 
 def ranks(values: Array) -> Array:

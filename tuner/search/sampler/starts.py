@@ -30,7 +30,7 @@ class Starts:
     ) -> None:
         self._space, self._rng, self._given, self._prior = space, rng, given, prior
         self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
-        self.drawn: set[int] = set()  # at random
+        self.random: set[int] = set()  # at random
 
     def next(self, observations: Observations) -> int | None:
         """The next start; None once a model can be asked."""
@@ -47,13 +47,13 @@ class Starts:
 
     def _unjudged(self, observations: Observations) -> bool:
         """Whether more random tries would tell if a prior holds: of those so far too many failed."""
-        if self._prior is None or len(self.drawn) >= _DRAWN_TO_JUDGE:
+        if self._prior is None or len(self.random) >= _DRAWN_TO_JUDGE:
             return False
-        return self._prior.correlation(observations, self.drawn) is None
+        return self._prior.correlation(observations, self.random) is None
 
     def guided(self, observations: Observations) -> bool:
         """Whether a prior, still believed, says where good configs are."""
-        return self._prior is not None and self._prior.holds(observations, self.drawn)
+        return self._prior is not None and self._prior.holds(observations, self.random)
 
     def led_by_times(self, observations: Observations) -> bool:
         """Whether a prior, still believed, was learnt from times."""
@@ -83,7 +83,7 @@ class Starts:
         sizes = np.array([len(values) for values in self._space.choices.values()])
         seen = (codes[:, None, :] == known[None, :, :]).sum(axis=1) @ sizes
         chosen = int(drawn[np.argmin(seen)])
-        self.drawn.add(chosen)
+        self.random.add(chosen)
         return chosen
 
     def _free(self, observations: Observations) -> Array:

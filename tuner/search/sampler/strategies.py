@@ -57,7 +57,7 @@ class Random:
         if (given := first_free(self._given, observations)) is not None:
             return given
         chosen = int(free(self._space, observations.known, 1, self._rng)[0])
-        self._starts.drawn.add(chosen)
+        self._starts.random.add(chosen)
         return chosen
 
 

@@ -1,0 +1,80 @@
+"""Configs as the compiler makes them for one GPU: their identities, and what is predicted of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import nan
+
+from tuner.arch import GPU
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.nvrtc import Compiler, made_by
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.evaluate.predict.compiled import predict_launches, resources_of
+from tuner.evaluate.predict.cost import in_turn, uncompiled
+from tuner.results.attempt import Attempt, Failed, Identity, Resources, Stage
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical, to_fields
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """The part that every evaluator has: NVRTC compiles, declared work and machine code predict.
+
+    `policy` is part of the identity of what its owner finds out.
+    """
+
+    gpu: GPU
+    compiler: Compiler
+    policy: str
+
+    @property
+    def options(self) -> Options:
+        return Options(arch=self.gpu.arch.name)
+
+    def identity(self, instance: Instance, source: Source | None = None) -> Identity:
+        source = source or render(instance)
+        return Identity(
+            operator=instance.operator.name,
+            implementation=instance.implementation.name,
+            problem=canonical(instance.problem),
+            gpu=self.gpu.name,
+            source=source.digest,
+            options=str(self.options),
+            toolkit=made_by(source),
+            policy=self.policy,
+            plan=instance.plan().digest,
+        )
+
+    def prior(self, instance: Instance) -> float:
+        """The cost by declared work. NaN where none is declared: the operator's cost is the same for all."""
+        if not instance.implementation.declares_work:
+            return nan
+        return uncompiled(instance.plan(), instance.work(self.gpu), self.gpu).cost
+
+    def compiled_costs(self, sample: Sequence[Instance]) -> list[float]:
+        costs = [nan] * len(sample)
+        for position, outcome in self.compile(list(map(render, sample))):
+            if isinstance(outcome, Cubin):
+                launches = predict_launches(sample[position], self.gpu, outcome)
+                costs[position] = in_turn([cost for _, cost in launches]).cost
+        return costs
+
+    def compile(self, sources: Sequence[Source]) -> Iterator[tuple[int, Cubin | Failed]]:
+        """(position, cubin or failure) as they finish."""
+        return self.compiler.compile_many((source, self.options) for source in sources)
+
+    def attempt(self, instance: Instance, source: Source, outcome: Cubin | Failed, seconds: float = 0.0) -> Attempt:
+        """The attempt at a config with its prediction, by what the compiler made of its source."""
+        identity, config = self.identity(instance, source), to_fields(instance.config)
+        if isinstance(outcome, Failed):
+            return Attempt(identity, config, failure=outcome, seconds=seconds)
+        resources = resources_of(outcome, instance.plan(), self.gpu)
+        if resources.ctas_per_sm == 0:
+            return Attempt(identity, config, failure=_cannot_launch(resources), resources=resources, seconds=seconds)
+        prediction = in_turn([cost for _, cost in predict_launches(instance, self.gpu, outcome)])
+        return Attempt(identity, config, resources=resources, prediction=prediction, seconds=seconds)
+
+
+def _cannot_launch(resources: Resources) -> Failed:
+    return Failed(Stage.LIMIT, f"cannot launch: not one CTA fits an SM ({resources.limiter})")
