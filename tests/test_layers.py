@@ -30,12 +30,14 @@ errors
 RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names.split()}
 DOORS = {
     "alembic": "store/sql",
+    "cryptography": "store",
     "cuda": "compiler",
     "cupy": "backends/gpu",
     "filelock": "backends/emulator",
     "fla": "torch",
     "jax": "jax",
     "jinja2": "compiler report",
+    "msgspec": "results",
     "optuna": "search/sampler",
     "pygments": "report",
     "pynvml": "evaluate/measure",

@@ -18,8 +18,8 @@ from sqlalchemy import Table, create_engine
 from tests.support.store_factory import attempt, race, read_only, record
 from tuner.errors import StoreError
 from tuner.results.attempt import Evidence
+from tuner.store.read import MIGRATIONS, VERSION_TABLE, newest_schema
 from tuner.store.sql import Store
-from tuner.store.sql.migrate import MIGRATIONS, VERSION_TABLE, newest
 from tuner.store.sql.rows import attempt_row
 from tuner.store.sql.schema import METADATA
 
@@ -50,8 +50,8 @@ def next_program(tmp_path: Path, then: str = "pass") -> Path:
     """The steps of a program that is one version ahead."""
     folder = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    revision = f"{int(newest()) + 1:04}"
-    step = STEP.format(revision=revision, before=newest(), then=then)
+    revision = f"{int(newest_schema()) + 1:04}"
+    step = STEP.format(revision=revision, before=newest_schema(), then=then)
     (folder / "versions" / f"v{revision}_host.py").write_text(step)
     return folder
 
@@ -94,25 +94,25 @@ def test_an_older_database_is_migrated_and_keeps_its_rows(older: Path, tmp_path:
 
 def test_a_copy_is_kept_of_what_was_before(older: Path, tmp_path: Path) -> None:
     Store.open(older, migrations=next_program(tmp_path)).close()
-    copy = older.with_name(f"tuner.db.bak-{newest()}")
-    assert version(copy) == newest()
+    copy = older.with_name(f"tuner.db.bak-{newest_schema()}")
+    assert version(copy) == newest_schema()
     with Store.open(copy) as store:
         assert len(store.attempts("scan")) == 1
 
 
 def test_a_copy_from_before_is_not_overwritten(older: Path, tmp_path: Path) -> None:
-    copy = older.with_name(f"tuner.db.bak-{newest()}")
+    copy = older.with_name(f"tuner.db.bak-{newest_schema()}")
     copy.write_text("precious")
     Store.open(older, migrations=next_program(tmp_path)).close()
     assert copy.read_text() == "precious"
-    assert version(older.with_name(f"tuner.db.bak-{newest()}.2")) == newest()
+    assert version(older.with_name(f"tuner.db.bak-{newest_schema()}.2")) == newest_schema()
 
 
 def test_a_newer_database_is_refused_with_both_versions_and_left_as_it_was(older: Path, tmp_path: Path) -> None:
     Store.open(older, migrations=next_program(tmp_path)).close()
     before = older.read_bytes()
-    ahead = f"{int(newest()) + 1:04}"
-    with pytest.raises(StoreError, match=f"has schema version {ahead}, and this program knows up to {newest()}"):
+    ahead = f"{int(newest_schema()) + 1:04}"
+    with pytest.raises(StoreError, match=f"has schema version {ahead}, and this program knows up to {newest_schema()}"):
         Store.open(older)
     assert older.read_bytes() == before
 
@@ -120,7 +120,7 @@ def test_a_newer_database_is_refused_with_both_versions_and_left_as_it_was(older
 def test_a_step_that_fails_leaves_the_database_as_it_was(older: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such table: absent"):
         Store.open(older, migrations=next_program(tmp_path, then='op.execute("DELETE FROM absent")'))
-    assert version(older) == newest()
+    assert version(older) == newest_schema()
     with Store.open(older) as store:
         assert len(store.attempts("scan")) == 1
 
@@ -136,16 +136,19 @@ def test_a_process_that_is_killed_inside_a_step_leaves_the_database_as_it_was(tm
     assert subprocess.run(command, cwd=MIGRATIONS.parents[1]).returncode == -signal.SIGKILL
     with Store.open(path) as store:
         assert store.check() == store.attempts("scan") == []
-    assert version(path) == newest()
+    assert version(path) == newest_schema()
 
 
 def test_an_older_database_that_cannot_be_written_says_so(older: Path) -> None:
     folder = Path(tempfile.mkdtemp())
     shutil.copy(older, folder)
     steps = next_program(folder)
-    with read_only(folder), pytest.raises(StoreError, match=f"is version {newest()}, .* cannot be written: copy it"):
+    with (
+        read_only(folder),
+        pytest.raises(StoreError, match=f"is version {newest_schema()}, .* cannot be written: copy it"),
+    ):
         Store.open(folder / "tuner.db", migrations=steps)
-    assert version(folder / "tuner.db") == newest()
+    assert version(folder / "tuner.db") == newest_schema()
     shutil.rmtree(folder)
 
 
@@ -172,7 +175,7 @@ def test_a_database_from_before_races_keeps_its_rows_and_takes_races(tmp_path: P
         store.append_race(race())
         assert store.races("scan") == [race()]
         assert store.check() == []
-    assert version(path) == newest()
+    assert version(path) == newest_schema()
 
 
 def test_rows_from_before_plans_were_known_have_none(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_values_of_other_types_are_no_attempt(tmp_path: Path, column: str, value
     path = filled(tmp_path / "tuner.db", rows=3)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE attempts SET {column} = {value} WHERE id = 2")
-    with Store.open(path) as store, pytest.raises(StoreError, match=r"attempt 2 cannot be read \(TypeError"):
+    with Store.open(path) as store, pytest.raises(StoreError, match=r"attempt 2 cannot be read \(ValueError"):
         store.attempts("scan")
 
 

@@ -227,8 +227,8 @@ def test_explain_lists_every_record_in_order_with_its_reason(tmp_path: Path) -> 
         (16, False, "this problem on H200: its source has changed since it was made"),
         (32, True, "near problem on H200: T=2000 for 1000"),
         (48, False, "this problem on H100, which is sm_90a too: stands behind the one that serves"),
-        (80, False, "made for B200, not for sm_90a"),
         (64, False, "another kernel: causal=false, not true"),
+        (80, False, "made for B200, not for sm_90a"),
     ]
     assert listed[0].place == f"{tmp_path / 'records.jsonl'}, line 4"
 
@@ -244,14 +244,14 @@ def test_what_explain_calls_served_is_what_find_returns(tmp_path: Path) -> None:
 def test_a_folder_stands_for_its_record_files(tmp_path: Path) -> None:
     tuned.write(tmp_path / "H200.jsonl", [record(16)])
     tuned.write(tmp_path / "B200.jsonl", [record(32, gpu="B200")])
-    assert len(Snapshot.load([tmp_path]).records["scan"]) == 2
+    assert len(Snapshot.load([tmp_path]).records("scan")) == 2
 
 
 def test_the_places_are_tuner_db_then_the_users_then_what_ships(tmp_path: Path) -> None:
     mine = tmp_path / "mine.db"
     with Store.open(mine) as store:
         store.promote(record(16))
-    code = "from tuner.store.records import Snapshot; print([f.place for f in Snapshot.load().records['scan']])"
+    code = "from tuner.store.records import Snapshot; print([f.place for f in Snapshot.load().records('scan')])"
     listed = f"{tmp_path / 'absent.db'}{os.pathsep}{mine}"
     output = subprocess.run(
         [sys.executable, "-c", code],
@@ -270,7 +270,7 @@ def test_a_place_that_cannot_be_read_is_named_and_the_others_serve(tmp_path: Pat
     sources = [tmp_path / "notes.db", tmp_path / "absent.db", "postgresql://me:secret@host/t", tmp_path / "good.jsonl"]
     records = Snapshot.load(sources)
     assert find(records) is not None
-    reasons = ("is not a database", "there is no such file", "a server is not read by applications")
+    reasons = ("is not a SQLite database", "there is no such file", "a server is not read by applications")
     assert all(reason in said for reason, said in zip(reasons, records.refused, strict=True))
     assert "secret" not in "".join(records.refused)
 

@@ -6,13 +6,13 @@ from tuner.results.record import TuningRecord
 from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
-from tuner.store.read import StoredRecord
+from tuner.store.read import ListedRecords, StoredRecord
 from tuner.store.records import Snapshot
 
 
 def snapshot(*instances: Instance, target: str, arch: str) -> Snapshot:
     """Records of configs on their problems, for a GPU of an arch."""
-    found: dict[str, list[StoredRecord]] = {}
+    records: list[StoredRecord] = []
     for each in instances:
         name, problem = each.operator.name, canonical(each.problem)
         digest = render(each).digest
@@ -32,5 +32,5 @@ def snapshot(*instances: Instance, target: str, arch: str) -> Snapshot:
             tuner="0.1.0",
             created="2026-11-21T00:00:00+00:00",
         )
-        found.setdefault(name, []).append(StoredRecord(record, "a test", to_fields(each.problem), arch))
-    return Snapshot({name: tuple(records) for name, records in found.items()}, ())
+        records.append(StoredRecord(record, "a test", to_fields(each.problem), arch))
+    return Snapshot([ListedRecords(records)])

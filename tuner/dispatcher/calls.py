@@ -42,7 +42,7 @@ class Dispatcher:
     @classmethod
     def from_environment(cls) -> "Dispatcher":
         """Over all stored records, as TUNER_GPU and TUNER_STRICT say. Raises UsageError for other values."""
-        return cls(Snapshot.load(), _assumed(), strict=_strict())
+        return cls(Snapshot.load(strict=_strict()), _assumed(), strict=_strict())
 
     def call(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Any:
         """The outputs of an operator: one array, or a tuple where there are several. Raises InputError."""

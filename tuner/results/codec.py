@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tuner.base.fields import check_printable
+from tuner.base.canonical import decode
+from tuner.base.fields import Fields, Scalar, check_printable, fields_from
 from tuner.results.attempt import Attempt
 from tuner.results.final_race import FinalRace
 from tuner.results.record import TuningRecord
@@ -65,6 +66,37 @@ def race_from(data: Mapping[str, Any]) -> FinalRace:
         raise ValueError("its rounds, its contenders and its winner do not agree")
     check_printable(data)
     return race
+
+
+class _Subject(msgspec.Struct):
+    operator: str
+    problem: dict[str, Scalar]
+    gpu: str
+
+
+class _Head(msgspec.Struct):
+    identity: _Subject
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Scalar]).decode
+
+
+def subject_in(text: str) -> tuple[str, Fields, str] | None:
+    """The operator, problem and GPU in a record's line, without parsing the rest; None where they are not plain."""
+    try:
+        subject = _decode_head(text).identity
+    except msgspec.MsgspecError:
+        return None
+    return subject.operator, subject.problem, subject.gpu
+
+
+def fields_in(text: str) -> Fields:
+    """The fields in canonical JSON of a problem. Raises ValueError for text that is none."""
+    try:
+        return _decode_fields(text)
+    except msgspec.MsgspecError:
+        return fields_from(decode(text))  # with a number that JSON lacks
 
 
 def _parsed(cls: type[V], data: Any) -> V:

@@ -3,11 +3,13 @@
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 from tuner.base.canonical import decode, encode
 from tuner.base.fields import check_printable, fields_from
 from tuner.errors import StoreError
+from tuner.results.attempt import Identity
 from tuner.results.codec import record_from, to_data
 from tuner.results.record import TuningRecord
 
@@ -35,18 +37,35 @@ def from_line(line: str) -> TuningRecord:
     raise StoreError(f"format {data['format']!r}, but this program reads {FORMAT}: update it")
 
 
+def digest_of(line: str) -> str:
+    """What a database stores beside a line."""
+    return sha256(line.encode()).hexdigest()
+
+
+def from_row(line: str, digest: str) -> TuningRecord:
+    """The record in a row of a database. Raises StoreError where it is none, or is not what was stored."""
+    if digest != digest_of(line):
+        raise StoreError("it has changed since it was stored: its digest does not match")
+    return from_line(line)
+
+
 def current(records: Iterable[TuningRecord]) -> list[TuningRecord]:
     """Of each operator, GPU and problem the first, sorted."""
     first: dict[tuple[str, str, str], TuningRecord] = {}
     for record in records:
-        key = record.identity
-        first.setdefault((key.operator, key.gpu, key.problem), record)
+        first.setdefault(_subject(record.identity), record)
     return [first[key] for key in sorted(first)]
 
 
+def _subject(identity: Identity) -> tuple[str, str, str]:
+    return identity.operator, identity.gpu, identity.problem
+
+
 def write(path: Path, records: Iterable[TuningRecord]) -> None:
-    """Replace `path`, whole or not at all, by the sorted lines of `records`. Raises StoreError when it cannot."""
-    ordered = sorted(records, key=lambda r: (r.identity.operator, r.identity.gpu, r.identity.problem, r.created))
+    """Replace `path`, whole or not at all, by the sorted lines of `records`; those of one problem stay in their order,
+    the newest last. Raises StoreError when it cannot.
+    """
+    ordered = sorted(records, key=lambda record: _subject(record.identity))
     text = "".join(f"{to_line(record)}\n" for record in ordered)
     try:
         _replace(path, text)

@@ -13,38 +13,43 @@ SHIPPED = DB / "tuned"
 
 
 def user_database() -> Path | None:
-    """The user's own database, which need not exist yet; None where nobody knows of a home."""
+    """The user's database, which need not exist yet; None where the home folder is unknown."""
     try:
-        found = user_data_path("tuner", appauthor=False) / "tuner.db"
+        path = user_data_path("tuner", appauthor=False) / "tuner.db"
     except RuntimeError:
         return None
-    return found if found.is_absolute() else None  # before its version 4.14 platformdirs says ~ then
+    return path if path.is_absolute() else None  # before its version 4.14 platformdirs says ~ then
 
 
 def named() -> tuple[str, ...]:
     """What `TUNER_DB` lists: files separated by `os.pathsep`, or one URL."""
     listed = os.environ.get("TUNER_DB", "")
-    found = [listed] if "://" in listed else listed.split(os.pathsep)  # a URL holds colons of its own
-    return tuple(filter(None, found))
+    paths = [listed] if "://" in listed else listed.split(os.pathsep)  # a URL holds colons of its own
+    return tuple(filter(None, paths))
 
 
 def database() -> str:
-    """Where a search writes when nobody says: the first of `TUNER_DB`, else the user's own database."""
-    found = next(iter(named()), user_database())
-    if found is None:
+    """Where a search writes without `--db`: the first of `TUNER_DB`, else the user's database."""
+    path = next(iter(named()), user_database())
+    if path is None:
         raise StoreError("there is no home for a database: name one, by TUNER_DB or --db")
-    return str(found)
+    return str(path)
 
 
 def layers() -> tuple[str, ...]:
     """Where an application reads records, in order, as far as it exists: the first place that has one wins."""
     own = user_database()
-    known = (*named(), *([str(own)] if own else []), str(SHIPPED))
-    return tuple(place for place in known if "://" in place or _exists(Path(place)))
+    asked = [place for place in named() if "://" in place or _exists(Path(place), hidden=True)]
+    others = (*([str(own)] if own else []), str(SHIPPED))
+    return (*asked, *(place for place in others if _exists(Path(place), hidden=False)))
 
 
-def _exists(path: Path) -> bool:
+def _exists(path: Path, *, hidden: bool) -> bool:
+    """Whether a file exists; `hidden` is the answer for one in a folder that this user may not enter."""
     try:
-        return path.expanduser().exists()
-    except (OSError, RuntimeError):  # in a folder that this user may not enter; ~ where nobody knows of a home
+        path.expanduser().stat()
+    except PermissionError:
+        return hidden
+    except (OSError, RuntimeError):  # ~ where the home folder is unknown
         return False
+    return True

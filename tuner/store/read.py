@@ -1,103 +1,326 @@
-"""Reading records where they are, without SQLAlchemy: a SQLite file, a JSON-lines file or a folder of them."""
+"""Reading records where they are, without SQLAlchemy: a SQLite file, a JSON-lines file or a folder of them.
 
+A source is opened once and parses the records of one problem when they are asked for, so that an application whose
+database holds many operators reads a few rows of it.
+"""
+
+import re
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tuner.arch import gpu
-from tuner.base.canonical import decode
+from tuner.base.assets import DB
+from tuner.base.canonical import decode, encode
 from tuner.base.fields import Fields
 from tuner.errors import StoreError, UsageError
+from tuner.results import codec
 from tuner.results.attempt import Evidence
-from tuner.results.codec import race_from
 from tuner.results.final_race import FinalRace
 from tuner.results.record import TuningRecord
 from tuner.store import lines
 
+MIGRATIONS = DB / "migrations"
+VERSION_TABLE = "tuner_schema_version"
+MAGIC = b"SQLite format 3\0"
+NOT_A_DATABASE = "it is not a SQLite database: name another file with --db, or move this one away"
+DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqlite3 OLD .recover | sqlite3 NEW`"
+_SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
+_OPERATOR = re.compile(r'"operator":"(\w+)"')  # in canonical JSON, where quotes inside a text are escaped
+_COLUMNS = "id, digest, record, operator, problem, gpu"
+
+
+class Key(NamedTuple):
+    """What a record is for."""
+
+    operator: str
+    problem: str  # canonical JSON of all its fields
+    gpu: str
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record with where it was found, its problem as data, and the arch of its GPU (empty where that is unknown)."""
+    """A record with where it is stored, its problem as data, and the arch of its GPU (empty where that is unknown)."""
 
     record: TuningRecord
     place: str  # the file and the line or row
     problem: Fields
     arch: str
+    number: int = 0  # of the line or row: in one source a larger number is newer
+
+    @property
+    def key(self) -> Key:
+        identity = self.record.identity
+        return Key(identity.operator, identity.problem, identity.gpu)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The sort key within one source: measured before predicted, then the newest by the order of rows.
+
+        Dates do not count: a clock may be set back.
+        """
+        return self.record.evidence is not Evidence.MEASURED, -self.number
+
+
+class _Row(NamedTuple):
+    number: int
+    digest: str | None
+    line: str
+    key: Key | None = None  # from its columns, or the head of its line
+
+
+class RecordSource(ABC):
+    """Records in one file or folder. Methods raise StoreError when it cannot be read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.refused: dict[str, str] = {}  # a line or row that holds no record → why; of those that were parsed so far
+
+    @abstractmethod
+    def keys(self, operator: str, statics: Fields) -> Iterable[Key]:
+        """What the records of an operator are for; problems with other values of `statics` may be left out."""
+
+    @abstractmethod
+    def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
+        """The records of an operator, or of one key, preferred ones first."""
+
+    def _parsed(self, rows: Iterable[_Row]) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        for row in rows:
+            place = self._place(row.number)
+            try:
+                found.append(_stored(row, place))
+            except StoreError as error:
+                self.refused[place] = str(error)
+        return sorted(found, key=lambda stored: stored.rank)
+
+    def _place(self, number: int) -> str:
+        return f"{self.name}, record {number}"
+
+
+def _stored(row: _Row, place: str) -> StoredRecord:
+    record = lines.from_line(row.line) if row.digest is None else lines.from_row(row.line, row.digest)
+    stored = StoredRecord(record, place, decode(record.identity.problem), arch_of(record.identity.gpu), row.number)
+    if row.key is not None and row.key != stored.key:
+        raise StoreError("it is stored as the record of another problem")
+    return stored
+
+
+class ListedRecords(RecordSource):
+    """Records that are in memory, preferred ones first."""
+
+    def __init__(self, records: Iterable[StoredRecord]) -> None:
+        super().__init__("memory")
+        self._records = list(records)
+
+    def keys(self, operator: str, statics: Fields) -> Iterable[Key]:  # noqa: ARG002
+        return dict.fromkeys(stored.key for stored in self._records if stored.key.operator == operator)
+
+    def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
+        return [each for each in self._records if operator in (None, each.key.operator) and key in (None, each.key)]
+
+
+class TextRecords(RecordSource):
+    """The lines of `.jsonl` files. They are held as text, by operator, until they are asked for."""
+
+    def __init__(self, name: str, files: Iterable[Path]) -> None:
+        super().__init__(name)
+        self._places: list[tuple[Path, int]] = []
+        self._lines: dict[str, list[_Row]] = {}
+        self._by_key: dict[str, dict[Key, list[_Row]]] = {}
+        for file in files:
+            for line_number, line in lines.lines(file):
+                self._places.append((file, line_number))
+                row = _Row(len(self._places) - 1, None, line)
+                if operator := self._operator(row):
+                    self._lines.setdefault(operator, []).append(row)
+
+    def _operator(self, row: _Row) -> str:
+        if named := _OPERATOR.search(row.line):
+            return named[1]
+        parsed = self._parsed([row])  # not written by this program
+        return parsed[0].key.operator if parsed else ""
+
+    def _place(self, number: int) -> str:
+        path, line_number = self._places[number]
+        return f"{path}, line {line_number}"
+
+    def keys(self, operator: str, statics: Fields) -> Iterable[Key]:  # noqa: ARG002
+        return self._keyed(operator).keys()
+
+    def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
+        if key is not None:
+            return self._parsed(self._keyed(key.operator).get(key, ()))
+        wanted = self._lines if operator is None else (operator,)
+        return self._parsed(row for name in wanted for row in self._lines.get(name, ()))
+
+    def _keyed(self, operator: str) -> dict[Key, list[_Row]]:
+        if operator not in self._by_key:
+            keyed: dict[Key, list[_Row]] = {}
+            for row in self._lines.get(operator, ()):
+                if key := _key(row.line) or next((stored.key for stored in self._parsed([row])), None):
+                    keyed.setdefault(key, []).append(row._replace(key=key))
+            self._by_key[operator] = keyed
+        return self._by_key[operator]
+
+
+def _key(line: str) -> Key | None:
+    """What a line's record is for, without parsing the rest; None where only `lines.from_line` can say."""
+    found = codec.subject_in(line)
+    return Key(found[0], encode(found[1]), found[2]) if found else None
+
+
+class DatabaseRecords(RecordSource):
+    """The records of a SQLite file. Each call opens it, so that no connection crosses a fork or a thread."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._path = path
+        with self._connection() as connection:
+            _refuse_schema(connection)
+            if path.stat().st_size <= _SMALL:
+                (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if said != "ok":
+                    raise StoreError(f"{DAMAGED} ({said.splitlines()[-1]})")
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            look_at_header(self._path)
+            with closing(_open(self._path)) as connection:
+                yield connection
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(_meaning(error)) from error
+
+    def keys(self, operator: str, statics: Fields) -> Iterable[Key]:
+        texts = [f'"{name}":{encode(value)}' for name, value in statics.items() if not isinstance(value, float)]
+        having = "".join(" AND instr(problem, ?)" for _ in texts)
+        query = f"SELECT DISTINCT operator, problem, gpu FROM records WHERE operator = ?{having}"
+        with self._connection() as connection:
+            return [Key(*row) for row in connection.execute(query, (operator, *texts))]
+
+    def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
+        asked = key or ([operator] if operator is not None else [])
+        where = " AND ".join(f"{name} = ?" for name, _ in zip(Key._fields, asked, strict=False))
+        query = f"SELECT {_COLUMNS} FROM records{' WHERE ' if where else ''}{where}"
+        with self._connection() as connection:
+            rows = connection.execute(query, tuple(asked))
+            return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
+
+
+def open_source(source: str | Path) -> RecordSource:
+    """Raises StoreError, without the name of the source, where its records cannot be read."""
+    if "://" in str(source):
+        raise StoreError("a server is not read by applications: export its records to a .jsonl file and name that")
+    try:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            return TextRecords(str(path), sorted(path.glob("*.jsonl")))
+        path.stat()
+        return TextRecords(str(path), [path]) if is_text(path) else DatabaseRecords(path)
+    except FileNotFoundError as error:
+        raise StoreError("there is no such file") from error
+    except (OSError, RuntimeError) as error:  # ~ where the home folder is unknown
+        raise StoreError(getattr(error, "strerror", None) or str(error)) from error
+
+
+def label(source: str | Path) -> str:
+    """The name of a source for messages: of a URL, which may hold a password, only the scheme."""
+    scheme, url, _ = str(source).partition("://")
+    return f"{scheme}://…" if url else str(source)
 
 
 def read(source: str | Path) -> tuple[list[StoredRecord], list[str]]:
-    """The records of a place, preferred ones first, and a sentence for all that could not be read there."""
-    refused: list[str] = []
-    found: list[StoredRecord] = []
-    try:
-        for name, line in _lines(source):
-            try:
-                found.append(_stored(lines.from_line(line), name))
-            except StoreError as error:
-                refused.append(f"{name}: {error}")
-    except (StoreError, OSError, sqlite3.Error) as error:
-        kind, url, _ = str(source).partition("://")
-        refused.append(f"{f'{kind}://…' if url else source}: {error}")  # a URL may hold a password
-    return sorted(found, key=_preference, reverse=True), refused
+    """All records of a source, preferred ones first, and a sentence for each line or row that holds none.
+
+    Raises StoreError where the source cannot be read.
+    """
+    opened = open_source(source)
+    records = opened.records()
+    return records, [f"{place}: {why}" for place, why in opened.refused.items()]
 
 
 def races(source: str | Path) -> list[FinalRace]:
-    """The final races of a SQLite file, oldest first; none where a place is something else, or older than races are."""
+    """The final races of a SQLite file, oldest first; none where a source is something else, or from before races."""
     path = Path(source).expanduser()
     if "://" in str(source) or is_text(source) or not path.exists():
         return []
     try:
         with closing(_open(path)) as connection:
-            return [race_from(decode(text)) for (text,) in connection.execute("SELECT race FROM races ORDER BY id")]
-    except (sqlite3.Error, KeyError, TypeError, ValueError):  # what is wrong with it is said by what reads its records
+            return [
+                codec.race_from(decode(text)) for (text,) in connection.execute("SELECT race FROM races ORDER BY id")
+            ]
+    except (sqlite3.Error, KeyError, TypeError, ValueError):  # reported by the function that reads its records
         return []
-
-
-def _preference(found: StoredRecord) -> tuple[bool, str]:
-    return found.record.evidence is Evidence.MEASURED, found.record.created
-
-
-def _stored(record: TuningRecord, place: str) -> StoredRecord:
-    return StoredRecord(record, place, decode(record.identity.problem), arch_of(record.identity.gpu))
 
 
 @cache
 def arch_of(name: str) -> str:
-    """The arch of a GPU that a record names; empty for one that is unknown today."""
+    """The arch of the GPU that a record names; empty where it is unknown today."""
     try:
         return gpu(name).arch.name
     except UsageError:
         return ""
 
 
-def _lines(source: str | Path) -> Iterable[tuple[str, str]]:
-    """Each record's line, with a name for it."""
-    if "://" in str(source):
-        raise StoreError("a server is not read by applications: export its records to a .jsonl file and name that")
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return [line for file in sorted(path.glob("*.jsonl")) for line in _lines(file)]
-    if not path.exists():
-        raise StoreError("there is no such file")
-    if is_text(source):
-        return [(f"{path}, line {number}", line) for number, line in lines.lines(path)]
-    return _rows(path)
-
-
 def is_text(source: str | Path) -> bool:
-    """Whether a place holds records as lines of text: a `.jsonl` file, or a folder of them."""
+    """Whether a source holds records as lines of text: a `.jsonl` file, or a folder of them."""
     path = Path(source).expanduser()
     return path.suffix == ".jsonl" or path.is_dir()
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str]]:
-    with closing(_open(path)) as connection:
-        # The newest first, so that of two made in the same second the later one is preferred.
-        for number, line in connection.execute("SELECT id, record FROM records ORDER BY id DESC"):
-            yield f"{path}, record {number}", line
+@cache
+def newest_schema(folder: Path = MIGRATIONS) -> str:
+    """The version that the steps in `folder` lead to; their files are versions/v<version>_<what>.py."""
+    return max(path.name[1:].partition("_")[0] for path in (folder / "versions").glob("v*_*.py"))
+
+
+def _refuse_schema(connection: sqlite3.Connection) -> None:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if VERSION_TABLE not in tables:
+        raise StoreError("it is not a tuner database" if tables else "it is empty")
+    (version,) = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone() or ("",)
+    if not str(version).isdigit() or int(version) > int(newest_schema()):
+        known = f"this program knows up to {newest_schema()}"
+        raise StoreError(f"it has schema version {version}, and {known}: update tuner, or name another database")
+
+
+def look_at_header(path: Path) -> None:
+    """Raises StoreError for a file that is plainly no database, or only a part of one.
+
+    https://www.sqlite.org/fileformat.html#the_database_header
+    """
+    with path.open("rb") as file:
+        header = file.read(100)
+    if header and not header.startswith(MAGIC):
+        raise StoreError(NOT_A_DATABASE)
+    if header and not has_log(path) and path.stat().st_size < _size(header):
+        raise StoreError(f"it ends early; {DAMAGED}")
+
+
+def _size(header: bytes) -> int:
+    """The bytes that a database says it has; 0 where it does not say so reliably."""
+    page = int.from_bytes(header[16:18], "big")
+    current = header[24:28] == header[92:96]
+    return (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big") if current else len(MAGIC)
+
+
+def has_log(path: Path) -> bool:
+    """Whether a database has commits in its write-ahead log."""
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _meaning(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    corrupt = getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")
+    return f"{DAMAGED} ({error})" if corrupt else str(error)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -108,8 +331,7 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
         connection.close()
-        log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size:
+        if has_log(path):
             raise
         return sqlite3.connect(f"{uri}&immutable=1", uri=True)
     return connection

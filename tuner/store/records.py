@@ -1,19 +1,36 @@
-"""The read side for applications: which stored record serves a problem, from an immutable snapshot of all places."""
+"""The read side for applications: which stored record serves a problem, from an immutable snapshot of all sources."""
 
-import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from heapq import merge
+from itertools import groupby
+from math import hypot, inf, log2
+from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from tuner.arch import ARCHES
+from tuner.base.canonical import encode
 from tuner.base.fields import Fields, Scalar, scalar
+from tuner.errors import StoreError
+from tuner.results.codec import fields_in
 from tuner.results.record import TuningRecord
-from tuner.store import places
-from tuner.store.read import StoredRecord, read
+from tuner.store import places, signing
+from tuner.store.read import Key, RecordSource, StoredRecord, arch_of, label, open_source
 
+if TYPE_CHECKING:
+    from tuner.store.nearest import Nearest
+
+T = TypeVar("T")
 Check = Callable[[TuningRecord], str | None]  # why a record must not be served; None: it may
 _REMEMBERED = 65536  # problems whose match is kept
+_TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {other}, of the family of {arch}")
+
+
+class UnreadableRecordsWarning(UserWarning):
+    """Records cannot be read, and an application goes on without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +50,12 @@ class Match:
 
     record: TuningRecord
     distance: float
-    tell: Callable[[], str]
+    describe: Callable[[], str]
 
     @property
     def why(self) -> str:
-        """In words, which most calls do not ask for."""
-        return self.tell()
+        """In words, formatted only when they are asked for."""
+        return self.describe()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,75 +66,136 @@ class Candidate:
     place: str
     served: bool
     why: str
-    considered: bool = True  # as one that could serve: of this kernel, for this GPU or its arch
+    considered: bool = True  # of this kernel, and for this GPU, its arch or its family
 
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """A record that could serve a query. Smaller is better, in the order of the fields."""
+    """A record that could serve a query."""
 
     tier: int
     distance: float
-    found: StoredRecord
+    stored: StoredRecord
+
+
+_Entry = tuple[int, Key]  # the number of a source, and what its records are for
+_Sizes = tuple[Scalar, ...]
+
+
+class _Neighbours:
+    """The problems of one kernel that have records on one GPU, by their sizes."""
+
+    def __init__(self) -> None:
+        self._entries: dict[_Sizes, list[_Entry]] = {}
+        self._index: tuple[Nearest | None, list[_Sizes]] | None = None
+
+    def add(self, sizes: _Sizes, entry: _Entry) -> None:
+        self._entries.setdefault(sizes, []).append(entry)
+
+    def search(self, sizes: _Sizes) -> Iterator[tuple[float, list[_Entry]]]:
+        """Rising distances, each with what is stored there; at infinity what has a size that is no number."""
+        index, points = self._index or self._built()
+        if index is not None:
+            for distance, indices in index.search(sizes):  # type: ignore[arg-type]  # a problem's sizes are numbers
+                yield distance, [entry for each in indices for entry in self._entries[points[each]]]
+        if rest := [entry for entry in self._entries if not _measurable(entry)]:
+            yield inf, [entry for each in rest for entry in self._entries[each]]
+
+    def _built(self) -> "tuple[Nearest | None, list[_Sizes]]":
+        from tuner.store.nearest import Nearest  # NumPy is for applications that look for a neighbour
+
+        points = [sizes for sizes in self._entries if _measurable(sizes)]
+        self._index = Nearest(points) if points else None, points  # type: ignore[arg-type]
+        return self._index
+
+
+def _measurable(sizes: _Sizes) -> bool:
+    return all(not isinstance(size, str) and abs(size) < 2**63 for size in sizes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Nearby:
-    """Records that could serve problems with equal static fields on one GPU, each with its tier; false without any."""
+    """Records that could serve problems with equal static fields on one GPU, by tier; false without any."""
 
     snapshot: "Snapshot"
-    tiers: tuple[tuple[int, StoredRecord, tuple[Scalar, ...]], ...]  # with the extents of its problem
+    extents: tuple[str, ...]
+    tiers: Mapping[int, Sequence[_Neighbours]]
     check: Check
 
     def __bool__(self) -> bool:
         return bool(self.tiers)
 
     def nearest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float] | None:
-        """The record that `find` gives for a problem of these extents, in order, and its distance."""
-        order = [(tier, _apart(sizes, stored), place) for place, (tier, _, stored) in enumerate(self.tiers)]
-        for _, apart, place in sorted(order) if len(order) > 1 else order:
-            found = self.tiers[place][1]
-            if self.snapshot.refusal(found, self.check) is None:
-                return found.record, apart
+        """The record that `find` returns for a problem of these extents, in order, and its distance."""
+        for usable in self.snapshot.rising(self, tuple(sizes)):
+            if self.snapshot.refusal(usable.stored, self.check) is None:
+                return usable.stored.record, usable.distance
         return None
 
 
-_TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {other}, of the family of {arch}")
-
-
-@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Records as they were when it was loaded. Look-ups only read; what they learn is remembered, never changed.
+    """Records as they were when it was loaded. Look-ups only read; what they parse is kept, never changed.
 
-    A snapshot serves one version of the code: `check` is called once a record, and its answer kept.
+    A snapshot serves one version of the code: `check` is called once a record, and its answer kept. A source that
+    cannot be read is a sentence in `refused`, also one warning with `strict=False`, a StoreError with `strict=True`.
     """
 
-    records: Mapping[str, tuple[StoredRecord, ...]]  # by operator; what stands first is preferred
-    refused: tuple[str, ...]  # a sentence for each place or record that could not be read
-    _matches: dict[object, Match | None] = field(default_factory=dict, repr=False)
-    _families: dict[object, Mapping[object, tuple[StoredRecord, ...]]] = field(default_factory=dict, repr=False)
-    _refusals: dict[int, str | None] = field(default_factory=dict, repr=False)
+    def __init__(
+        self,
+        sources: Iterable[RecordSource] = (),
+        refused: Iterable[str] = (),
+        *,
+        strict: bool | None = None,
+        trusted: signing.TrustedKeys | None = None,
+    ) -> None:
+        self._sources, self._strict, self._trusted = tuple(sources), strict, trusted
+        self._unreadable: dict[str, None] = {}
+        self._matches: dict[object, Match | None] = {}
+        self._families: dict[object, Mapping[str, _Neighbours]] = {}
+        self._stored: dict[_Entry, list[StoredRecord]] = {}
+        self._refusals: dict[int, str | None] = {}
+        for sentence in refused:
+            self._fail(sentence)
 
     @classmethod
-    def load(cls, sources: Sequence[str | Path] | None = None) -> "Snapshot":
-        """Read `sources` (databases, `.jsonl` files, folders of them), by default `places.layers()`; earlier ones win.
+    def load(cls, sources: Sequence[str | Path] | None = None, *, strict: bool | None = None) -> "Snapshot":
+        """Open `sources` (databases, `.jsonl` files, folders of them), by default `places.layers()`; earlier ones win.
 
-        What cannot be read is named in `refused`, and an application goes on without it.
+        A source that cannot be read is named in `refused`, and as `strict` says. With `TUNER_TRUST` only signed records
+        are served. Raises UsageError where its keys cannot be read.
         """
-        by_operator: dict[str, list[StoredRecord]] = {}
+        opened: list[RecordSource] = []
         refused: list[str] = []
         for source in places.layers() if sources is None else sources:
-            found, wrong = read(source)
-            refused += wrong
-            for each in found:
-                by_operator.setdefault(each.record.identity.operator, []).append(each)
-        return cls({operator: tuple(found) for operator, found in by_operator.items()}, tuple(refused))
+            try:
+                opened.append(open_source(source))
+            except StoreError as error:
+                refused.append(f"{label(source)}: {error}")
+        return cls(opened, refused, strict=strict, trusted=signing.trusted_keys())
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """A sentence for each source, and each record read so far, that cannot be served from."""
+        rows = (f"{place}: {why}" for source in self._sources for place, why in source.refused.items())
+        return (*self._unreadable, *rows)
+
+    def records(self, operator: str) -> list[StoredRecord]:
+        """Every record of an operator, those of earlier sources first, and preferred ones first within a source."""
+        found: list[StoredRecord] = []
+        for number, source in enumerate(self._sources):
+            entries: dict[_Entry, list[StoredRecord]] = {}
+            for stored in self._read(source, partial(source.records, operator)):
+                entries.setdefault((number, stored.key), []).append(stored)
+            for entry, of_key in entries.items():
+                found += self._stored.setdefault(entry, of_key)
+        return found
 
     def find(self, query: Query, check: Check) -> Match | None:
         """The record that serves a problem best, or None. Asked again, this is one dict look-up.
 
         The device's own records come first, then the arch's, then those of another device of the arch, then of its
-        family; among them the nearest extents, then the earlier place, then measured before predicted, then the newest.
+        family; among them the nearest extents, then the earlier source, then measured before predicted, then the
+        newest.
         """
         key = query.operator, query.gpu, query.arch, tuple(query.problem.items())
         try:
@@ -125,84 +203,139 @@ class Snapshot:
         except KeyError:
             if len(self._matches) >= _REMEMBERED:
                 self._matches.clear()
-            match = self._matches[key] = next(self.matches(query, check), None)
+            match = self._matches[key] = self._exact(query, check) or next(self.matches(query, check), None)
             return match
 
     def matches(self, query: Query, check: Check) -> Iterator[Match]:
         """Every record that could serve a problem, in the order in which `find` prefers them."""
-        for each in self._usable(query):
-            if self.refusal(each.found, check) is None:
-                yield Match(each.found.record, each.distance, partial(_describe, query, each))
+        for usable in self._usable(query):
+            if self.refusal(usable.stored, check) is None:
+                yield _match(query, usable)
 
-    def nearby(self, query: Query, check: Check) -> "Nearby":
+    def nearby(self, query: Query, check: Check) -> Nearby:
         """The records that could serve the query, or the same with other sizes."""
-        extents = [name for name in query.problem if name not in query.statics]
-        usable = (
-            (tier, each, tuple(each.problem[name] for name in extents))
-            for each in self._family(query)
-            if (tier := _tier(query, each)) is not None
-        )
-        return Nearby(self, tuple(usable), check)
+        extents = tuple(name for name in query.problem if name not in query.statics)
+        tiers: dict[int, list[_Neighbours]] = {}
+        for gpu, neighbours in self._family(query, extents).items():
+            if (tier := _tier(query, gpu)) is not None:
+                tiers.setdefault(tier, []).append(neighbours)
+        return Nearby(self, extents, tiers, check)
 
     def explain(self, query: Query, check: Check) -> list[Candidate]:
         """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""
-        usable = self._usable(query)
+        every = self.records(query.operator)
+        usable = list(self._usable(query))
         listed = list(self._judged(query, usable, check))
-        considered = {id(each.found) for each in usable}
-        others = [each for each in self.records.get(query.operator, ()) if id(each) not in considered]
+        considered = {id(each.stored) for each in usable}
+        others = [stored for stored in every if id(stored) not in considered]
         return listed + [Candidate(each.record, each.place, False, _mismatch(query, each), False) for each in others]
+
+    def refusal(self, stored: StoredRecord, check: Check) -> str | None:
+        """Why a record must not be served; None where it may. Checked once a record."""
+        if id(stored) not in self._refusals:  # the snapshot keeps `stored` alive, so that its id stays its own
+            untrusted = self._trusted.refusal(stored.record) if self._trusted else None
+            self._refusals[id(stored)] = untrusted or check(stored.record)
+        return self._refusals[id(stored)]
+
+    def rising(self, nearby: Nearby, sizes: _Sizes) -> Iterator[_Usable]:
+        """What could serve a problem of these sizes, best first."""
+        for tier in sorted(nearby.tiers):
+            found = merge(*(each.search(sizes) for each in nearby.tiers[tier]), key=itemgetter(0))
+            for distance, group in groupby(found, key=itemgetter(0)):
+                entries = [entry for _, there in group for entry in there]
+                stored = [(number, each) for number, key in entries for each in self._records((number, key))]
+                for _, each in sorted(stored, key=partial(_preference, nearby.extents, sizes)):
+                    yield _Usable(tier, distance, each)
 
     def _judged(self, query: Query, usable: list[_Usable], check: Check) -> Iterator[Candidate]:
         served = False
         for each in usable:
             why = _describe(query, each)
-            refusal = self.refusal(each.found, check)
+            refusal = self.refusal(each.stored, check)
             reason = refusal or "stands behind the one that serves"
             serves = refusal is None and not served
             served = served or serves
-            yield Candidate(each.found.record, each.found.place, serves, why if serves else f"{why}: {reason}")
+            yield Candidate(each.stored.record, each.stored.place, serves, why if serves else f"{why}: {reason}")
 
-    def _usable(self, query: Query) -> list[_Usable]:
-        """What could serve, best first; records of equal standing in the order of `records`."""
-        extents = [name for name in query.problem if name not in query.statics]
-        usable = [
-            _Usable(tier, distance(query.problem, each.problem, extents), each)
-            for each in self._family(query)
-            if (tier := _tier(query, each)) is not None
-        ]
-        return sorted(usable, key=lambda each: (each.tier, each.distance))
+    def _usable(self, query: Query) -> Iterator[_Usable]:
+        """What could serve, best first."""
+        nearby = self.nearby(query, lambda _: None)
+        return self.rising(nearby, tuple(query.problem[name] for name in nearby.extents))
 
-    def _family(self, query: Query) -> Sequence[StoredRecord]:
-        """The operator's records whose problem has the same fields, the static ones with equal values."""
-        key = query.operator, query.statics
-        if key not in self._families:
-            grouped: dict[object, list[StoredRecord]] = {}
-            for each in self.records.get(query.operator, ()):
-                grouped.setdefault(_kernel(each.problem, query.statics), []).append(each)
-            self._families[key] = {kernel: tuple(found) for kernel, found in grouped.items()}
-        return self._families[key].get(_kernel(query.problem, query.statics), ())
+    def _exact(self, query: Query, check: Check) -> Match | None:
+        """A record of this problem on this GPU, which is preferred to all others; so none of those is parsed."""
+        key = Key(query.operator, encode(dict(query.problem)), query.gpu)
+        for number in range(len(self._sources)):
+            for stored in self._records((number, key)):
+                if self.refusal(stored, check) is None:
+                    return _match(query, _Usable(0, 0.0, stored))
+        return None
 
-    def refusal(self, found: StoredRecord, check: Check) -> str | None:
-        """Why a record must not be served; None where it may. Checked once a record."""
-        if id(found) not in self._refusals:  # the snapshot keeps `found` alive, so its id stays its own
-            self._refusals[id(found)] = check(found.record)
-        return self._refusals[id(found)]
+    def _family(self, query: Query, extents: tuple[str, ...]) -> Mapping[str, _Neighbours]:
+        """By GPU, the problems of the operator with the same fields, and with equal values of the static ones."""
+        statics = {name: query.problem[name] for name in query.statics if name in query.problem}
+        family = query.operator, query.statics, extents, tuple(statics.values())
+        if family not in self._families:
+            found: dict[str, _Neighbours] = {}
+            for number, source in enumerate(self._sources):
+                for key in self._read(source, partial(source.keys, query.operator, statics)):
+                    if (problem := _fields(key)).keys() == query.problem.keys() and statics.items() <= problem.items():
+                        sizes = tuple(problem[name] for name in extents)
+                        found.setdefault(key.gpu, _Neighbours()).add(sizes, (number, key))
+            self._families[family] = found
+        return self._families[family]
+
+    def _records(self, entry: _Entry) -> list[StoredRecord]:
+        if entry not in self._stored:
+            source, key = self._sources[entry[0]], entry[1]
+            self._stored.setdefault(entry, list(self._read(source, partial(source.records, key=key))))
+        return self._stored[entry]
+
+    def _read(self, source: RecordSource, read: Callable[[], Iterable[T]]) -> Iterable[T]:
+        try:
+            return read()
+        except StoreError as error:
+            self._fail(f"{source.name}: {error}")
+            return ()
+
+    def _fail(self, sentence: str) -> None:
+        if sentence in self._unreadable:
+            return
+        self._unreadable[sentence] = None
+        if self._strict:
+            raise StoreError(f"records cannot be read, and TUNER_STRICT is set: {sentence}")
+        if self._strict is not None:
+            text = f"records cannot be read, and calls go on without them: {sentence}"
+            warnings.warn(text, UnreadableRecordsWarning, stacklevel=4)
 
 
-def _kernel(problem: Fields, statics: tuple[str, ...]) -> tuple[frozenset[str], tuple[Scalar | None, ...]]:
-    """What two problems share that one kernel serves: the names of all fields and the values of the static ones."""
-    return frozenset(problem), tuple(map(problem.get, statics))
+def _fields(key: Key) -> Fields:
+    try:
+        return fields_in(key.problem)
+    except (TypeError, ValueError, RecursionError):
+        return {}  # of no kernel; its record is refused by name where it is parsed
 
 
-def _tier(query: Query, found: StoredRecord) -> int | None:
+def _match(query: Query, usable: _Usable) -> Match:
+    return Match(usable.stored.record, usable.distance, partial(_describe, query, usable))
+
+
+def _preference(extents: tuple[str, ...], sizes: _Sizes, of: tuple[int, StoredRecord]) -> tuple[object, ...]:
+    """Of records at one distance: this very problem, then by source, then by their rank in it."""
+    number, stored = of
+    return tuple(stored.problem[name] for name in extents) != sizes, number, stored.rank
+
+
+def _tier(query: Query, gpu: str) -> int | None:
     """0 for the query's own device, 1 for its arch, 2 for another device of it, 3 for its family, None for others."""
-    if found.record.identity.gpu == query.gpu:
+    if gpu == query.gpu:
         return 0
-    if found.record.identity.gpu == query.arch:
+    if gpu == query.arch:
         return 1
-    if found.arch == query.arch:
+    arch = arch_of(gpu)
+    if arch == query.arch:
         return 2
-    return 3 if found.arch and ARCHES[found.arch].family == ARCHES[query.arch].family else None
+    return 3 if arch and ARCHES[arch].family == ARCHES[query.arch].family else None
 
 
 def distance(wanted: Fields, stored: Fields, extents: Iterable[str]) -> float:
@@ -213,40 +346,40 @@ def distance(wanted: Fields, stored: Fields, extents: Iterable[str]) -> float:
 
 def _apart(wanted: Sequence[Scalar], stored: Sequence[Scalar]) -> float:
     octaves = [_octaves(size, other) for size, other in zip(wanted, stored, strict=True) if size != other]
-    return math.hypot(*octaves) if octaves else 0.0
+    return hypot(*octaves) if octaves else 0.0
 
 
 @lru_cache(maxsize=1 << 16)  # a call at a new length asks again for all the sizes that stay
 def _octaves(wanted: Scalar, stored: Scalar) -> float:
     if isinstance(wanted, str) or isinstance(stored, str):  # no size at all
-        return math.inf
-    return math.log2(max(1.0, float(stored)) / max(1.0, float(wanted)))
+        return inf
+    return log2(max(1.0, float(stored)) / max(1.0, float(wanted)))
 
 
 def _describe(query: Query, usable: _Usable) -> str:
-    other = usable.found.record.identity.gpu
+    other = usable.stored.record.identity.gpu
     where = _TIERS[usable.tier].format(gpu=query.gpu, arch=query.arch, other=other)
     if not usable.distance:
         return f"this problem {where}"
-    stored = usable.found.problem
+    stored = usable.stored.problem
     sizes = [f"{n}={stored[n]} for {query.problem[n]}" for n in query.problem if stored[n] != query.problem[n]]
     return f"near problem {where}: {', '.join(sizes)}"
 
 
-def _mismatch(query: Query, found: StoredRecord) -> str:
-    if wrong := _other_fields(query, found):
+def _mismatch(query: Query, stored: StoredRecord) -> str:
+    if wrong := _other_fields(query, stored):
         return f"another kernel: {', '.join(wrong)}"
-    return f"made for {found.record.identity.gpu}, not for {query.arch}"
+    return f"made for {stored.record.identity.gpu}, not for {query.arch}"
 
 
-def _other_fields(query: Query, found: StoredRecord) -> list[str]:
+def _other_fields(query: Query, stored: StoredRecord) -> list[str]:
     """The static fields that differ, and those that only one of the two problems has."""
-    wanted, stored = query.problem, found.problem
-    lacking = [f"{name} is missing" for name in wanted if name not in stored]
-    unknown = [f"{name} is unknown" for name in stored if name not in wanted]
-    shared = [name for name in query.statics if name in stored and name in wanted]
+    wanted, other = query.problem, stored.problem
+    lacking = [f"{name} is missing" for name in wanted if name not in other]
+    unknown = [f"{name} is unknown" for name in other if name not in wanted]
+    shared = [name for name in query.statics if name in other and name in wanted]
     return (
         lacking
         + unknown
-        + [f"{n}={scalar(stored[n])}, not {scalar(wanted[n])}" for n in shared if stored[n] != wanted[n]]
+        + [f"{n}={scalar(other[n])}, not {scalar(wanted[n])}" for n in shared if other[n] != wanted[n]]
     )

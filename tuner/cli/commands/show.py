@@ -11,12 +11,12 @@ from tuner import arch
 from tuner.base.canonical import decode
 from tuner.base.fields import formatted
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
-from tuner.errors import TunerError, UsageError
+from tuner.errors import StoreError, TunerError, UsageError
 from tuner.results.attempt import Evidence, Identity
 from tuner.results.codec import to_data
 from tuner.results.final_race import FinalRace
 from tuner.results.record import TuningRecord
-from tuner.store import lines, places, read
+from tuner.store import lines, places, read, signing
 
 
 def show(
@@ -26,11 +26,16 @@ def show(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="write them as lines of a .jsonl file, which TUNER_DB may name")
     ] = None,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="sign what --out writes, with a private ed25519 key")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the records: the best config known for each problem and GPU."""
     if out is not None and out.suffix != ".jsonl":
         raise UsageError(f"--out {out}: records are read from files named ….jsonl")
+    if sign is not None and out is None:
+        raise UsageError("--sign KEY signs the records that --out writes: give --out FILE.jsonl, too")
     gpu_name = arch.gpu(gpu).name if gpu else None
     if operator is not None:
         _operators().load(operator)
@@ -41,7 +46,8 @@ def show(
         if operator in (None, record.identity.operator) and gpu_name in (None, record.identity.gpu)
     ]
     if out is not None:
-        lines.write(out, records)
+        key = signing.private_key(sign) if sign else None
+        lines.write(out, [signing.signed(record, key) for record in records] if key else records)
         say(f"records written to {out}: {len(records)}")
     if as_json:
         races = read.races(db or places.database())
@@ -72,19 +78,20 @@ def _stored(source: str) -> tuple[list[TuningRecord], str]:
     """The current record of each operator, GPU and problem, and the name of the place.
 
     Files are read as applications read them, which takes no SQLAlchemy. What of databases cannot be read so is for the
-    store: a server, an older schema, and the words for what is wrong. Lines that are no record are passed over.
+    store: a server, and the words for what is wrong. Lines and rows that are no record are passed over.
     """
     if "://" not in source and not Path(source).expanduser().exists():
         return [], source
-    stored, refused = read.read(source)
-    if not refused or read.is_text(source):
-        for sentence in refused:
-            say(f"passed over: {sentence}")
-        return lines.current(row.record for row in stored), source
-    from tuner.store.sql import Store
+    try:
+        stored, refused = read.read(source)
+    except StoreError:
+        from tuner.store.sql import Store
 
-    with Store.open(source) as store:
-        return store.records(), store.place
+        with Store.open(source) as store:
+            return store.records(), store.place
+    for sentence in refused:
+        say(f"passed over: {sentence}")
+    return lines.current(row.record for row in stored), source
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:

@@ -14,14 +14,13 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from tuner.errors import MachineError, StoreError, UsageError
 from tuner.store import places
+from tuner.store.read import DAMAGED, NOT_A_DATABASE, has_log, look_at_header
 
-_MAGIC = b"SQLite format 3\0"
 _LOCKED = "another process kept it locked for too long: wait for that process, or end it, and try again"
-DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqlite3 OLD .recover | sqlite3 NEW`"
 _PERMISSION = "get permission for the file and its folder, or name another with --db"
 _NO_SUCH_ROW = "there is no such study or attempt: name one that is stored there"
 _MEANINGS = {  # by SQLite's result code, whose extended forms begin with it: https://www.sqlite.org/rescode.html
-    "SQLITE_NOTADB": "it is not a SQLite database: name another file with --db, or move this one away",
+    "SQLITE_NOTADB": NOT_A_DATABASE,
     "SQLITE_CORRUPT": DAMAGED,
     "SQLITE_FULL": "the disk is full: free some space; all that was stored before is kept",
     "SQLITE_BUSY": _LOCKED,
@@ -158,12 +157,7 @@ def _uri(place: Place) -> str:
     if place.writable:
         return f"{place.path.absolute().as_uri()}?mode=rwc"
     # SQLite's log holds the last commits, and cannot be read without its index; without a log there is nothing to lock.
-    return f"{place.path.absolute().as_uri()}?{'mode=ro' if _has_log(place.path) else 'mode=ro&immutable=1'}"
-
-
-def _has_log(path: Path) -> bool:
-    log = path.with_name(f"{path.name}-wal")
-    return log.exists() and log.stat().st_size > 0
+    return f"{place.path.absolute().as_uri()}?{'mode=ro' if has_log(place.path) else 'mode=ro&immutable=1'}"
 
 
 def _prepare(place: Place, path: Path) -> None:
@@ -183,20 +177,11 @@ def _make_folder(folder: Path) -> None:
 
 
 def _look_at(path: Path) -> None:
-    """Refuse what is plainly no database, or only a part of one: https://www.sqlite.org/fileformat.html#the_database_header"""
+    """Refuse what is plainly no database, or only a part of one."""
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file"
         raise StoreError(f"cannot use the database {path}: it is {kind}: name a file with --db")
-    with path.open("rb") as file:
-        header = file.read(100)
-    if header and not header.startswith(_MAGIC):
-        raise StoreError(f"cannot use the database {path}: {_MEANINGS['SQLITE_NOTADB']}")
-    if header and not _has_log(path) and path.stat().st_size < _size(header):
-        raise StoreError(f"cannot use the database {path}: it ends early; {DAMAGED}")
-
-
-def _size(header: bytes) -> int:
-    """The bytes that a database says it has; 0 where it does not say so reliably."""
-    page = int.from_bytes(header[16:18], "big")
-    current = header[24:28] == header[92:96]
-    return (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big") if current else len(_MAGIC)
+    try:
+        look_at_header(path)
+    except StoreError as error:
+        raise StoreError(f"cannot use the database {path}: {error}") from error

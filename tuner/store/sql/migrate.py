@@ -2,23 +2,13 @@
 
 import sqlite3
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from tuner.base.assets import DB
 from tuner.errors import StoreError
+from tuner.store.read import MIGRATIONS, VERSION_TABLE, newest_schema
 from tuner.store.sql.database import Place
-
-MIGRATIONS = DB / "migrations"
-VERSION_TABLE = "tuner_schema_version"
-
-
-@cache
-def newest(folder: Path = MIGRATIONS) -> str:
-    """The version that the steps in `folder` lead to; their files are versions/v<version>_<what>.py."""
-    return max(path.name[1:].partition("_")[0] for path in (folder / "versions").glob("v*_*.py"))
 
 
 def migrate(reader: Engine, writer: Engine, place: Place, folder: Path = MIGRATIONS) -> None:
@@ -28,18 +18,18 @@ def migrate(reader: Engine, writer: Engine, place: Place, folder: Path = MIGRATI
     """
     with reader.begin() as connection:
         version = _version(connection, place, folder)
-    if version == newest(folder):
+    if version == newest_schema(folder):
         return
     if not place.writable:
         found = f"version {version}" if version else "empty"
         raise StoreError(
-            f"the database {place.label} is {found}, this program needs version {newest(folder)}, and it cannot be "
-            "written: copy it to a folder that can, and name it with --db"
+            f"the database {place.label} is {found}, this program needs version {newest_schema(folder)}, and it "
+            "cannot be written: copy it to a folder that can, and name it with --db"
         )
     with writer.begin() as connection:
         _lock(connection)
         version = _version(connection, place, folder)  # another process may have been faster
-        if version != newest(folder):
+        if version != newest_schema(folder):
             if version and place.path is not None:
                 _back_up(place.path, version)
             _upgrade(connection, folder)
@@ -53,10 +43,10 @@ def _version(connection: Connection, place: Place, folder: Path) -> str:
     if VERSION_TABLE not in tables:
         raise StoreError(f"{place.label} is {_whose(tables)}, not a tuner database: name another with --db")
     version = str(connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar())
-    if not version.isdigit() or int(version) > int(newest(folder)):
+    if not version.isdigit() or int(version) > int(newest_schema(folder)):
         raise StoreError(
-            f"the database {place.label} has schema version {version}, and this program knows up to {newest(folder)}: "
-            "update tuner, or name another database with --db; nothing was changed"
+            f"the database {place.label} has schema version {version}, and this program knows "
+            f"up to {newest_schema(folder)}: update tuner, or name another database with --db; nothing was changed"
         )
     return version
 

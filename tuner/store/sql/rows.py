@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import RowMapping
@@ -101,7 +100,7 @@ def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
         raise StoreError(f"no record for {record.identity.operator} on {record.identity.gpu}: {reason}")
     line = lines.to_line(record)
     keys = {name: getattr(record.identity, name) for name in ("operator", "problem", "gpu")}
-    digest = sha256(line.encode()).hexdigest()
+    digest = lines.digest_of(line)
     about = {"evidence": record.evidence.value, "created": record.created, "study": study}
     return keys | about | {"digest": digest, "record": line}
 
@@ -109,7 +108,7 @@ def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
 def record_of(row: RowMapping) -> TuningRecord:
     """Raises StoreError for a row that does not hold a record."""
     try:
-        return lines.from_line(row["record"])
+        return lines.from_row(row["record"], row["digest"])
     except StoreError as error:
         raise _unreadable("record", row, error) from error
 

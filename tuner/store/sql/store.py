@@ -17,10 +17,11 @@ from tuner.results.final_race import FinalRace
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 from tuner.store import lines
+from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
 from tuner.store.sql import rows
-from tuner.store.sql.database import DAMAGED, Place, connect, explained, locate, use_log
+from tuner.store.sql.database import Place, connect, explained, locate, use_log
 from tuner.store.sql.integrity import damage, unreadable
-from tuner.store.sql.migrate import MIGRATIONS, migrate, newest
+from tuner.store.sql.migrate import migrate
 from tuner.store.sql.rows import Facts, StoredAttempt, Study
 from tuner.store.sql.schema import ATTEMPTS, DEVICES, RACES, RECORDS, STUDIES, VERDICTS
 
@@ -224,7 +225,7 @@ class Store(Closing):
 
     def _ready(self, migrations: Path) -> None:
         migrate(self._reader, self._writer, self._place, migrations)
-        self.version = newest(migrations)
+        self.version = newest_schema(migrations)
         path = self._place.path
         if path is None:
             return
