@@ -67,7 +67,7 @@ class Kernels:
             kernel = self._emulator_kernel(choice.instance)
             return Kernel(
                 lambda instance, binding: (binding, instance.plan()),
-                lambda of: on_emulator.EmulatedKernel(operator, of[0], of[1], kernel, arrays),
+                lambda of: on_emulator.EmulatedKernel(operator, of[0], of[1], kernel, arrays, choice.gpu.arch.name),
             )
         functions = on_gpu.Functions(self._make(choice)[1], ordinal)
         return Kernel(

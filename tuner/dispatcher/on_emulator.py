@@ -27,10 +27,16 @@ class EmulatedKernel:
     """
 
     def __init__(
-        self, operator: Operator[Any], binding: Binding, plan: Plan, kernel: emulator.Kernel, framework: Framework
+        self,
+        operator: Operator[Any],
+        binding: Binding,
+        plan: Plan,
+        kernel: emulator.Kernel,
+        framework: Framework,
+        arch: str,
     ) -> None:
         self._operator, self._binding, self._plan = operator, binding, plan
-        self._kernel, self._framework = kernel, framework
+        self._kernel, self._framework, self._arch = kernel, framework, arch
 
     def __call__(self, arrays: Mapping[str, Any], passed_scalars: Mapping[str, float]) -> tuple[Any, ...]:
         if os.getpid() in _TORN:
@@ -43,7 +49,7 @@ class EmulatedKernel:
         layout = Layout(operator, self._binding.problem, tuple(self._regions(arrays)), values)
         with _ONE_CALL, emulator.placed((*layout.tensors, *workspaces(plan))) as memory:
             for launch, passed in layout.launches(plan, {name: tensor.address for name, tensor in memory.items()}):
-                run = self._kernel.run(launch, passed, Mode())
+                run = self._kernel.run(launch, passed, Mode(), arch=self._arch)
                 if run.findings:
                     raise TemplateError(f"{operator.name}: {launch.entry} failed on the emulator: {run.findings[0]}")
             for name in {argument.name for argument in operator.updated} & arrays.keys():

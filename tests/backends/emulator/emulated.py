@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.backends.emulator import Buffer, Kernel, Mode, Run, build
+from tuner.backends.emulator import DEFAULT_ARCH, Buffer, Kernel, Mode, Run, build
 from tuner.compiler.render import headers
 from tuner.compiler.source import Source, Target
 
@@ -78,8 +78,8 @@ def kernel(file: str, checked: bool, replace: tuple[tuple[str, str], ...] = ()) 
     return build(source(file, entries_of(file), replace), checked=checked)
 
 
-def launch(call: Call, mode: Mode) -> tuple[dict[str, np.ndarray], Run]:
-    """(outputs by name, what happened)."""
+def launch(call: Call, mode: Mode, arch: str = DEFAULT_ARCH) -> tuple[dict[str, np.ndarray], Run]:
+    """(outputs by name, what happened); `arch` is whose tensor cores compute."""
     with ExitStack() as stack:
         buffers = [stack.enter_context(Buffer.of(name, array)) for name, array in call.inputs.items()]
         views = {}
@@ -93,7 +93,7 @@ def launch(call: Call, mode: Mode) -> tuple[dict[str, np.ndarray], Run]:
             buffers.append(buffer)
         runner = kernel(call.file, mode.checked, call.replace)
         sizes, arguments = (call.grid, call.threads, call.smem_bytes), [*buffers, *call.scalars]
-        run = runner.launch(call.entry, *sizes, arguments, mode, cluster=call.cluster)
+        run = runner.launch(call.entry, *sizes, arguments, mode, cluster=call.cluster, arch=arch)
         return {name: view.copy() for name, view in views.items()}, run
 
 

@@ -92,7 +92,7 @@ def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:
 def test_a_call_on_the_emulator_maps_the_callers_arrays() -> None:
     arrays = drawn()
     kernel = emulator.build(render(Instance(OPERATOR, WGMMA, PROBLEM, CONFIG), "host"), checked=False)
-    call = on_emulator.EmulatedKernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"])
+    call = on_emulator.EmulatedKernel(OPERATOR, bound(arrays, "numpy"), PLAN, kernel, FRAMEWORKS["numpy"], "sm_90a")
     assert_right(arrays, *call({name: arrays[name] for name in "qkv"}, {}))
 
 

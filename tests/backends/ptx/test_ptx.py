@@ -8,7 +8,7 @@ import pytest
 from tuner.backends.ptx import ORDERS, FaultError, Global, Order, Shape, launch, parse
 from tuner.backends.ptx.instructions.floats import e4m3_floats, e5m2_floats
 
-HEAD = """
+HEAD = """.target sm_90a
 .extern .shared .align 16 .b8 smem[];
 .visible .entry kernel(.param .u64 .ptr .global .align 4 in, .param .u64 out) {
   .reg .pred %p<9>; .reg .b16 %h<9>; .reg .f32 %f<9>; .reg .f64 %fd<9>; .reg .b32 %r<29>; .reg .b64 %rd<9>;

@@ -7,6 +7,7 @@ from tuner.backends.ptx import FaultError, Global, Shape, launch, parse
 
 # One warp: D = A B + C, of dense matrices in global memory.
 KERNEL = """
+.target sm_80
 .visible .entry kernel(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {{
   .reg .b32 %a<9>; .reg .b32 %b<9>; .reg .b32 %c<9>; .reg .b32 %d<9>; .reg .b64 %rd<5>;
   ld.param.u64 %rd1, [a];

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tuner.backends.emulator.kernel import Finding, Kernel, Mode, Run, build
+from tuner.backends.emulator.kernel import DEFAULT_ARCH, Finding, Kernel, Mode, Run, build
 from tuner.backends.emulator.memory import Array, Buffer, TensorMap, encode, tensor_map
 from tuner.backends.emulator.pool import Pool
 from tuner.backends.emulator.runtime import Counters
@@ -16,6 +16,7 @@ from tuner.spec.instance import Instance
 from tuner.spec.layout import Layout, Region, workspaces
 
 __all__ = [
+    "DEFAULT_ARCH",
     "Buffer",
     "Counters",
     "Finding",
@@ -45,6 +46,7 @@ def run(
     arrays: Mapping[str, Any],
     mode: Mode,
     *,
+    arch: str = DEFAULT_ARCH,
     instrumented: bool = False,
     most_seconds: float = 0.0,
 ) -> tuple[dict[str, Array], Run]:
@@ -52,8 +54,9 @@ def run(
 
     `arrays` holds every input by name, and scalars that are not to take their default. What is updated in place is a
     copy, and one of the outputs here. Launches after one with findings are skipped; outputs that nobody wrote are NaN.
-    A plain run may use the build for checked ones, `instrumented`: one build then serves both, and runs longer. One
-    that is still running after `most_seconds` of CPU time is a finding (0: it may take any).
+    `mma.sync` rounds as the tensor cores of `arch` do. A plain run may use the build for checked ones, `instrumented`:
+    one build then serves both, and runs longer. One that is still running after `most_seconds` of CPU time is a finding
+    (0: it may take any).
     """
     plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
     kernel = build(render(instance, "host"), checked=mode.checked or instrumented)
@@ -62,7 +65,7 @@ def run(
         for argument in instance.operator.constants:
             kernel.fill(argument.name, memory[argument.name].array)
         for launch, values in layout.launches(plan, {name: each.address for name, each in memory.items()}):
-            runs.append(kernel.run(launch, values, mode, most_seconds=most_seconds))
+            runs.append(kernel.run(launch, values, mode, arch=arch, most_seconds=most_seconds))
             if runs[-1].findings:
                 break
         outputs = {argument.name: memory[argument.name].array.copy() for argument in instance.operator.written}

@@ -13,12 +13,14 @@ import numpy as np
 from tuner.backends.emulator.build import shared_object
 from tuner.backends.emulator.build import symbol as symbol_of
 from tuner.backends.emulator.memory import Array, Buffer, encode
-from tuner.backends.emulator.runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, place, runtime
+from tuner.backends.emulator.runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, CSumRule, place, runtime
+from tuner.backends.tensor_cores import of_mma_sync, of_tcgen05, of_wgmma
 from tuner.compiler.source import Source
 from tuner.errors import InputError, TemplateError
 from tuner.spec.plan import Launch
 from tuner.spec.tensor_map import MappedTensor
 
+DEFAULT_ARCH = "sm_80"  # of launches that name none
 Schedule = Literal["order", "reverse", "random"]
 Timing = Literal["early", "late", "random"]
 
@@ -89,10 +91,27 @@ class Kernel:
         self._library = library
         weakref.finalize(self, runtime().emulator_close, library)
 
-    def run(self, launch: Launch, arguments: Sequence[Value], mode: Mode, *, most_seconds: float = 0.0) -> Run:
+    def run(
+        self,
+        launch: Launch,
+        arguments: Sequence[Value],
+        mode: Mode,
+        *,
+        arch: str = DEFAULT_ARCH,
+        most_seconds: float = 0.0,
+    ) -> Run:
         """One launch of a plan; see `launch`."""
-        sizes = launch.grid, launch.block, launch.smem_bytes
-        return self.launch(launch.entry, *sizes, arguments, mode, cluster=launch.cluster, most_seconds=most_seconds)
+        return self.launch(
+            launch.entry,
+            launch.grid,
+            launch.block,
+            launch.smem_bytes,
+            arguments,
+            mode,
+            cluster=launch.cluster,
+            arch=arch,
+            most_seconds=most_seconds,
+        )
 
     def launch(
         self,
@@ -104,10 +123,12 @@ class Kernel:
         mode: Mode,
         *,
         cluster: int = 1,
+        arch: str = DEFAULT_ARCH,
         most_seconds: float = 0.0,
     ) -> Run:
         """Run a kernel over its grid; `threads` and `smem_bytes` are a block's, and `cluster` blocks along x are one.
 
+        `mma.sync` rounds as the tensor cores of `arch` do; see `tuner.backends.tensor_cores`.
         Buffers keep what it wrote. A launch that no GPU accepts is a finding, and so is one that is still running after
         `most_seconds` of CPU time (0: it may take any). Raises InputError for a wrong number of
         arguments, and for a tensor map that no driver encodes.
@@ -124,7 +145,7 @@ class Kernel:
         with EXCLUSIVE:
             started = time.thread_time()
             sizes = CIndex(*grid), CIndex(*block), cluster, smem_bytes
-            runtime().emulator_launch(symbol, pointers, *sizes, _options(mode, most_seconds))
+            runtime().emulator_launch(symbol, pointers, *sizes, _options(mode, arch, most_seconds))
             seconds = time.thread_time() - started
             return Run(_findings(), _counters(), _block_counters(math.prod(grid)), seconds)
 
@@ -182,9 +203,10 @@ def _refusal(grid: tuple[int, int, int], block: tuple[int, int, int], smem_bytes
     return ""
 
 
-def _options(mode: Mode, most_seconds: float) -> COptions:
+def _options(mode: Mode, arch: str, most_seconds: float) -> COptions:
     schedule, timing = get_args(Schedule).index(mode.schedule), get_args(Timing).index(mode.asynchronous)
-    return COptions(schedule, timing, mode.checked, mode.seed, most_seconds)
+    rules = map(CSumRule.of, (of_mma_sync(arch, 2), of_wgmma(2), of_tcgen05()))
+    return COptions(schedule, timing, mode.checked, *rules, mode.seed, most_seconds)
 
 
 def _argument(value: Value) -> "ctypes._SimpleCData[int] | ctypes.Array[ctypes.c_char] | ctypes.Structure":

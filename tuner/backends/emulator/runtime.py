@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.backends.emulator.build import runtime_library
+from tuner.backends.tensor_cores import SumRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,22 @@ class CIndex(ctypes.Structure):
     _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
 
 
+class CSumRule(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("fraction_bits", "step_bytes", "zero_exponent")]
+
+    @classmethod
+    def of(cls, rule: SumRule) -> "CSumRule":
+        return cls(rule.fraction_bits, rule.step_bytes, rule.zero_exponent)
+
+
 class COptions(ctypes.Structure):
     _fields_ = [
         ("schedule", ctypes.c_int32),
         ("timing", ctypes.c_int32),
         ("checked", ctypes.c_int32),
+        ("mma_sync", CSumRule),
+        ("wgmma", CSumRule),
+        ("tcgen05", CSumRule),
         ("seed", ctypes.c_uint64),
         ("most_seconds", ctypes.c_double),
     ]

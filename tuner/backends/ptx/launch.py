@@ -142,7 +142,9 @@ def _wave(entry: Entry, shape: Shape, side: Side, memory: Global, parameters: Pa
     unfenced = Unfenced(len(shared.data)) if asynchronous else None
     memories = memory, shared, local, parameters
     warps = -(-side.threads // WARP)
-    return Wave(side.blocks, side.lanes, warps, shape.cluster, registers, *memories, unfenced=unfenced)
+    return Wave(
+        side.blocks, side.lanes, warps, shape.cluster, registers, *memories, unfenced=unfenced, arch=entry.target
+    )
 
 
 def _parameters(entry: Entry, values: Sequence[Value]) -> Parameters:

@@ -10,6 +10,7 @@ from tuner.arch import ARCHES
 from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.backends.emulator.pool import PATIENCE_S
+from tuner.backends.tensor_cores import of_mma_sync
 from tuner.base.closing import Closing
 from tuner.evaluate.check import verdict_cache
 from tuner.evaluate.check.edges import Edge, served, too_large
@@ -87,7 +88,9 @@ def _runs(instance: Instance, job: Job) -> Iterator[CaseResult]:
     instrumented = any(mode.checked for mode in job.modes)
     for edge, mode in _rounds(instance, job):
         at, (arrays, expected) = instance.at(edge.problem), drawn(operator.name, canonical(edge.problem), edge.kind)
-        outputs, run = emulator.run(at, arrays, mode, instrumented=instrumented, most_seconds=most_seconds(at))
+        outputs, run = emulator.run(
+            at, arrays, mode, arch=job.arch, instrumented=instrumented, most_seconds=most_seconds(at)
+        )
         instrumented = instrumented and run.counters.mma > 0
         said = map(str, run.findings) if run.findings else (_undeclared(at.plan(), run.counters),)
         other = _other_bits(first.setdefault(edge, outputs), outputs)
@@ -103,7 +106,7 @@ def key_of(job: Job) -> str:
     rounds = list(_rounds(instance, job))
     problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
     spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
-    return verdict_cache.key(instance, problems, spelled)
+    return verdict_cache.key(instance, problems, (*spelled, str(of_mma_sync(job.arch, 2))))
 
 
 def _rounds(instance: Instance, job: Job) -> Iterator[tuple[Edge, Mode]]:

@@ -25,7 +25,7 @@ _LEAST_S, _WORK_A_SECOND = 30.0, 1e7  # no launch of ours takes a third of that 
 class Job:
     """What a worker process is to check. `thorough` runs every mode on every case.
 
-    `arch` is whose PTX is executed, where the implementation is checked on that.
+    `mma.sync` rounds as on `arch`, and the PTX for it is executed where the implementation is checked on PTX.
     """
 
     instance: InstanceFields

@@ -159,7 +159,7 @@ class SimulatedDevice:
     def run(self, program: _Program, call: Call, limit_s: float) -> None:
         _provoke(program.plants, limit_s)
         if program.kernel:
-            _emulate(program.kernel, call)
+            _emulate(program.kernel, call, self._gpu.arch.name)
         else:
             self._stand_in(program, call)
         self._spoil(program, call)
@@ -260,9 +260,9 @@ def _layout(call: Call) -> Layout:
     return call.layout
 
 
-def _emulate(kernel: emulator.Kernel, call: Call) -> None:
+def _emulate(kernel: emulator.Kernel, call: Call, arch: str) -> None:
     for step in call.steps:
-        run = kernel.run(step.launch, step.arguments, Mode())
+        run = kernel.run(step.launch, step.arguments, Mode(), arch=arch)
         if run.findings:
             raise DeviceFaultError(Fault.ILLEGAL, str(run.findings[0]), fatal=True)
 

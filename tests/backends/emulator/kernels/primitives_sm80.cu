@@ -100,7 +100,7 @@ extern "C" __global__ void load_matrices(uint16_t const* in, uint32_t* out) {
   load_and_write<4, true>(address, out + 640);
 }
 
-// ---- mma: d [M][N] = c + a [M][K] b [K][N], fragments filled by the layouts from row-major memory
+// ---- mma: d [M][N] = c + a [M][K] b [K][N], fragments filled by the layouts from row-major memory; a product a block
 
 template <class Fragment, class T, int R>
 __device__ __forceinline__ void fill(uint32_t (&r)[R], T const* tile) {
@@ -121,6 +121,10 @@ template <class Shape, class T, int A, int B, class Multiply>
 __device__ __forceinline__ void product(T const* a, T const* b, float const* c, float* d, Multiply multiply) {
   uint32_t r_a[A], r_b[B];
   float r_d[4];
+  a += blockIdx.x * Shape::kM * Shape::kK;
+  b += blockIdx.x * Shape::kK * Shape::kN;
+  c += blockIdx.x * Shape::kM * Shape::kN;
+  d += blockIdx.x * Shape::kM * Shape::kN;
   fill<typename Shape::A>(r_a, a);
   fill<typename Shape::B>(r_b, b);
   auto const place = [](int e) { return Shape::C::row(threadIdx.x, e) * 8 + Shape::C::col(threadIdx.x, e); };

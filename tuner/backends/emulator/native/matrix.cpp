@@ -1,6 +1,7 @@
 // ldmatrix, stmatrix and mma.sync: a warp's fragments, gathered through the layouts of fragment.cuh.
 #include <array>
 #include <cstring>
+#include <type_traits>
 
 #include "collective.h"
 #include "element.h"
@@ -105,8 +106,6 @@ struct MmaArguments {
   uint32_t const *a, *b;
 };
 
-float tf32(uint32_t bits) { return __builtin_bit_cast(float, bits & 0xffffe000); }
-
 // Position of each lane's elements in the row-major tile.
 template <class Fragment>
 constexpr auto fragment_positions() {
@@ -119,38 +118,56 @@ constexpr auto fragment_positions() {
 template <class Fragment>
 constexpr auto kFragment = fragment_positions<Fragment>();
 
-template <class Fragment, Element ELEMENT>
-void gather(double* tile, int lane, uint32_t const* r) {
-  constexpr int kInRegister = ELEMENT == Element::tf32 ? 1 : 2;
+// The bits of a lane's elements, at their positions in the tile: a register holds one or two elements.
+template <class Fragment, class Bits>
+void gather(Bits* tile, int lane, uint32_t const* r) {
+  constexpr int kInRegister = sizeof(uint32_t) / sizeof(Bits);
+  constexpr bool kNeighbours = Fragment::row(0, 0) == Fragment::row(0, kInRegister - 1);
   auto const& position = kFragment<Fragment>[lane];
   for (int i = 0; i < Fragment::kElements / kInRegister; i++) {
-    if constexpr (kInRegister == 1) {
-      tile[position[i]] = tf32(r[i]);
+    if constexpr (kNeighbours) {
+      std::memcpy(tile + position[kInRegister * i], r + i, sizeof(uint32_t));
     } else {
-      tile[position[2 * i]] = widen(uint16_t(r[i]), ELEMENT);
-      tile[position[2 * i + 1]] = widen(uint16_t(r[i] >> 16), ELEMENT);
+      tile[position[2 * i]] = Bits(r[i]);
+      tile[position[2 * i + 1]] = Bits(r[i] >> 16);
     }
   }
 }
 
-// d += a b, as tensor cores add: see `add_products`.
+// tf32 operands are fp32 bits, of which the tensor core reads the upper 19.
+template <Element ELEMENT, int COUNT, class Bits>
+void fill_from_bits(Tile<COUNT>& tile, Bits const* bits) {
+  fill(tile, COUNT, least_exponent(ELEMENT), [=](int i) {
+    if constexpr (ELEMENT == Element::tf32)
+      return *reinterpret_cast<Ints const*>(bits + i) & int32_t(0xffffe000);
+    else
+      return widen_eight(*reinterpret_cast<EightHalves const*>(bits + i), ELEMENT);
+  });
+}
+
+// d += a b, as tensor cores add.
 template <class Shape, Element ELEMENT>
 void run_mma(Rendezvous& meeting) {
-  static_assert(Shape::kN == 8, "a row of the tile is two vectors");
-  constexpr int kBlock = ELEMENT == Element::tf32 ? 4 : 8;
-  alignas(32) double a[Shape::kM * Shape::kK], b[Shape::kK * Shape::kN];
+  static_assert(Shape::kN == 8, "a row of the tile is a row of `add_products`");
+  using Bits = std::conditional_t<ELEMENT == Element::tf32, uint32_t, uint16_t>;
+  constexpr int kCountA = Shape::kM * Shape::kK, kCountB = Shape::kK * Shape::kN;
+  alignas(32) Bits bits_a[kCountA], bits_b[kCountB];
   alignas(32) float c[Shape::kM * Shape::kN];
   for (int lane = 0; lane < kWarpSize; lane++) {
     auto const& call = argument<MmaArguments>(meeting, lane);
-    gather<typename Shape::A, ELEMENT>(a, lane, call.a);
-    gather<typename Shape::B, ELEMENT>(b, lane, call.b);
+    gather<typename Shape::A>(bits_a, lane, call.a);
+    gather<typename Shape::B>(bits_b, lane, call.b);
     for (int e = 0; e < Shape::C::kElements; e++) c[kFragment<typename Shape::C>[lane][e]] = call.d[e];
   }
+  Tile<kCountA> a;
+  Tile<kCountB> b;
+  fill_from_bits<ELEMENT>(a, bits_a);
+  fill_from_bits<ELEMENT>(b, bits_b);
   {
     TowardsZero const mode;
-    for (int i = 0; i < Shape::kM; i++)
-      for (int k = 0; k < Shape::kK; k += kBlock)
-        add_products<kBlock>(c + 8 * i, a + i * Shape::kK + k, 1, b + k * 8, 8);
+    for (int i = 0, first = 0; i < Shape::kM; i++, first += Shape::kK)
+      add_products<Shape::kK, sizeof(Bits)>(c + 8 * i, {a.value + first, a.exponent + first, 1},
+                                            {b.value, b.exponent, 8}, grid.options.mma_sync);
   }
   for (int lane = 0; lane < kWarpSize; lane++) {
     float* const d = argument<MmaArguments>(meeting, lane).d;

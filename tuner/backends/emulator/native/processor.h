@@ -15,11 +15,20 @@ constexpr int kVector = 2;
 using Doubles [[gnu::vector_size(8 * kVector)]] = double;
 using Longs [[gnu::vector_size(8 * kVector)]] = int64_t;
 using Singles [[gnu::vector_size(4 * kVector)]] = float;
+using Shifts [[gnu::vector_size(4 * kVector)]] = int32_t;
+using Ints [[gnu::vector_size(32)]] = int32_t;  // of eight numbers, which may be several registers
+using EightHalves [[gnu::vector_size(16)]] = short;
 
 #if defined(__x86_64__)
 
+using Eight [[gnu::vector_size(32)]] = float;
+inline Shifts part(Ints x, int first) {
+  return first ? __builtin_shufflevector(x, x, 4, 5, 6, 7) : __builtin_shufflevector(x, x, 0, 1, 2, 3);
+}
 inline Doubles widened(Singles x) { return __builtin_ia32_cvtps2pd256(x); }
-inline Doubles larger(Doubles x, Doubles y) { return __builtin_ia32_maxpd256(x, y); }  // y, where either is a NaN
+inline Longs widened(Shifts x) { return __builtin_bit_cast(Longs, __builtin_ia32_pmovsxdq256(x)); }
+inline Ints joined(Shifts const (&x)[2]) { return __builtin_shufflevector(x[0], x[1], 0, 1, 2, 3, 4, 5, 6, 7); }
+inline bool any(Ints mask) { return __builtin_ia32_movmskps256(__builtin_bit_cast(Eight, mask)); }
 inline Doubles cut_off(Doubles x) { return __builtin_ia32_roundpd256(x, 3 | 8); }      // towards zero, without traps
 
 constexpr uint32_t kTowardsZero = 3 << 13;
@@ -45,8 +54,15 @@ inline uintptr_t divert(void* interrupted, void (*where)(), unsigned char* stack
 
 #elif defined(__aarch64__)
 
+inline Shifts part(Ints x, int first) { return {x[first], x[first + 1]}; }
 inline Doubles widened(Singles x) { return __builtin_convertvector(x, Doubles); }
-inline Doubles larger(Doubles x, Doubles y) { return x > y ? x : y; }
+inline Longs widened(Shifts x) { return __builtin_convertvector(x, Longs); }
+inline Ints joined(Shifts const (&x)[4]) { return __builtin_bit_cast(Ints, x); }
+inline bool any(Ints mask) {
+  int32_t found = 0;
+  for (int i = 0; i < 8; i++) found |= mask[i];
+  return found != 0;
+}
 inline Doubles cut_off(Doubles x) { return Doubles{__builtin_trunc(x[0]), __builtin_trunc(x[1])}; }
 
 constexpr uint32_t kTowardsZero = 3 << 22;

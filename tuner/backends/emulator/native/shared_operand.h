@@ -9,6 +9,8 @@
 namespace emulator {
 
 constexpr int kK = 16;    // of one product
+constexpr int kElementBytes = 2;
+constexpr int kMostColumns = 256;  // of D
 constexpr int kCore = 8;  // rows, and elements a row, of a core matrix
 constexpr uint32_t kCoreRowBytes = 16;
 
@@ -48,13 +50,13 @@ void each_core_row(SharedOperand const& operand, int first, int count, F visit) 
 }
 
 // Rows [first, first + count) of an operand: tile[k * pitch + mn].
-inline void load_operand(double* tile, int pitch, SharedOperand const& operand, int first, int count, Element element,
+inline void load_operand(float* tile, int pitch, SharedOperand const& operand, int first, int count, Element element,
                          char const* what, Site site) {
   each_core_row(operand, first, count, [=](uint32_t address, int mn, int k) {
     uint16_t row[kCore];
     std::memcpy(row, shared_pointer(address, kCoreRowBytes, kCoreRowBytes, what, site), sizeof row);
     for (int i = 0; i < kCore; i++) {
-      double& target = operand.major == 0 ? tile[(k + i) * pitch + mn] : tile[k * pitch + mn + i];
+      float& target = operand.major == 0 ? tile[(k + i) * pitch + mn] : tile[k * pitch + mn + i];
       target = widen(row[i], element);
     }
   });

@@ -18,10 +18,16 @@ enum class Schedule : int32_t { order, reverse, random };
 // When asynchronous operations happen: at issue, as late as their wait allows, or either.
 enum class Timing : int32_t { early, late, random };
 
+// See tuner/backends/tensor_cores.py.
+struct SumRule {
+  int32_t fraction_bits, step_bytes, zero_exponent;
+};
+
 struct Options {
   Schedule schedule;
   Timing timing;
   int32_t checked;
+  SumRule mma_sync, wgmma, tcgen05;
   uint64_t seed;
   double most_seconds;  // of the thread's CPU time; 0: as long as it takes
 };

@@ -64,7 +64,7 @@ void each_shared_row(TensorProduct const& product, F visit) {
   if (!product.a_in_tensor_memory) each_core_row(product.a, 0, kTensorLanes, at);
 }
 
-void load_a(double (&a)[kK][kTensorLanes], TensorProduct const& product) {
+void load_a(float (&a)[kK][kTensorLanes], TensorProduct const& product) {
   if (!product.a_in_tensor_memory) {
     load_operand(a[0], kTensorLanes, product.a, 0, kTensorLanes, product.element, "tcgen05_mma", product.site);
     return;
@@ -77,11 +77,15 @@ void load_a(double (&a)[kK][kTensorLanes], TensorProduct const& product) {
 }
 
 void multiply(TensorProduct const& product) {
-  alignas(32) static double a[kK][kTensorLanes], b[kK * 256];
-  alignas(32) float c[256];
+  alignas(32) static float a[kK][kTensorLanes], b[kK * kMostColumns];
+  static Tile<kK * kTensorLanes> tile_a;
+  static Tile<kK * kMostColumns> tile_b;
+  alignas(32) float c[kMostColumns];
   int const n = product.n;
   load_a(a, product);
   load_operand(b, n, product.b, 0, n, product.element, "tcgen05_mma", product.site);
+  fill(tile_a, a[0], kK * kTensorLanes, least_exponent(product.element));
+  fill(tile_b, b, kK * n, least_exponent(product.element));
   TowardsZero const mode;
   for (int m = 0; m < kTensorLanes; m++) {
     uint32_t* const d = block->tensor->cells[m] + column_of(product.d);
@@ -89,8 +93,9 @@ void multiply(TensorProduct const& product) {
       std::memcpy(c, d, sizeof(float) * size_t(n));
     else
       std::fill_n(c, n, 0.0f);
-    for (int k = 0; k < kK; k += 8)
-      for (int j = 0; j < n; j += 8) add_products<8>(c + j, &a[k][m], kTensorLanes, b + k * n + j, n);
+    for (int j = 0; j < n; j += 8)
+      add_products<kK, kElementBytes>(c + j, {tile_a.value + m, tile_a.exponent + m, kTensorLanes},
+                               {tile_b.value + j, tile_b.exponent + j, n}, grid.options.tcgen05);
     std::memcpy(d, c, sizeof(float) * size_t(n));
   }
 }

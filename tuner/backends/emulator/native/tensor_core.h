@@ -1,9 +1,9 @@
-// How tensor cores add, as published measurements found it (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA
-// tensor cores", PeerJ Computer Science 7:e330, 2021): exact products of a block of the sum are aligned with the largest
-// magnitude among them and the accumulator, cut off one bit below the accumulator's last, and added; the sum is cut off
-// as well. An A100's blocks are 8 long, 4 of tf32; later devices add more at once, and keep more bits.
+// How tensor cores add products: the model and its parameters are described in tuner/backends/tensor_cores.py.
 #pragma once
+#include <algorithm>
+
 #include "processor.h"
+#include "state.h"
 
 namespace emulator {
 
@@ -18,30 +18,119 @@ class TowardsZero {
   uint32_t before_;
 };
 
-inline Doubles magnitude(Doubles x) { return Doubles(Longs(x) & INT64_MAX); }
+constexpr int32_t kExponentOfZero = -4096;  // below that of any product
+constexpr int32_t kLeastExponent = -126;    // of fp32, bf16 and tf32
+constexpr int32_t kLeastExponentFp16 = -14;
 
-// One vector of c += the sum over k of a[k a_pitch] b[k b_pitch + 0..), while sums round towards zero.
-template <int N>
-inline void add_block(float* c, double const* a, int a_pitch, double const* b, int b_pitch) {
-  Doubles const before = widened(*reinterpret_cast<Singles const*>(c));
-  Doubles term[N], largest = larger(magnitude(before), Doubles{} + 0x1p-126);
-  for (int k = 0; k < N; k++) {
-    term[k] = a[k * a_pitch] * *reinterpret_cast<Doubles const*>(b + k * b_pitch);
-    largest = larger(largest, magnitude(term[k]));
-  }
-  // 2^24 over the power of two in `largest`, and its inverse
-  Longs const scale = ((2046ll + 24) << 52) - (Longs(largest) & 0x7ffll << 52);
-  Doubles const units = Doubles(scale), unit = Doubles((2046ll << 52) - scale);
-  Doubles sum = cut_off(before * units);
-  for (int k = 0; k < N; k++) sum += cut_off(term[k] * units);
-  *reinterpret_cast<Singles*>(c) = __builtin_convertvector(sum * unit, Singles);
+inline int32_t least_exponent(Element element) {
+  return element == Element::fp16 ? kLeastExponentFp16 : kLeastExponent;
 }
 
-// c[0..8) likewise.
-template <int N>
-inline void add_products(float* c, double const* a, int a_pitch, double const* b, int b_pitch) {
+inline Ints larger(Ints x, Ints y) { return x > y ? x : y; }
+
+// The exponents that hardware reads of fp32 bits: subnormals have the least one of the type that they came from.
+inline Ints exponents(Ints bits, int32_t least) {
+  Ints const exponent = larger((bits >> 23 & 255) - 127, Ints{} + least);
+  return bits << 1 == 0 ? Ints{} + kExponentOfZero : exponent;
+}
+
+// Elements of an operand, with the exponents that hardware reads of them.
+template <int COUNT>
+struct alignas(32) Tile {
+  double value[COUNT];
+  int32_t exponent[COUNT];
+};
+
+// The first `count` elements of a tile, a multiple of 8; `from(i)` are the fp32 bits of those from i on.
+template <int COUNT, class From>
+inline void fill(Tile<COUNT>& tile, int count, int32_t least, From from) {
+  for (int i = 0; i < count; i += 8) {
+    Ints const bits = from(i);
+    *reinterpret_cast<Ints*>(tile.exponent + i) = exponents(bits, least);
 #pragma GCC unroll 4
-  for (int j = 0; j < 8; j += kVector) add_block<N>(c + j, a, a_pitch, b + j, b_pitch);
+    for (int j = 0; j < 8; j += kVector)
+      *reinterpret_cast<Doubles*>(tile.value + i + j) = widened(Singles(part(bits, j)));
+  }
+}
+template <int COUNT>
+inline void fill(Tile<COUNT>& tile, float const* from, int count, int32_t least) {
+  fill(tile, count, least, [=](int i) { return *reinterpret_cast<Ints const*>(from + i); });
+}
+
+// Elements of a tile that are `pitch` apart, or rows of 8 that are.
+struct Strided {
+  double const* value;
+  int32_t const* exponent;
+  int pitch;
+};
+
+inline Strided operator+(Strided s, int k) { return {s.value + k * s.pitch, s.exponent + k * s.pitch, s.pitch}; }
+
+// One step: `c` += the sum over k < N of a[k] b[k][0..8), while sums round towards zero.
+template <int N>
+inline Ints add_step(Ints c, Strided a, Strided b, SumRule const& rule) {
+  Ints largest = larger(exponents(c, kLeastExponent), Ints{} + rule.zero_exponent);
+#pragma GCC unroll 16
+  for (int k = 0; k < N; k++)
+    largest = larger(largest, a.exponent[k * a.pitch] + *reinterpret_cast<Ints const*>(b.exponent + k * b.pitch));
+  Ints const shift = rule.fraction_bits + 1023 - largest;
+  Shifts sums[8 / kVector];
+#pragma GCC unroll 4
+  for (int j = 0; j < 8; j += kVector) {
+    Longs const scale = widened(part(shift, j)) << 52;
+    Doubles const units = Doubles(scale), unit = Doubles((2046ll << 52) - scale);
+    Doubles sum[2] = {cut_off(widened(Singles(part(c, j))) * units), {}};  // exact in any order, and sooner in two
+#pragma GCC unroll 16
+    for (int k = 0; k < N; k++)
+      sum[k % 2] += cut_off(a.value[k * a.pitch] * *reinterpret_cast<Doubles const*>(b.value + k * b.pitch + j) * units);
+    sums[j / kVector] = Shifts(__builtin_convertvector((sum[0] + sum[1]) * unit, Singles));
+  }
+  return joined(sums);
+}
+
+// The largest finite number and beyond: conversion toward zero stops there and keeps the bits of a NaN, tensor cores do
+// neither.
+inline Ints is_special(Ints c) { return (c & 0x7fffffff) >= 0x7f7fffff; }
+
+// The same for one column, where that may be.
+inline float add_step(float c, Strided a, Strided b, int count, SumRule const& rule) {
+  int32_t largest = std::max(exponents(Ints{} + __builtin_bit_cast(int32_t, c), kLeastExponent)[0], rule.zero_exponent);
+  for (int k = 0; k < count; k++) largest = std::max(largest, a.exponent[k * a.pitch] + b.exponent[k * b.pitch]);
+  double const units = __builtin_ldexp(1, rule.fraction_bits - largest);
+  double sum = __builtin_trunc(c * units);
+  for (int k = 0; k < count; k++) sum += __builtin_trunc(a.value[k * a.pitch] * b.value[k * b.pitch] * units);
+  sum /= units;
+  if (sum != sum) return __builtin_bit_cast(float, 0x7fffffff);
+  return __builtin_fabs(sum) < 0x1p128 ? float(sum) : __builtin_copysignf(__builtin_inff(), float(sum));
+}
+
+[[gnu::cold, gnu::noinline]] inline void add_special(float* c, Strided a, Strided b, int depth, int step,
+                                                     SumRule const& rule) {
+  for (int j = 0; j < 8; j++, b.value++, b.exponent++)
+    for (int k = 0; k < depth; k += step) c[j] = add_step(c[j], a + k, b + k, std::min(depth, step), rule);
+}
+
+// c[0..8) += the sum over k < DEPTH of a[k] b[k][0..8), in the steps of an instruction whose elements have so many bytes.
+template <int DEPTH, int BYTES>
+inline void add_products(float* c, Strided a, Strided b, SumRule const& rule) {
+  constexpr int kShort = std::min(DEPTH, 16 / BYTES), kLong = std::min(DEPTH, 32 / BYTES);
+  static_assert(kLong == DEPTH && DEPTH % kShort == 0);
+  auto& sums = *reinterpret_cast<Singles(*)[8 / kVector]>(c);
+  Ints total = *reinterpret_cast<Ints const*>(c), special{};
+  if (rule.step_bytes == 32) {
+    total = add_step<kLong>(total, a, b, rule);
+    special = is_special(total);
+  } else {
+#pragma GCC unroll 2
+    for (int k = 0; k < DEPTH; k += kShort) {
+      total = add_step<kShort>(total, a + k, b + k, rule);
+      special |= is_special(total);
+    }
+  }
+  if (any(special)) [[unlikely]]
+    return add_special(c, a, b, DEPTH, rule.step_bytes / BYTES, rule);
+  *reinterpret_cast<Ints*>(c) = total;
+  for (Singles& sum : sums) sum += 0.0f;  // zero is positive
 }
 
 }  // namespace emulator

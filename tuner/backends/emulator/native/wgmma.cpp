@@ -44,7 +44,7 @@ void each_shared_row(WgmmaProduct const& product, Warp const& warp, F visit) {
 
 // ---- the product
 
-void load_a(double (&a)[kK][kRows], WgmmaProduct const& product, Warp const& warp) {
+void load_a(float (&a)[kK][kRows], WgmmaProduct const& product, Warp const& warp) {
   WgmmaOperands const& o = product.lanes[0];
   if (!o.a_registers) {
     load_operand(a[0], kRows, operand(o.a, o.a_major), first_row(warp), kRows, o.element, "wgmma", product.site);
@@ -57,11 +57,12 @@ void load_a(double (&a)[kK][kRows], WgmmaProduct const& product, Warp const& war
     }
 }
 
-void multiply(float* c, double const (&a)[kK][kRows], double const* b, int n) {
+void multiply(float* c, Tile<kK * kRows> const& a, Tile<kK * kMostColumns> const& b, int n) {
   TowardsZero const mode;
   for (int i = 0; i < kRows; i++)
-    for (int k = 0; k < kK; k += 8)
-      for (int j = 0; j < n; j += 8) add_products<8>(c + i * n + j, &a[k][i], kRows, b + k * n + j, n);
+    for (int j = 0; j < n; j += 8)
+      add_products<kK, kElementBytes>(c + i * n + j, {a.value + i, a.exponent + i, kRows}, {b.value + j, b.exponent + j, n},
+                               grid.options.wgmma);
 }
 
 void load_accumulators(float* c, WgmmaProduct const& product, int n) {
@@ -100,15 +101,18 @@ void check_a_registers(WgmmaProduct const& product) {
 }
 
 void perform(WgmmaProduct& product, Warp const& warp) {
-  alignas(32) static double b[kK * 256];
-  alignas(32) static float c[kRows * 256];
-  double a[kK][kRows];
+  alignas(32) static float b[kK * kMostColumns], c[kRows * kMostColumns];
+  alignas(32) float a[kK][kRows];
+  static Tile<kK * kMostColumns> tile_b;
+  Tile<kK * kRows> tile_a;
   WgmmaOperands const& o = product.lanes[0];
   restore_accumulators(product);
   load_a(a, product, warp);
   load_operand(b, o.n, operand(o.b, o.b_major), 0, o.n, o.element, "wgmma", product.site);
+  fill(tile_a, a[0], kK * kRows, least_exponent(o.element));
+  fill(tile_b, b, kK * o.n, least_exponent(o.element));
   load_accumulators(c, product, o.n);
-  multiply(c, a, b, o.n);
+  multiply(c, tile_a, tile_b, o.n);
   store_accumulators(product, c, o.n);
   product.done = true;
 }

@@ -10,10 +10,13 @@ import numpy as np
 from tuner.backends.ptx.instructions.access import addresses
 from tuner.backends.ptx.instructions.exchange import together
 from tuner.backends.ptx.instructions.floats import bf16_floats, e4m3_floats, e5m2_floats, f16_floats
+from tuner.backends.ptx.instructions.products import multiply_add
 from tuner.backends.ptx.state.machine import Decoder, Step
 from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
 from tuner.backends.ptx.state.wave import WARP, Wave
 from tuner.backends.ptx.text.parse import Instruction
+from tuner.backends.tensor_cores import SumRule, of_mma_sync
+from tuner.errors import UsageError
 
 _GROUP, _IN_GROUP = np.arange(WARP)[:, None] // 4, np.arange(WARP)[:, None] % 4  # the ISA's groupID, threadID_in_group
 
@@ -72,19 +75,20 @@ def _tf32(bits: Array) -> Array:
 
 @dataclass(frozen=True)
 class Element:
-    """A type of operands: its bytes, how many of its elements one product sums over, and what its bits say."""
+    """A type of operands: its bytes, how many of its elements one instruction sums over, and what its bits say."""
 
     size: int
     depth: int
     floats: Callable[[Array], Array]
+    subnormal: int = -126  # the exponent of its subnormals
 
 
 ELEMENTS: Mapping[str, Element] = {
     "bf16": Element(2, 16, bf16_floats),
-    "f16": Element(2, 16, f16_floats),
+    "f16": Element(2, 16, f16_floats, -14),
     "tf32": Element(4, 8, _tf32),
-    "e4m3": Element(1, 32, e4m3_floats),
-    "e5m2": Element(1, 32, e5m2_floats),
+    "e4m3": Element(1, 32, e4m3_floats, -6),
+    "e5m2": Element(1, 32, e5m2_floats, -14),
     "s8": Element(1, 32, lambda bits: bits.view(np.int8).astype(np.float32)),
     "u8": Element(1, 32, lambda bits: bits.astype(np.float32)),
 }
@@ -94,7 +98,7 @@ def registers_of(wave: Wave, names: tuple[str, ...]) -> list[Array]:
     return [np.broadcast_to(wave.registers.read(each, "b32"), wave.lanes) for each in names]
 
 
-# Of C and D; those in fp16 are rounded once, at the end.
+# Of C and D.
 SUMS: Mapping[str, "np.dtype[Any]"] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
@@ -123,12 +127,13 @@ def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
     saturate = instruction.has("satfinite")
     a, b, c = (registers_of(wave, instruction.words(i)) for i in (1, 2, 3))
     a_at, b_at, c_at = a_fragment(k, left.size), b_fragment(k, right.size), c_fragment()
+    sum_products = summation(wave, left, right, sums, saturate)
 
     def multiplied(mask: Mask) -> None:
         lanes = wave.index(mask)
         addend = c_at.tile(elements(c, lanes, sums.itemsize).view(sums))
         left_tile = a_at.tile(left.floats(elements(a, lanes, left.size)))
-        product = summed(left_tile, b_at.tile(right.floats(elements(b, lanes, right.size))), addend, sums, saturate)
+        product = sum_products(left_tile, b_at.tile(right.floats(elements(b, lanes, right.size))), addend)
         found = np.ascontiguousarray(c_at.elements(product)).view(np.uint32)
         for target, value in zip(targets, np.moveaxis(found, 2, 0), strict=True):
             target[lanes] = value.reshape(-1)
@@ -136,12 +141,25 @@ def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
     return together(wave, at, WARP, multiplied)
 
 
-def summed(left: Array, right: Array, addend: Array, sums: "np.dtype[Any]", saturate: bool = False) -> Array:
-    """left @ right + addend as `sums`. Integers are exact, and wrap at 32 bits or saturate there."""
+def summation(
+    wave: Wave, left: Element, right: Element, sums: "np.dtype[Any]", saturate: bool
+) -> Callable[[Array, Array, Array], Array]:
+    """(A, B, C) → A @ B + C as `sums`: floats as the tensor cores of the module's target add them.
+
+    Integers are exact, and wrap at 32 bits or saturate there.
+    """
     if sums.kind == "i":
-        exact = (left.astype(np.float64) @ right.astype(np.float64)).astype(np.int64) + addend
-        return (np.clip(exact, -(1 << 31), (1 << 31) - 1) if saturate else exact).astype(np.int32)
-    return (left @ right + addend.astype(np.float32)).astype(sums)
+        return lambda a, b, c: _integers(a, b, c, saturate)
+    try:
+        rule: SumRule = of_mma_sync(wave.arch, left.size)
+    except UsageError as error:
+        raise UnsupportedError(str(error)) from error
+    return lambda a, b, c: multiply_add(a, b, c.astype(sums), (left.subnormal, right.subnormal), rule, left.size)
+
+
+def _integers(a: Array, b: Array, c: Array, saturate: bool) -> Array:
+    exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64) + c
+    return (np.clip(exact, -(1 << 31), (1 << 31) - 1) if saturate else exact).astype(np.int32)
 
 
 def _matrices(instruction: Instruction) -> int:

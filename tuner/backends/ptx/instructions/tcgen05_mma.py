@@ -12,12 +12,14 @@ from tuner.backends.ptx.instructions.descriptor import Descriptor
 from tuner.backends.ptx.instructions.floats import f16_bits, f16_floats
 from tuner.backends.ptx.instructions.matrix import ELEMENTS, Element
 from tuner.backends.ptx.instructions.mbarrier import Barriers, located
+from tuner.backends.ptx.instructions.products import multiply_add
 from tuner.backends.ptx.instructions.tmem import LANES, POISON, Cells, TensorMemory
 from tuner.backends.ptx.state.machine import Step
 from tuner.backends.ptx.state.memory import FaultError
 from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
 from tuner.backends.ptx.state.wave import Wave
 from tuner.backends.ptx.text.parse import Address, Instruction
+from tuner.backends.tensor_cores import of_tcgen05
 
 _SWIZZLES = {0: (0, 16), 1: (128, 32), 2: (128, 16), 4: (64, 16), 6: (32, 16)}  # span and chunk, in bytes
 Lanes = list[int]
@@ -100,15 +102,17 @@ class Product:
         memory.writers[self.d] += 1
 
     def execute(self, wave: Wave) -> None:
-        """D = A B + D in fp32. Raises FaultError with the line of the product."""
+        """D = A B + D in fp32 or fp16, as `of_tcgen05` says. Raises FaultError with the line of the product."""
         try:
-            product = self._a(wave) @ self._b(wave).T
+            a, b = self._a(wave), self._b(wave).T
         except FaultError as error:
             raise FaultError(f"{error}, in the product of line {self.line}") from error
-        memory = wave.part(TensorMemory)
+        memory, operation = wave.part(TensorMemory), self.operation
         before = memory.cells[self.d]
-        if self.accumulates:
-            product = product + self._floats(before) * np.float32(self.scale)
+        scaled = self._floats(before) * np.float32(self.scale if self.accumulates else 0)
+        c = np.where(self.accumulates, scaled, 0).astype(np.float16 if operation.half else np.float32)
+        subnormals = operation.a.subnormal, operation.b.subnormal
+        product = multiply_add(a, b, c, subnormals, of_tcgen05(), operation.a.size)
         memory.cells[self.d] = np.where(self.kept[:, None], before, self._bits(product))
         memory.writers[self.d] -= 1
 

@@ -10,12 +10,14 @@ import numpy as np
 from tuner.backends.ptx.instructions.descriptor import Descriptor
 from tuner.backends.ptx.instructions.exchange import together
 from tuner.backends.ptx.instructions.matrix import ELEMENTS, Element, a_fragment, elements
+from tuner.backends.ptx.instructions.products import multiply_add
 from tuner.backends.ptx.state.machine import Decoder, Step
 from tuner.backends.ptx.state.memory import SHARED_BASE, FaultError
 from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
 from tuner.backends.ptx.state.wave import Wave
 from tuner.backends.ptx.text.module import Entry
 from tuner.backends.ptx.text.parse import Instruction
+from tuner.backends.tensor_cores import of_wgmma
 
 GROUP = 128  # lanes
 _SPANS = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes of a swizzle, by the mode in bits 62 and 63
@@ -42,12 +44,16 @@ class Product:
     targets: list[Array]
 
     def execute(self, wave: Wave) -> None:
-        """D (+)= A B in fp32."""
-        n = 2 * len(self.targets)
-        a, b = self._a(wave), self.b.tile(wave, self.lanes.start, n, self.element, self.transposed[1])
-        found = _accumulators(a @ b.T)
-        for target, value in zip(self.targets, found, strict=True):
-            target[self.lanes] = target[self.lanes] + value if self.accumulates else value
+        """D (+)= A B in fp32, as `of_wgmma` says."""
+        n, element = 2 * len(self.targets), self.element
+        a, b = self._a(wave), self.b.tile(wave, self.lanes.start, n, element, self.transposed[1])
+        c, at = np.zeros((64, n), np.float32), _layout(len(self.targets))
+        if self.accumulates:
+            c[at] = [target[self.lanes] for target in self.targets]
+        subnormal = element.subnormal, element.subnormal
+        d = multiply_add(a, b.T, c, subnormal, of_wgmma(element.size), element.size)
+        for target, value in zip(self.targets, d[at], strict=True):
+            target[self.lanes] = value
 
     def _a(self, wave: Wave) -> Array:
         if isinstance(self.a, Descriptor):
@@ -63,13 +69,6 @@ def _layout(registers: int) -> tuple[Array, Array]:
     thread, i = np.arange(GROUP)[None, :], np.arange(registers)[:, None]
     row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
     return row, i // 4 * 8 + thread % 4 * 2 + i % 2
-
-
-def _accumulators(tile: Array) -> Array:
-    """[64, n] → [n / 2, 128]: the registers of a warpgroup."""
-    row, column = _layout(tile.shape[1] // 2)
-    found: Array = tile[row, column]
-    return found
 
 
 @dataclass

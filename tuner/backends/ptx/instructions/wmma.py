@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner.backends.ptx.instructions.access import addresses, locator, space_of
 from tuner.backends.ptx.instructions.exchange import together
-from tuner.backends.ptx.instructions.matrix import ELEMENTS, SUMS, elements, registers_of, summed
+from tuner.backends.ptx.instructions.matrix import ELEMENTS, SUMS, elements, registers_of, summation
 from tuner.backends.ptx.state.machine import Decoder, Step
 from tuner.backends.ptx.state.memory import FaultError
 from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
@@ -128,17 +128,13 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     a, b, c = (registers_of(wave, instruction.words(i)) for i in (1, 2, 3))
     left, right = ELEMENTS[a_kind], ELEMENTS[b_kind]
     tiles = _tile("a", shape, a_kind), _tile("b", shape, b_kind), _tile("c", shape, c_kind)
+    sum_products = summation(wave, left, right, SUMS[d_kind], saturate)
 
     def multiplied(mask: Mask) -> None:
         lanes = wave.index(mask)
         addend = tiles[2].of(elements(c, lanes, tiles[2].size)).view(SUMS[c_kind])
-        product = summed(
-            left.floats(tiles[0].of(elements(a, lanes, left.size))),
-            right.floats(tiles[1].of(elements(b, lanes, right.size))),
-            addend,
-            SUMS[d_kind],
-            saturate,
-        )
+        left_tile = left.floats(tiles[0].of(elements(a, lanes, left.size)))
+        product = sum_products(left_tile, right.floats(tiles[1].of(elements(b, lanes, right.size))), addend)
         words = _tile("d", shape, d_kind).registers(product, len(targets))
         for i, target in enumerate(targets):
             target[lanes] = words[:, :, i].reshape(-1)

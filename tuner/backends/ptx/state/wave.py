@@ -56,6 +56,7 @@ class Wave:
     unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
     races: "Races | None" = None  # where they are looked for
     alone: bool = False  # nobody else is to run
+    arch: str = ""  # whose tensor cores compute
     stuck: int = -1  # where the first lane of a deadlock stands
 
     def __post_init__(self) -> None:

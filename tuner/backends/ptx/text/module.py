@@ -18,6 +18,7 @@ class Entry(Body):
     parameters: tuple[Variable, ...]
     cluster: int = 0  # blocks; 0 where the launch says
     tables: tuple[Table, ...] = ()  # of the module, those that it names
+    target: str = ""  # the arch of the module, as `.target` says
 
 
 _FUNCTION = re.compile(
@@ -68,4 +69,5 @@ def _entry(kernel: Function, about: str, functions: Mapping[str, Function], outs
         parameters=kernel.parameters,
         cluster=int(cluster[1]) if cluster else 0,
         tables=tuple(tables(outside, named)),
+        target=target[1] if (target := re.search(r"\.target\s+(\w+)", outside)) else "",
     )

@@ -1,0 +1,67 @@
+"""Sums of products as tensor cores round them; see `tuner.backends.tensor_cores` for the model."""
+
+from typing import Any
+
+import numpy as np
+
+from tuner.backends.ptx.state.values import Array
+from tuner.backends.tensor_cores import SumRule
+
+_ZERO = np.int16(-4096)  # the exponent of zero while the largest is looked for: below that of any product
+_NAN = {np.dtype(np.float32): np.uint32(0x7FFFFFFF), np.dtype(np.float16): np.uint16(0x7FFF)}
+
+
+def multiply_add(a: Array, b: Array, c: Array, subnormal: tuple[int, int], rule: SumRule, size: int) -> Array:
+    """a @ b + c in the type of c: fp32 [..., m, k] and [..., k, n], fp32 or fp16 [..., m, n].
+
+    `subnormal` are the exponents of a's and b's subnormals as they were stored, in elements of `size` bytes.
+    """
+    step, total = rule.depth(size), c
+    e_a, e_b = _exponents(a, subnormal[0]), _exponents(b, subnormal[1])
+    a, b = a.astype(np.float64), np.ascontiguousarray(b, np.float64)
+    for first in range(0, a.shape[-1], step):
+        k = slice(first, first + step)
+        total = _step(a[..., k], b[..., k, :], total, e_a[..., k], e_b[..., k, :], rule)
+    return total
+
+
+def _exponents(x: Array, subnormal: int) -> Array:
+    """The exponent that hardware reads of each float: `subnormal` is the least, and zero's is below all."""
+    biased = (x.view(np.uint32) >> 23 & 0xFF).astype(np.int16)
+    return np.where(x == 0, _ZERO, np.maximum(biased - np.int16(127), np.int16(subnormal)))
+
+
+def _step(a: Array, b: Array, c: Array, e_a: Array, e_b: Array, rule: SumRule) -> Array:
+    half = c.dtype == np.float16
+    start = c.astype(np.float32)
+    largest = _exponents(start, -14 if half else -126)
+    largest = np.maximum(largest, np.int16(rule.zero_exponent_fp16 if half else rule.zero_exponent))
+    exponent = np.empty_like(largest)
+    for k in range(a.shape[-1]):
+        np.add(e_a[..., k, None], e_b[..., None, k, :], out=exponent)
+        np.maximum(largest, exponent, out=largest)
+    units = _power(rule.fraction_bits - largest)
+    total, term = np.trunc(start * units), np.empty(c.shape)
+    for k in range(a.shape[-1]):
+        np.multiply(a[..., k, None], b[..., None, k, :], out=term)
+        np.multiply(term, units, out=term)
+        np.add(total, np.trunc(term, out=term), out=total)
+    total *= _power(largest - rule.fraction_bits)
+    return _rounded(total, c.dtype, rule.result_bits)
+
+
+def _power(exponent: Array) -> Array:
+    """Powers of two."""
+    return ((exponent.astype(np.int64) + 1023) << 52).view(np.float64)
+
+
+def _rounded(x: Array, dtype: "np.dtype[Any]", bits: int) -> Array:
+    """To fp16 to nearest even, to fp32 toward zero, with `bits` of fraction; zero is positive, and NaN is one."""
+    near = x.astype(dtype)
+    if dtype == np.float32:
+        words = near.view(np.uint32)
+        words -= (np.abs(near) > np.abs(x)) & (np.abs(x) < 2.0**128)
+        words &= np.where(np.isfinite(near), np.uint32(-1 << (23 - bits) & 0xFFFFFFFF), np.uint32(0xFFFFFFFF))
+    near += dtype.type(0)
+    near.view(f"u{dtype.itemsize}")[np.isnan(near)] = _NAN[dtype]
+    return near

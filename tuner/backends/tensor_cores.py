@@ -1,0 +1,57 @@
+"""How tensor cores round sums of products, by instruction and architecture; both CPU backends follow it.
+
+The model is MMA-Sim's T-FDPA (arXiv 2511.10909). One step adds an accumulator and the products of `step_bytes` of a row
+of A. Each product is exact and keeps the sum of its operands' exponents, so its significand is below 4. All terms are
+aligned to the largest exponent, cut toward zero below `fraction_bits` and added exactly. The sum is rounded once, to
+fp32 toward zero and to fp16 to nearest even. A longer sum is a chain of steps.
+
+For `mma.sync` with 16-bit and tf32 operands the model reproduces inner products that were measured on A100, L40S and
+H100, and with 8-bit operands those of an L40S (tests/backends/test_tensor_cores.py). For `wgmma`, `tcgen05` and
+other 8-bit operands there are no public measurements to compare with: there it is the published model and no more.
+"""
+
+from dataclasses import dataclass
+
+from tuner.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class SumRule:
+    """The parameters of one step."""
+
+    fraction_bits: int  # kept of a term, below the largest exponent
+    step_bytes: int  # of a row of A
+    zero_exponent: int  # of a term that is zero, where the result is fp32
+    zero_exponent_fp16: int  # the same where it is fp16
+    result_bits: int = 23  # fraction bits of a result in fp32
+
+    def depth(self, element_bytes: int) -> int:
+        """Products that one step adds."""
+        return self.step_bytes // element_bytes
+
+
+_AMPERE = SumRule(24, 16, -132, -20)
+_HOPPER = SumRule(25, 32, -133, -21)
+_AMPERE_BYTES = SumRule(13, 16, -132, -20, result_bits=13)
+_HOPPER_BYTES = SumRule(13, 32, -133, -21, result_bits=13)
+
+
+def of_mma_sync(arch: str, element_bytes: int) -> SumRule:
+    """The rule of `mma.sync` and `wmma` on an arch such as "sm_90a". Raises UsageError for one that it does not know.
+
+    Products of bytes on sm_90 are not in the published model; measured results with a zero accumulator follow wgmma's.
+    """
+    capability = int("".join(filter(str.isdigit, arch)) or 0)
+    if capability < 75:
+        raise UsageError(f"how tensor cores of {arch or 'an unnamed arch'} round is not known: sm_75 and later are")
+    if capability < 90:
+        return _AMPERE_BYTES if element_bytes == 1 else _AMPERE
+    return _HOPPER_BYTES if element_bytes == 1 and capability == 90 else _HOPPER
+
+
+def of_wgmma(element_bytes: int) -> SumRule:
+    return _HOPPER_BYTES if element_bytes == 1 else _HOPPER
+
+
+def of_tcgen05() -> SumRule:
+    return _HOPPER
