@@ -64,7 +64,8 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
 
     The host sources as far as they matter, the launches, the sizes and the inputs' kinds, the modes; then who runs and
     who judges: the processor, g++, NumPy, and every file of this program, of the emulator and of the operators' Python.
-    The GPU is not among them, apart from the rule of its tensor cores in `rounds`, nor is a choice of the config that only another GPU's limits explain.
+    The GPU is not among them, apart from how its tensor cores round (in `rounds`), nor is a choice of the config that
+    only another GPU's limits explain.
     """
     run = [part for each in problems for part in (canonical(each), *_run(instance.at(each)))]
     who = (platform.machine(), compiler().version, np.__version__)
