@@ -1,12 +1,14 @@
-"""Files that any process may write and every process may trust: one checksummed entry, or one folder, a key.
+"""Files that processes of one user share: for each key a checksummed entry, or a folder with a manifest.
 
 An entry is the data, then its metadata as JSON, then a footer with their lengths and checksum. The data come first,
-so a cached shared library can be loaded from the entry's own file.
+so that a cached shared library can be loaded from the entry's file. What is cached is executed: nothing is read that
+another user could have written.
 """
 
 import json
 import os
 import shutil
+import stat
 import struct
 import tempfile
 import time
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +29,11 @@ _FOOTER = struct.Struct("<QQ32s8s")  # bytes of data, bytes of metadata, SHA-256
 _MAGIC = b"tuner-c1"
 VARIABLE = "TUNER_CACHE_LIMIT"
 _DEFAULT_GB = 4.0
-_SWEEPS = 16  # a filled limit's worth of writing is looked over so often, on average
+_SWEEPS = 16  # on average, while as many bytes are written as the limit has
 _KEPT = 1 - 2 / _SWEEPS  # of the limit, after a sweep
-_IN_USE_S = 600.0  # what was used so lately may still be open in another process
+_IN_USE_S = 600.0  # an entry used within this time may still be open in another process
+_MANIFEST = "manifest.json"  # in a folder: path → size and SHA-256 of every other file
+_verified: set[tuple[Path, int]] = set()  # folders, with their inodes, whose manifest held in this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +100,56 @@ class Limit:
 
 
 def cache_dir() -> Path:
-    """`TUNER_CACHE_DIR`, or the user's cache folder; a temporary one where nobody knows of a home."""
+    """`TUNER_CACHE_DIR`, or the user's cache folder; a temporary one where the home folder is unknown."""
     if named := os.environ.get("TUNER_CACHE_DIR"):
         return Path(named)
     with suppress(RuntimeError):
-        found = Path(user_cache_dir("tuner"))
-        if found.is_absolute():  # before its version 4.14 platformdirs says ~ where there is no home
-            return found
+        folder = Path(user_cache_dir("tuner"))
+        if folder.is_absolute():  # before its version 4.14 platformdirs says ~ where there is no home
+            return folder
     return spare("tuner")
 
 
+def safe_folder(kind: str) -> Path:
+    """The folder of `kind` in `cache_dir()`, made if possible; one below the temporary folder, with one warning, where
+    another user could change what is in it.
+    """
+    top = cache_dir()
+    if why := _distrusted(top) or _distrusted(top / kind):
+        private = spare("tuner-private")
+        _warn_of_others(top, why, private)
+        top = private
+    with suppress(OSError):  # whoever writes there says so
+        make_folder(top / kind)
+    return top / kind
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, writable by nobody else whatever the umask. Raises OSError."""
+    for each in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        each.mkdir(mode=0o755, exist_ok=True)
+
+
+def _distrusted(path: Path) -> str:
+    """Why another user may have written a file or folder, or may change it; empty if none but this user and root can.
+
+    A link is followed only if it belongs to one of these. Access control lists are not read.
+    """
+    try:
+        link, info = path.lstat(), path.stat()
+    except OSError:
+        return ""  # there is nothing to trust
+    if stranger := {link.st_uid, info.st_uid} - {0, os.geteuid()}:
+        return f"{path} belongs to user {min(stranger)}"
+    return f"{path} can be written by others" if info.st_mode & 0o022 else ""
+
+
 def spare(name: str) -> Path:
-    """A temporary folder, one a user, which processes share; another where somebody else has that name."""
+    """A temporary folder for each user, which processes share; a new one where that name is another user's."""
     folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder if folder.lstat().st_uid == os.getuid() else _own(folder.name)
+    mine = folder.lstat().st_uid == os.getuid() and folder.is_dir() and not _distrusted(folder)
+    return folder if mine else _own(folder.name)
 
 
 @cache
@@ -136,8 +175,9 @@ def digest_of(root: Path, files: Iterable[Path]) -> str:
 class Cache:
     """Entries of one kind in a folder. Safe for any number of processes, and when any of them is killed.
 
-    A cache never fails: what cannot be read is a miss, and what cannot be written is dropped with one warning. What
-    was not used for longest goes when the caches under one limit are full, but never within minutes of its last use.
+    A cache never fails: what cannot be read, or could be another user's, is a miss, and what cannot be written is
+    dropped with one warning. When the caches under one limit are full, the least recently used entries are removed, but
+    none that was used within the last minutes.
     """
 
     root: Path
@@ -146,7 +186,8 @@ class Cache:
     @classmethod
     def of(cls, kind: str) -> "Cache":
         """The user's cache of `kind`, such as `cubin`, below the limit of all kinds together."""
-        return cls(cache_dir() / kind, limit_of(cache_dir()))
+        root = safe_folder(kind)
+        return cls(root, limit_of(root.parent))
 
     def path(self, key: str) -> Path:
         """Where the entry of `key` (hexadecimal, from `key_of`) lies once it was put."""
@@ -155,6 +196,8 @@ class Cache:
     def get(self, key: str) -> Entry | None:
         """The entry of `key`; None when there is none, or when the file is not whole."""
         path = self.path(key)
+        if _distrusted(path.parent) or _distrusted(path):
+            return None
         try:
             entry = _unpack(path.read_bytes())
         except OSError:
@@ -166,6 +209,7 @@ class Cache:
         """Store `entry` whole or not at all, and say which; the last of several writers wins."""
         content = _pack(entry)
         try:
+            self._open(key)
             _write(self.path(key), content)
         except OSError as error:
             _warn_once(self.root, error.strerror or str(error))
@@ -174,22 +218,35 @@ class Cache:
         return True
 
     def folder(self, key: str, build: Callable[[Path], object]) -> Path | None:
-        """The folder of `key`, which `build` fills where there is none; None where the cache cannot be written.
+        """The folder of `key`, which `build` fills where there is none, or one whose manifest does not hold; None where
+        the cache cannot be written.
 
         It appears whole or not at all, and the first of several writers wins. Raises what `build` raises.
         """
         path = self.path(key).with_suffix(".folder")
-        if not path.exists():
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._open(key)
+            if not (holds := _holds(path)):
+                remove(path)
                 partial = Path(tempfile.mkdtemp(dir=path.parent, suffix=".partial"))
-            except OSError as error:
-                _warn_once(self.root, error.strerror or str(error))
-                return None
+        except OSError as error:
+            _warn_once(self.root, error.strerror or str(error))
+            return None
+        if not holds:
             _publish(partial, path, build)
             self._written(key, size(path))
+            if not _holds(path):
+                _warn_once(self.root, f"{path} cannot be replaced")
+                return None
         touch(path)
         return path
+
+    def _open(self, key: str) -> None:
+        """Make the folder for what has a key. Raises OSError if that cannot be, or is another user's."""
+        folder = self.path(key).parent
+        make_folder(folder)
+        if why := _distrusted(folder):
+            raise PermissionError(0, why)
 
     def _written(self, key: str, nbytes: int) -> None:
         if self.limit:
@@ -212,7 +269,6 @@ class Cache:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
         partial = Path(file.name)
         try:
@@ -227,10 +283,42 @@ def _write(path: Path, content: bytes) -> None:
 def _publish(partial: Path, path: Path, build: Callable[[Path], object]) -> None:
     try:
         build(partial)
-        with suppress(OSError):  # somebody else was first
+        (partial / _MANIFEST).touch()
+        for made in partial.rglob("*"):
+            made.chmod(stat.S_IMODE(made.stat().st_mode) & ~0o022)  # whatever the umask
+        (partial / _MANIFEST).write_text(json.dumps(_manifest(partial)))
+        with suppress(OSError):  # another process was first
             partial.replace(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _manifest(folder: Path) -> dict[str, list[int | str]]:
+    """The size and SHA-256 of every file. Raises OSError for what is no regular file, or could be another user's."""
+    found: dict[str, list[int | str]] = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _distrusted(path):
+            raise PermissionError(0, f"{path} is not trusted")
+        if stat.S_ISREG(mode) and path != folder / _MANIFEST:
+            with path.open("rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+            found[path.relative_to(folder).as_posix()] = [path.stat().st_size, digest]
+    return found
+
+
+def _holds(folder: Path) -> bool:
+    """Whether a folder is there, nobody else's, and holds what its manifest says, which is read once a process."""
+    try:
+        key = folder, folder.lstat().st_ino
+        if _distrusted(folder) or folder.is_symlink():
+            return False
+        if key not in _verified and json.loads((folder / _MANIFEST).read_bytes()) != _manifest(folder):
+            return False
+    except (OSError, ValueError):
+        return False
+    _verified.add(key)
+    return True
 
 
 def _pack(entry: Entry) -> bytes:
@@ -246,6 +334,12 @@ def _unpack(content: bytes) -> Entry | None:
     data_bytes, metadata_bytes, digest, magic = _FOOTER.unpack_from(content, len(body))
     whole = magic == _MAGIC and data_bytes + metadata_bytes == len(body) and sha256(body).digest() == digest
     return Entry(body[:data_bytes], json.loads(body[data_bytes:])) if whole else None
+
+
+@cache
+def _warn_of_others(folder: Path, why: str, private: Path) -> None:
+    text = f"the cache at {folder} is not used, since {why}: kernels are kept in {private}; make it yours alone (`chmod"
+    warnings.warn(f"{text} -R go-w {folder}`), or name another by TUNER_CACHE_DIR", RuntimeWarning, stacklevel=4)
 
 
 @cache
@@ -284,4 +378,4 @@ def remove(path: Path) -> None:
 
 def size(path: Path) -> int:
     """Bytes of an entry, or of all that a folder holds."""
-    return sum(each.stat().st_size for each in (path.rglob("*") if path.is_dir() else (path,)))
+    return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else (path,)))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tuner.base.cache import make_folder
+
 
 class Journal:
     """Appends to a file, whose folder is made. A kill at any moment costs at most the line in hand.
@@ -14,7 +16,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._file = path.open("ab", buffering=0)
         self._cut = b"" if _whole(path) else b"\n"  # ends the line that a kill cut off, which is then none
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner import operators
 from tuner.backends import gpu as device
-from tuner.base.cache import cache_dir, digest_of, key_of
+from tuner.base.cache import digest_of, key_of, safe_folder
 from tuner.base.fields import formatted
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
@@ -133,7 +133,7 @@ def _operator(call: Call) -> str:
     """The name of the call's operator, whose folder is kept in the user's cache."""
     digest = _digest(call)
     name = f"{re.sub(r'[^a-z0-9]+', '_', call.base.lower()).strip('_')}_{digest}"
-    folder = cache_dir() / "tune_kernel" / digest
+    folder = safe_folder("tune_kernel") / digest
     if not (folder / name).is_dir():
         write(name, folder / name, call, learn(call, {}))
     operators.add_folder(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tuner.backends.emulator.compiler import compiler, run
 from tuner.base.assets import PRIMITIVES
-from tuner.base.cache import Cache, Entry, digest_of, key_of, remove
+from tuner.base.cache import Cache, Entry, digest_of, key_of, make_folder, remove
 from tuner.compiler.render import header
 from tuner.compiler.source import COMMENT, Source
 from tuner.errors import MachineError, TemplateError
@@ -232,6 +232,7 @@ def _alone(key: str) -> Iterator[None]:
     path = Cache.of("emulator").path(key).with_suffix(".lock.partial")  # the cache clears away what the killed left
     with ExitStack() as held:
         with suppress(OSError):  # a cache that cannot be written, in which nothing would be found, or without locks
+            make_folder(path.parent)  # before FileLock makes one that a group may write
             held.enter_context(FileLock(path, fallback_to_soft=False))
             held.callback(remove, path)  # before it is let go: who has waited makes one anew
         yield
