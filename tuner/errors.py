@@ -12,6 +12,8 @@ TunerError            anything that stops a command; its text says what, with wh
 └── NoValidConfigError  the search ended without one config that works
 """
 
+from collections.abc import Iterable
+
 
 class TunerError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -43,3 +45,15 @@ class NoValidConfigError(TunerError):
     """No config of the space survived compiling and checking."""
 
     exit_code = 1
+
+
+def suggestion(word: str, known: Iterable[str], listing: str) -> str:
+    """What to type instead of `word`: at most three names that are spelled like it, then the command that lists all."""
+    from difflib import get_close_matches  # only for a message
+
+    names = {name.lower(): name for name in known}
+    near = [names[name] for name in get_close_matches(word.lower(), names, 3)]
+    near = near or [name for lower, name in names.items() if word and lower.startswith(word.lower())][:3]
+    if near:
+        return f"did you mean {' or '.join(near)}? `{listing}` lists all"
+    return f"`{listing}` lists all"

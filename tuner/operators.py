@@ -16,7 +16,7 @@ from typing import Any
 
 from tuner.arch import ARCHES
 from tuner.base.assets import PEERS, TEMPLATE, TEMPLATES
-from tuner.errors import TemplateError, UsageError
+from tuner.errors import TemplateError, UsageError, suggestion
 from tuner.spec.backward import matching_backward
 from tuner.spec.contract import checked_implementation, checked_operator, line_of, validated
 from tuner.spec.defaults import completed, completed_implementation
@@ -64,7 +64,7 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Operator[Any]:
     """The operator of a folder. Raises UsageError where there is none, or several; TemplateError for a broken one."""
     if not name.isidentifier() or not _places(name):
-        raise UsageError(f"unknown operator {name!r} (known: {', '.join(names())})")
+        raise UsageError(f"unknown operator {name!r}: {suggestion(name, names(), 'tuner operators')}")
     return _load(name)
 
 
@@ -135,7 +135,8 @@ def implementation(operator: str, name: str) -> Implementation[Any, Any]:
     """One implementation by name. Raises UsageError with the known ones."""
     found = {each.name: each for each in implementations(operator)}
     if name not in found:
-        raise UsageError(f"{operator} has no implementation {name!r} (known: {', '.join(found)})")
+        near = suggestion(name, found, f"tuner operators {operator}")
+        raise UsageError(f"{operator} has no implementation {name!r}: {near}")
     return found[name]
 
 

@@ -53,17 +53,20 @@ def test_a_model_is_not_taken_for_another_whose_name_it_contains(name: str) -> N
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("sm90", r"unknown GPU 'sm90': try sm_90a \(known: sm_80, .*RTX 5090"),
-        ("RTX 4050", r"unknown GPU 'RTX 4050': try RTX 40\d0 or .*, or describe it as 'RTX 4050 \(sm_89, N SMs\)' \("),
+        ("sm90", r"unknown GPU 'sm90': did you mean sm_90a\? `tuner gpus` lists all$"),
+        (
+            "RTX 4050",
+            r"unknown GPU 'RTX 4050': did you mean RTX 40\d0 or .*, or describe it as 'RTX 4050 \(sm_89, N SMs\)'\? `",
+        ),
         ("Card (sm_89, 0 SMs)", "unknown GPU"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "try RTX 4090, or describe it as"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "did you mean RTX 4090, or describe it as"),
         ("sm_80,sm_90a", "unknown GPU 'sm_80,sm_90a': give one"),
-        ("V100", r"^V100 is too old: sm_80 is the first architecture that is served \(known: sm_80"),
+        ("V100", r"^V100 is too old: sm_80 is the first architecture that is served; `tuner gpus` lists all$"),
         ("Tesla T4", "^Tesla T4 is too old"),
         ("RTX 2080 Ti", "too old"),
         ("RTX 2000 Ada", "^unknown GPU"),
-        ("MI300X", r"^MI300X is no GPU of NVIDIA's, and no others are served \(known: sm_80"),
-        ("", r"unknown GPU '' \(known: sm_80"),
+        ("MI300X", r"^MI300X is no GPU of NVIDIA's, and no others are served; `tuner gpus` lists all$"),
+        ("", r"unknown GPU '': `tuner gpus` lists all$"),
         ("X (sm_89, 0 SMs)", r"describe one as 'RTX 4050 \(sm_89, 20 SMs\)', of sm_80, .*sm_121a$"),
         ("X (sm_99, 20 SMs)", "describe one as"),
         ("\udcff (sm_89, 20 SMs)", "describe one as"),
@@ -200,6 +203,6 @@ def test_a_gpu_of_no_known_arch_is_an_error_that_lists_the_known_ones(capability
 def test_a_gpu_that_is_not_listed_is_named_only_where_it_is() -> None:
     if gpu.available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(UsageError, match="unknown GPU 'RTX 4090 Laptop GPU': try RTX 4090"):
+    with pytest.raises(UsageError, match="unknown GPU 'RTX 4090 Laptop GPU': did you mean RTX 4090"):
         gpu.named("RTX 4090 Laptop GPU")
     assert gpu.named("RTX 4090 Laptop GPU (sm_89, 76 SMs)").device.name == "RTX 4090 with 76 SMs"

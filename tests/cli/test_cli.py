@@ -338,8 +338,14 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["search", "flash_attention", "--gpu", "sm90"], "unknown GPU 'sm90': try sm_90a"),
-        (["search", "flash", "--gpu", "sm_80"], "unknown operator 'flash' (known: flash_attention"),
+        (
+            ["search", "flash_attention", "--gpu", "sm90"],
+            "unknown GPU 'sm90': did you mean sm_90a? `tuner gpus` lists all",
+        ),
+        (
+            ["search", "flash", "--gpu", "sm_80"],
+            "'flash': did you mean flash_attention or flash_attention_backward? `tuner operators`",
+        ),
         (["explain", *HEAD, "--seq-q", "512..128"], "--seq-q 512..128: give LO..HI with 0 < LO <= HI"),
         (["search", *HEAD, "--seq-q", ","], "--seq-q ',': give at least one value"),
         (["bench", "kda", "--inputs", "gates"], "inputs 'gates': kda has strong_gate, weak_gate"),
@@ -352,7 +358,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["search", *HEAD, "--seed", "-5"], "seed -5: give 0 to 2147483647"),
         (["search", *HEAD, "--budget", str(10**20)], "tries: give at most 2147483647"),
         (["search", *HEAD, "--l2", "hot"], "L2 'hot': a kernel is timed with a cold or a warm one"),
-        (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma' (known: "),
+        (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma': did you mean wgmma"),
         (["search", *HEAD, "--db", "/dev/null/x.db"], "/dev/null"),
         (["render", *HEAD, "--config", "BM"], "--config 'BM': give name=value with a name among BM"),
         (["render", *HEAD, "--config", "BM=wide"], "--config BM=wide: not a whole number"),

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -103,3 +106,45 @@ def test_a_warm_up_names_what_each_problem_runs(db: Path, monkeypatch: pytest.Mo
     assert done.exit_code == 0, done.output
     rows = [line for line in done.stdout.splitlines() if "mma_sync" in line]
     assert len(rows) == 2 and "record of this problem" in rows[0] and "record" in rows[1]
+
+
+def test_a_report_written_again_says_why_the_search_stopped_and_how_long_it_took(db: Path) -> None:
+    (search,) = json.loads((db.parent / "search.json").read_text())["searches"]
+    written = json.loads(run("report", *SMALL, "--db", db, "--format", "json").stdout)["problems"][0]["search"]
+    assert written["stopped"] == search["why_stopped"]
+    assert 0 < written["seconds"] < search["seconds"] + 60
+    assert written["budget"] == 2
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    done = run("show", "--db", tmp_path)
+    assert done.exit_code == 2 and not done.stdout
+    assert done.stderr == f"error: cannot use the database {tmp_path}: it is a folder; name a file in it\n"
+
+
+def test_a_database_that_is_damaged_is_one_line(db: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        store.studies()
+    data = bytearray(db.read_bytes())
+    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+    damaged.write_bytes(data)
+    done = run("report", *SMALL, "--db", damaged)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: cannot use the database ")
+
+
+def test_a_report_that_would_not_fit_is_refused_before_the_search(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tuner", "search", *SMALL, "--budget", "2", "--db", str(tmp_path / "tuner.db")]
+    limited = f"ulimit -f 1000; exec {shlex.join([*words, '--report', str(tmp_path / 'r.html')])}"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"cannot write the report to {tmp_path / 'r.html'}: File too large" in done.stderr
+    assert not (tmp_path / "tuner.db").exists()
+
+
+@pytest.mark.parametrize("command", [("search", "flash_attention"), ("show",), ("doctor",), ("gpus",)])
+def test_help_shows_flags_without_a_type_and_an_example(command: tuple[str, ...]) -> None:
+    text = run(*command, "--help").stdout
+    assert "<bool>" not in text
+    assert f"tuner {' '.join(command)}" in text.partition("Examples")[2]

@@ -178,7 +178,7 @@ def test_dir_lists_the_operators() -> None:
 
 
 def test_an_unknown_operator_is_an_attribute_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match=r"'flash_atention' \(known: flash_attention, .*row_norm"):
+    with pytest.raises(AttributeError, match=r"'flash_atention': did you mean flash_attention"):
         dispatcher.flash_atention  # noqa: B018
 
 
@@ -419,7 +419,7 @@ def test_tuner_db_gpu_and_strict_are_read(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("TUNER_GPU", "H300", "TUNER_GPU: unknown GPU 'H300'.*known: .*H200"),
+        ("TUNER_GPU", "H300", "TUNER_GPU: unknown GPU 'H300': did you mean .*H200"),
         ("TUNER_STRICT", "maybe", r"TUNER_STRICT='maybe': give 1 .* or 0"),
     ],
 )

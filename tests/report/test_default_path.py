@@ -40,3 +40,8 @@ def test_gpus_whose_names_differ_in_odd_characters_have_pages_of_their_own() -> 
     gpus = [f"{name} (sm_89, 20 SMs)" for name in ("A+B", "A B", "A'B", "A" * 200, "A" * 201)]
     pages = [default_path("flash_attention", gpu, [PROBLEM]).name for gpu in gpus]
     assert len(set(pages)) == len(pages)
+
+
+def test_reports_from_two_databases_do_not_overwrite_each_other() -> None:
+    pages = {default_path("flash_attention", "H100", [PROBLEM], database).name for database in ("", "/a.db", "/b.db")}
+    assert len(pages) == 3

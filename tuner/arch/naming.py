@@ -116,20 +116,20 @@ def _words(name: str) -> set[str]:
 
 
 def _unknown(name: str, wanted: str) -> str:
-    known = f"(known: {', '.join(ARCHES)}; {', '.join(DEVICES)})"
+    listing = "`tuner gpus` lists all"
     if name.endswith(" SMs)"):
         return f"unknown GPU {name!r}: describe one as 'RTX 4050 (sm_89, 20 SMs)', of {', '.join(ARCHES)}"
     if "," in name:
-        return f"unknown GPU {name!r}: give one {known}"
+        return f"unknown GPU {name!r}: give one; {listing}"
     if _OLDER.match(wanted):
-        return f"{name} is too old: {next(iter(ARCHES))} is the first architecture that is served {known}"
+        return f"{name} is too old: {next(iter(ARCHES))} is the first architecture that is served; {listing}"
     if _FOREIGN.match(wanted):
-        return f"{name} is no GPU of NVIDIA's, and no others are served {known}"
+        return f"{name} is no GPU of NVIDIA's, and no others are served; {listing}"
     near = _near(wanted)
-    hint = f": try {' or '.join(near)}" if near else ""
+    hint = f": did you mean {' or '.join(near)}" if near else ""
     if models := [each for each in near if each in DEVICES]:
         hint += f", or describe it as '{name} ({DEVICES[models[0]].arch.name}, N SMs)'"
-    return f"unknown GPU {name!r}{hint} {known}"
+    return f"unknown GPU {name!r}{hint}{'?' if near else ':'} {listing}"
 
 
 def _near(wanted: str) -> list[str]:
@@ -137,7 +137,7 @@ def _near(wanted: str) -> list[str]:
     spelled = {_plain(name): name for name in (*ARCHES, *DEVICES)}
     model = wanted.removeprefix("nvidia").removeprefix("geforce")
     alike = [plain for plain in spelled if model and (plain.startswith(model) or model.startswith(plain))]
-    return [spelled[plain] for plain in alike[:4] or get_close_matches(model, spelled, 3, 0.7)]
+    return [spelled[plain] for plain in alike[:3] or get_close_matches(model, spelled, 3, 0.6)]
 
 
 def _plain(name: str) -> str:

@@ -15,9 +15,9 @@ from typer.main import get_group
 from tuner import operators
 from tuner.base.fields import scalar
 from tuner.cli import problems
-from tuner.cli.output import guarded, literal
+from tuner.cli.output import examples, guarded, literal, without_bool_types
 from tuner.cli.problems import Line
-from tuner.errors import TunerError, UsageError
+from tuner.errors import TunerError, UsageError, suggestion
 from tuner.spec.operator import Operator
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
@@ -29,12 +29,13 @@ class OperatorGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            typer.echo(f"error: unknown operator {args[0]!r} (known: {', '.join(operators.names())})", err=True)
+            near = suggestion(args[0], operators.names(), "tuner operators")
+            typer.echo(f"error: unknown operator {args[0]!r}: {near}", err=True)
             raise typer.Exit(UsageError.exit_code)
         return super().resolve_command(ctx, args)
 
 
-def group_of(name: str, body: Body, *, help: str) -> TyperGroup:
+def group_of(name: str, body: Body, lines: Sequence[str], *, help: str) -> TyperGroup:
     """The commands `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems."""
     more = f"Options: `{name} OPERATOR --help`."
     group = typer.Typer(
@@ -42,16 +43,18 @@ def group_of(name: str, body: Body, *, help: str) -> TyperGroup:
         cls=OperatorGroup,
         no_args_is_help=True,
         help=f"{help} {more}",
+        epilog=examples(lines, operators.names()[0]),
         add_completion=False,
         subcommand_metavar="OPERATOR [ARGS]...",
     )
     for operator in operators.names():
         summary = _summary(operator)
         full_help = f"{help.split('. ')[0].rstrip('.')}: {summary}"
-        group.command(operator, help=full_help, short_help=summary, rich_help_panel="Operators")(
-            _command(operator, body)
-        )
-    return get_group(group)
+        group.command(
+            operator, help=full_help, short_help=summary, rich_help_panel="Operators", epilog=examples(lines, operator)
+        )(_command(operator, body))
+    without_bool_types(commands := get_group(group))
+    return commands
 
 
 def _summary(name: str) -> str:
@@ -90,7 +93,7 @@ def _parameter(field: Field[Any]) -> inspect.Parameter:
     option = typer.Option(
         f"{flag}/--no-{flag.removeprefix('--')}" if field.default is True else flag,
         help=literal(f"{field.metadata['help']}{_choices(field)} [{usual}]"),
-        metavar=None if kind is bool else _metavar(field),
+        metavar="" if kind is bool else _metavar(field),
         rich_help_panel=_panel(field),
         show_default=False,
     )

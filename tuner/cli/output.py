@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,27 @@ _WORD = 26  # columns: longer words are folded, shorter ones never
 
 stdout = Console(highlight=False, soft_wrap=False, markup=False)
 stderr = Console(stderr=True, highlight=False)
+
+
+def examples(lines: Sequence[str], operator: str = "OPERATOR") -> str:
+    """The end of a help text: commands to copy."""
+    return "\n\n".join(("Examples:", *(literal(line.format(operator=operator)) for line in lines)))
+
+
+def without_bool_types(command: Any) -> None:
+    """Let the help of a command, and of those in it, show `--flag` for a boolean, and not `--flag <bool>`."""
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    help_option = command.get_help_option
+    command.get_help_option = lambda context: _without_type(help_option(context))
+    for sub in getattr(command, "commands", {}).values():
+        without_bool_types(sub)
+
+
+def _without_type(option: Any) -> Any:
+    option.metavar = ""
+    return option
 
 
 def guarded(body: Callable[..., None]) -> Callable[..., None]:
@@ -111,6 +133,15 @@ def fail(error: TunerError) -> None:
     _forget_what_is_refused()
     typer.echo(f"error: {error}", err=True)
     raise typer.Exit(error.exit_code) from None
+
+
+def other_database(db: str | None) -> str:
+    """The database that a command uses, where it is not the user's own; else an empty text."""
+    from tuner.store import places
+
+    path, own = db or places.database(), places.user_database()
+    path = path if "://" in path else str(Path(path).expanduser().resolve())
+    return "" if own is not None and path == str(own.resolve()) else path
 
 
 def emit_json(data: Any) -> None:

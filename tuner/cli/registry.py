@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tuner.cli.output import ending, guarded
+from tuner.cli.output import ending, examples, guarded, without_bool_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Command:
     name: str
     body: str
     help: str
+    examples: tuple[str, ...]  # of `{operator}` in place of an operator's name
     per_operator: bool = False
     module: str = ""  # where the name is a word of Python
 
@@ -29,29 +30,110 @@ class Command:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         body = getattr(import_module(f"tuner.cli.commands.{self.module or self.name}"), self.body)
         if not self.per_operator:
-            app.command(self.name, help=self.help)(guarded(body))
-            return get_command(app)
+            app.command(self.name, help=self.help, epilog=examples(self.examples))(guarded(body))
+            command = get_command(app)
+            without_bool_types(command)
+            return command
         from tuner.cli.options import group_of  # which loads every operator
 
-        return group_of(self.name, body, help=self.help)
+        return group_of(self.name, body, self.examples, help=self.help)
 
 
 COMMANDS = (  # those first that are needed first
-    Command("search", "search", "Find the best config of a problem. Resumes by default.", True),
-    Command("show", "show", "List the records: the best config known for each problem and GPU."),
-    Command("explain", "explain", "Say which record serves a problem, or what refuses a config.", True),
-    Command("report", "report", "Write the report of what is stored.", True),
-    Command("bench", "bench_command", "Race our best against peers, or predict for a GPU.", True),
-    Command("doctor", "doctor", "Say what works here and what to install."),
-    Command("export", "export_command", "Write the attempts at a problem as T4, for other tuners.", True),
-    Command("import", "import_kernel", "Make an operator of a Kernel Tuner script or T1 file.", module="import_kernel"),
-    Command("inspect", "inspect_command", "Compile a config and print what it uses.", True),
-    Command("new", "new", "Write a small operator of your own to start from."),
-    Command("operators", "list_operators", "List the operators, or say all about one."),
-    Command("render", "render_command", "Print the CUDA source of a config, or write it for a C++ program.", True),
-    Command("replay", "replay_command", "Say how near a sampler comes to the best of a recording."),
-    Command("warmup", "warmup_command", "Compile ahead what calls on a GPU need.", True),
-    Command("verify", "verify_command", "Check a config on the CPU emulator.", True),
+    Command(
+        "search",
+        "search",
+        "Find the best config of a problem. Resumes by default.",
+        (
+            "tuner search {operator} --gpu sm_90a --effort quick",
+            "tuner search {operator} --gpu H200 --budget 32 --report report.html",
+        ),
+        True,
+    ),
+    Command(
+        "show",
+        "show",
+        "List the records: the best config known for each problem and GPU.",
+        ("tuner show", "tuner show --out records.jsonl"),
+    ),
+    Command(
+        "explain",
+        "explain",
+        "Say which record serves a problem, or what refuses a config.",
+        ("tuner explain {operator} --gpu H100",),
+        True,
+    ),
+    Command(
+        "report",
+        "report",
+        "Write the report of what is stored.",
+        ("tuner report {operator} --gpu sm_90a", "tuner report {operator} --gpu sm_90a --format md"),
+        True,
+    ),
+    Command(
+        "bench",
+        "bench_command",
+        "Race our best against peers, or predict for a GPU.",
+        ("tuner bench {operator} --gpu H200",),
+        True,
+    ),
+    Command("doctor", "doctor", "Say what works here and what to install.", ("tuner doctor", "tuner doctor --json")),
+    Command(
+        "export",
+        "export_command",
+        "Write the attempts at a problem as T4, for other tuners.",
+        ("tuner export {operator} --gpu sm_90a --out attempts.json",),
+        True,
+    ),
+    Command("gpus", "list_gpus", "List the architectures and GPU models.", ("tuner gpus",)),
+    Command(
+        "import",
+        "import_kernel",
+        "Make an operator of a Kernel Tuner script or T1 file.",
+        ("tuner import convolution.py", "tuner import gemm.json --name gemm"),
+        module="import_kernel",
+    ),
+    Command(
+        "inspect",
+        "inspect_command",
+        "Compile a config and print what it uses.",
+        ("tuner inspect {operator} --gpu H100", "tuner inspect {operator} --gpu H100 --waits"),
+        True,
+    ),
+    Command("new", "new", "Write a small operator of your own to start from.", ("tuner new row_sum",)),
+    Command(
+        "operators",
+        "list_operators",
+        "List the operators, or say all about one.",
+        ("tuner operators", "tuner operators kda --json"),
+    ),
+    Command(
+        "render",
+        "render_command",
+        "Print the CUDA source of a config, or write it for a C++ program.",
+        ("tuner render {operator} --gpu sm_90a", "tuner render {operator} --gpu sm_90a --standalone DIR"),
+        True,
+    ),
+    Command(
+        "replay",
+        "replay_command",
+        "Say how near a sampler comes to the best of a recording.",
+        ("tuner replay attempts.json --budget 4 --seeds 3",),
+    ),
+    Command(
+        "warmup",
+        "warmup_command",
+        "Compile ahead what calls on a GPU need.",
+        ("tuner warmup {operator} --gpu H100",),
+        True,
+    ),
+    Command(
+        "verify",
+        "verify_command",
+        "Check a config on the CPU emulator.",
+        ("tuner verify {operator} --gpu sm_90a", "tuner verify {operator} --ptx --thorough"),
+        True,
+    ),
 )
 
 

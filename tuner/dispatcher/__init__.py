@@ -14,13 +14,14 @@ from tuner.dispatcher.calls import Dispatcher
 from tuner.dispatcher.choice import Explanation
 from tuner.dispatcher.functions import explain, function, misses, reload, warmup
 from tuner.dispatcher.untuned import Miss, UntunedWarning
+from tuner.errors import suggestion
 
 __all__ = ["Dispatcher", "Explanation", "Miss", "UntunedWarning", "explain", "misses", "reload", "warmup"]
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__") or name not in operators.names():
-        raise AttributeError(f"no operator {name!r} (known: {', '.join(operators.names())})")
+        raise AttributeError(f"no operator {name!r}: {suggestion(name, operators.names(), 'tuner operators')}")
     return globals().setdefault(name, function(operators.load(name)))
 
 

@@ -51,12 +51,13 @@ def _won(section: Section, record: TuningRecord) -> str:
 
 
 def _by_how_much(section: Section, record: TuningRecord) -> str:
-    parts = []
-    if section.over_default and not section.default_won:
+    parts, first = [], f"{section.data.gain} {section.data.warning}".strip()
+    if section.over_default and not section.default_won and not first:
         parts.append(f"the default config {_dearer(section, section.over_default - 1)}")
     if len(section.finalists) > 1:
         parts.append(f"the runner-up {_dearer(section, record.margin)}")
-    return f"{_capital(', '.join(parts))} ({section.data.evidence.value}).{_near(section)}" if parts else ""
+    rest = f"{_capital(', '.join(parts))} ({section.data.evidence.value}).{_near(section)}" if parts else ""
+    return f"{first} {rest}".strip()
 
 
 def _near(section: Section) -> str:

@@ -85,3 +85,5 @@ class ReportData:
     environment: Mapping[str, str] = field(default_factory=dict)
     usage: str = ""  # Python that runs the winner
     export: str = ""  # the command that writes it for C++
+    gain: str = ""  # a sentence: over an untuned call, then over the winner's own default
+    warning: str = ""  # a sentence: what is cheaper but flawed

@@ -63,18 +63,19 @@ def markdown(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str
     return _environment(escape=False).get_template("report.md.jinja").render(sections=sections(data), families=families)
 
 
-def default_path(about: str, gpu: str, problems: Sequence[Any]) -> Path:
+def default_path(about: str, gpu: str, problems: Sequence[Any], database: str = "") -> Path:
     """`reports/out/<about>-<gpu>-<problem>.html`, in a checkout or else in the current folder.
 
     Of a problem the name has the fields that are not the default; equal problems have equal names, others have others.
+    So have reports from another `database` than the user's own.
     """
     folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
     texts = [canonical(problem) for problem in problems]
     words = _words(problems[0]) if len(problems) == 1 else [f"{len(problems)}_problems", _digest(texts)]
-    name = "-".join([about, gpu.replace(" ", "_"), *words])
+    name = "-".join([about, gpu.replace(" ", "_"), *words, *([f"db_{_digest([database])}"] if database else [])])
     plain = _ODD.sub("_", name)
     if plain != name or len(name) > _LONGEST:
-        plain = f"{plain[:_LONGEST]}-{_digest([about, gpu, *texts])}"
+        plain = f"{plain[:_LONGEST]}-{_digest([about, gpu, *texts, database])}"
     return folder / f"{plain}.html"
 
 
@@ -89,11 +90,11 @@ def _digest(words: Sequence[str]) -> str:
 
 
 def prepare(path: Path) -> None:
-    """Make the folder of a page, before work that ends in one. Raises MachineError where nothing can be written."""
+    """Make the folder of a page, before work that ends in one. Raises MachineError where the page would not fit."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=path.parent):
-            pass
+        with TemporaryFile(dir=path.parent) as draft:
+            os.posix_fallocate(draft.fileno(), 0, LIMIT)
     except OSError as error:
         raise _refused(path, error) from error
 

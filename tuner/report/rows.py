@@ -3,6 +3,7 @@
 from tuner.base.canonical import decode
 from tuner.base.fields import fields_from, formatted
 from tuner.report import BeliefFacts
+from tuner.report.headline import headline
 from tuner.report.notation import counted, reasons, worst_case
 from tuner.report.summary import belief_facts, default_tried, rivals, winner, winning_arm, work_facts
 from tuner.results.attempt import Resources
@@ -16,7 +17,9 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     record, won = outcome.record, winner(outcome)
     assert record is not None and won is not None
     prediction = record.prediction
+    first = headline(outcome)
     rows = [
+        *([("gain", sentence) for sentence in (first.gain, first.warning) if sentence] if first else []),
         ("implementation", record.identity.implementation),
         ("config", formatted(record.config)),
         ("resources", _resources(record)),
@@ -38,11 +41,18 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
         if m.floor_us:
             rows.append(("launch floor", f"{m.floor_us:.2f} us, of a kernel that does nothing"))
     rows += [(fact.label, f"{fact.value} {fact.note}") for fact in work_facts(won, outcome.request.gpu, record)]
-    earlier = f", {outcome.reused} of them earlier," if outcome.reused else ""
-    rows.append(("tried", f"{len(outcome.tried)}{earlier} in {outcome.seconds:.0f} s"))
+    rows.append(("tried", _tried(outcome)))
     rows += [("guided by", _belief_words(fact)) for fact in _winning_beliefs(outcome)]
     rows.append(("stopped", outcome.why_stopped))
     return rows
+
+
+def _tried(outcome: Outcome) -> str:
+    """`128 in 116 s`; of a resumed search, the time is that of the new attempts."""
+    new = len(outcome.tried) - outcome.reused
+    if not outcome.reused:
+        return f"{new} in {outcome.seconds:.0f} s"
+    return f"{new} new in {outcome.seconds:.0f} s, and {outcome.reused} stored by earlier searches"
 
 
 def _winning_beliefs(outcome: Outcome) -> list[BeliefFacts]:

@@ -16,6 +16,7 @@ from tuner.base.assets import TEMPLATES
 from tuner.compiler.render import render
 from tuner.evaluate.predict import floor
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
+from tuner.report.headline import Headline, headline
 from tuner.results.codec import to_data
 from tuner.results.record import TuningRecord
 from tuner.search.bandit import Arm
@@ -48,6 +49,7 @@ def report_data(outcome: Outcome) -> ReportData:
     """Everything the report shows of one search."""
     request, record, won = outcome.request, outcome.record, winner(outcome)
     default = default_tried(outcome)
+    first = headline(outcome)
     return ReportData(
         operator=request.operator.name,
         implementations=tuple(outcome.bandit.arms),
@@ -71,6 +73,8 @@ def report_data(outcome: Outcome) -> ReportData:
         environment=environment(record),
         usage=usage(request.operator, request.problem),
         export=export(request.operator, request.problem, request.gpu),
+        gain=first.gain if first else "",
+        warning=first.warning if first else "",
     )
 
 
@@ -143,8 +147,20 @@ def data(outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 2),
         "why_stopped": outcome.why_stopped,
         "guided_by": [asdict(fact) for fact in _search_facts(outcome).beliefs],
+        "gain": _gain(headline(outcome)),
         "rivals": {rival.implementation: rival.reason for rival in rivals(outcome)},
     }
+
+
+def _gain(first: Headline | None) -> dict[str, Any] | None:
+    """The headline as data: gains are shares, null where there is nothing to compare with."""
+    if first is None:
+        return None
+    baselines = {"untuned": first.untuned, "default": first.default}
+    gains = {f"over_{name}": baseline.gain if baseline else None for name, baseline in baselines.items()}
+    untuned = first.untuned.implementation if first.untuned else None
+    flawed = asdict(first.flawed) if first.flawed else None
+    return {"evidence": first.evidence.value, "untuned": untuned, **gains, "cheaper_but_flawed": flawed}
 
 
 def environment(record: TuningRecord | None) -> dict[str, str]:

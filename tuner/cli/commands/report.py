@@ -1,7 +1,9 @@
 """`tuner report`: the report of what is stored about problems, without searching."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 from tuner.arch import GPU
 from tuner.backends.gpu import named
 from tuner.cli.found import title
-from tuner.cli.output import DbOption, GpuOption, literal
+from tuner.cli.output import DbOption, GpuOption, literal, other_database
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
@@ -50,7 +52,7 @@ def report(
     if out is None and form != "html":
         typer.echo(text)
         return
-    path = out or default_path(operator.name, target.name, problems)
+    path = out or default_path(operator.name, target.name, problems, other_database(db))
     write(text, path)
     typer.echo(f"report: {path}")
 
@@ -81,9 +83,28 @@ def _recalled(
     ):
         outcome = study.recall(request, store, evaluator)
         if outcome.tried:
-            return _with_its_record(outcome, store)
+            return _with_its_search(_with_its_record(outcome, store), store)
     what = f"only attempts of other code, cost models or compilers ({len(stored)}) are" if stored else "nothing is"
     raise NoValidConfigError(f"{what} stored about {title(request)}: search first: {request.command}")
+
+
+def _with_its_search(outcome: study.Outcome, store: Store) -> study.Outcome:
+    """How the searches went that made these attempts: why the last one stopped, how long all of them took together."""
+    request = outcome.request
+    about = (request.operator.name, canonical(request.problem), request.gpu.name)
+    searches = [s for s in store.studies() if (s.operator, s.problem, s.gpu) == about]
+    if not searches:
+        return replace(outcome, why_stopped="not stored: these attempts were imported", seconds=0.0)
+    last = searches[-1]
+    seconds = sum((_moment(s.ended) - _moment(s.started)).total_seconds() for s in searches if s.ended)
+    with suppress(UsageError):  # a database of another version may name another sampler
+        request = replace(request, effort=last.effort, budget=last.budget, method=last.method, seed=last.seed)
+    why = last.why or "it was interrupted before its end"
+    return replace(outcome, request=request, why_stopped=why, seconds=seconds)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def _with_its_record(outcome: study.Outcome, store: Store) -> study.Outcome:

@@ -19,7 +19,16 @@ from tuner.backends.gpu import named
 from tuner.base.assets import TEMPLATES
 from tuner.cli.display import Display
 from tuner.cli.found import show, title
-from tuner.cli.output import CheckSecondsOption, DbOption, GpuOption, ImplementationOption, JsonOption, literal, say
+from tuner.cli.output import (
+    CheckSecondsOption,
+    DbOption,
+    GpuOption,
+    ImplementationOption,
+    JsonOption,
+    literal,
+    other_database,
+    say,
+)
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, TemplateError
 from tuner.evaluate.check.checker import Checker
@@ -111,7 +120,7 @@ def search(
     evidence = _evidence(target)
     if evidence is Evidence.PREDICTED:
         _refuse_large_edges(requests[0], tried[0])
-    page = report or default_path(operator.name, target.name, problems)
+    page = report or default_path(operator.name, target.name, problems, other_database(db))
     prepare(page)
     compilers = workers or (compilers_beside_timing() if evidence is Evidence.MEASURED else None)
     with (

@@ -56,8 +56,8 @@ def show(
     if not records:
         say(f"no records in {source}: find some with `tuner search`")
         return
-    names = ("operator", "problem", "GPU", "winner", "config", "evidence", "margin", "tried", "made")
-    table(f"records in {source}", names, [_row(record) for record in records], right=("margin", "tried"))
+    names = ("operator", "problem", "GPU", "winner", "config", "evidence", "over runner-up", "tried", "made")
+    table(f"records in {source}", names, [_row(record) for record in records], right=("over runner-up", "tried"))
     for record in records:
         if flaws := record.resources.flaws:
             identity = record.identity
@@ -80,7 +80,10 @@ def _stored(source: str) -> tuple[list[TuningRecord], str]:
     Files are read as applications read them, which takes no SQLAlchemy. What of databases cannot be read so is for the
     store: a server, and the words for what is wrong. Lines and rows that are no record are passed over.
     """
-    if "://" not in source and not Path(source).expanduser().exists():
+    path = Path(source).expanduser()
+    if "://" not in source and path.is_dir():
+        raise StoreError(f"cannot use the database {source}: it is a folder; name a file in it")
+    if "://" not in source and not path.exists():
         return [], source
     try:
         stored, refused = read.read(source)

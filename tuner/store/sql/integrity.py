@@ -22,7 +22,8 @@ def damage(connection: Connection, pragma: str) -> list[str]:
     """What SQLite's `quick_check` or `integrity_check` says, the first 20 lines; empty when all is well."""
     if connection.dialect.name != "sqlite":
         return []
-    return [line for line in connection.execute(text(f"PRAGMA {pragma}(20)")).scalars() if line != "ok"]
+    found = (line for said in connection.execute(text(f"PRAGMA {pragma}(20)")).scalars() for line in said.splitlines())
+    return [line for line in found if line != "ok" and not line.startswith("***")]
 
 
 def unreadable(connection: Connection) -> list[str]:
