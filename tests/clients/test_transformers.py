@@ -101,10 +101,11 @@ def test_sequences_that_are_packed_do_not_see_each_other() -> None:
     positions = torch.tensor([[*range(4), *range(7)]])
     bounds = torch.tensor([0, 4, 11], dtype=torch.int32)
     given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}
-    for cache in (False, True):
-        for named in ({}, given):
-            found = ours(ids, position_ids=positions, use_cache=cache, **named).logits
-            assert (found - alone).abs().max() <= 1e-5
+    for cache, named in ((False, {}), (False, given), (True, given)):
+        found = ours(ids, position_ids=positions, use_cache=cache, **named).logits
+        assert (found - alone).abs().max() <= 1e-5
+    with pytest.raises(UsageError, match="position_ids begin again"):  # with a cache the model makes one sequence of it
+        ours(ids, position_ids=positions, use_cache=True)
     with pytest.raises(UsageError, match="max_length_k is missing"):
         ours(ids, position_ids=positions, **{**given, "max_length_k": None})
 
@@ -206,13 +207,97 @@ def test_a_mask_of_the_model_s_own_is_refused_and_one_that_changes_nothing_is_no
     _, ours = models("llama")
     given = {"config": ours.config, "inputs_embeds": torch.zeros(2, 11, 48), "attention_mask": None}
     prefix = lambda _batch, _head, _query, key: key < 3  # noqa: E731
-    with pytest.raises(UsageError, match="a mask of the model's own is not served"):
-        create_causal_mask(**given, past_key_values=None, or_mask_function=prefix)
-    with pytest.raises(UsageError, match="a mask of the model's own is not served"):
+    with pytest.raises(UsageError, match="a custom mask of the model is not served"):
+        create_causal_mask(**given, cache=None, or_mask_function=prefix)
+    with pytest.raises(UsageError, match="a custom mask of the model is not served"):
         blocks = torch.tensor([[-1, 0, 0, *[-1] * 8]] * 2)
-        create_causal_mask(**given, past_key_values=None, block_sequence_ids=blocks)
+        create_causal_mask(**given, cache=None, block_sequence_ids=blocks)
     past = lambda _batch, _head, query, key: key <= query  # noqa: E731
-    assert create_causal_mask(**given, past_key_values=None, and_mask_function=past) is None
+    usual, other = (create_causal_mask(**given, cache=None, **more) for more in ({}, {"and_mask_function": past}))
+    assert torch.equal(usual, other)
+
+
+def test_positions_with_a_gap_are_one_sequence() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+    ids, positions = batch("none")["input_ids"][:1], torch.tensor([[*range(4), *range(20, 27)]])
+    given = {"attention_mask": torch.ones_like(ids), "position_ids": positions}
+    found, expected = (model(ids, **given).logits for model in (ours, eager))
+    assert (found - expected).abs().max() <= 1e-5
+
+
+def encoders(kind: Any, config: Any) -> list[Any]:
+    """The same weights twice: eager, and on these kernels."""
+    made = []
+    for implementation in ("eager", NAME):
+        torch.manual_seed(0)
+        made.append(kind._from_config(config, attn_implementation=implementation).eval())
+    return made
+
+
+@pytest.mark.parametrize("padding", PADDING)
+def test_windows_of_both_sides_are_eagers(padding: str) -> None:
+    names = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+    sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+    modern = transformers.ModernBertConfig(**sizes, **names, num_hidden_layers=2, local_attention=4)
+    gemma = transformers.Gemma3TextConfig(**GROUPED, sliding_window=5, use_bidirectional_attention=True)
+    for kind, config in ((transformers.ModernBertModel, modern), (transformers.Gemma3TextModel, gemma)):
+        given = batch(padding)
+        expected, found = (model(**given).last_hidden_state for model in encoders(kind, config))
+        assert (found - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
+
+
+def test_an_encoder_and_its_decoder_have_their_windows() -> None:
+    from transformers.models.t5gemma.configuration_t5gemma import T5GemmaModuleConfig
+
+    part = T5GemmaModuleConfig(**GROUPED, sliding_window=4)
+    config = transformers.T5GemmaConfig(encoder=part, decoder=part, vocab_size=61, dropout_rate=0.0)
+    ids = batch("none")["input_ids"]
+    eager, ours = encoders(transformers.T5GemmaModel, config)
+    expected, found = (model(input_ids=ids, decoder_input_ids=ids).last_hidden_state for model in (eager, ours))
+    assert (found - expected).abs().max() <= 1e-5
+
+
+def test_a_mask_of_another_layers_cache_is_refused() -> None:
+    layers = ["linear_attention", "full_attention"]
+    sizes = {"num_local_experts": 2, "num_experts_per_tok": 1, "layer_types": layers, "block_size": 4}
+    config = transformers.MiniMaxConfig(**GROUPED, **sizes)
+    _, ours = encoders(transformers.MiniMaxForCausalLM, config)
+    with pytest.raises(UsageError, match="the model's mask"):
+        ours.generate(**batch("left"), max_new_tokens=2, do_sample=False)
+
+
+def test_the_loss_at_left_padding_is_that_of_sdpa() -> None:
+    """Where a first token is predicted from padding, whose output is 0 here and in torch's function."""
+    _, ours = models("llama")
+    torch_s = type(ours)._from_config(ours.config, attn_implementation="sdpa")
+    torch_s.load_state_dict(ours.state_dict())
+    given = batch("left")
+    labels = given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)
+    expected, found = (model.eval()(**given, labels=labels).loss for model in (torch_s, ours))
+    assert abs(float(found - expected)) <= 1e-5
+
+
+def test_a_compiled_or_exported_model_takes_padding_of_any_size() -> None:
+    eager, ours = (model.eval() for model in models("llama"))
+
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = ours
+
+        def forward(self, ids: Any, there: Any) -> Any:
+            return self.model(ids, attention_mask=there, use_cache=False).logits
+
+    first = batch("left")
+    sizes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    exported = torch.export.export(Logits(), tuple(first.values()), dynamic_shapes=(sizes, sizes)).module()
+    torch._dynamo.reset()
+    compiled = torch.compile(Logits(), fullgraph=True, backend="aot_eager")
+    for given in (first, batch("right", length=7)):
+        expected = eager(**given).logits
+        for program in (exported, compiled):
+            found = program(*given.values())
+            assert (found - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
 
 
 def test_models_with_biases_of_their_own_are_refused() -> None:

@@ -13,8 +13,8 @@ _TYPES: dict[Any, str] = {
     _EITHER: "Tensor",
     Updated: "Tensor(a!)",
     bool: "bool",
-    int: "int",
-    int | None: "int?",
+    int: "SymInt",  # lengths may be symbolic
+    int | None: "SymInt?",
     float: "float",
     float | None: "float?",
     str: "str",

@@ -14,7 +14,7 @@ import torch
 from tuner.errors import InputError
 from tuner.torch.kvcache import attend_packed, descales
 from tuner.torch.padded import padded, scale_of
-from tuner.torch.pages import int32
+from tuner.torch.pages import int32, longest_of
 from tuner.torch.results import returned
 from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse, refuse_others
@@ -122,7 +122,7 @@ def flash_attn_varlen_func(
     if cu_seqlens_q is None or (cu_seqlens_k is None and (seqused_k is None or block_table is None)):
         missing = "cu_seqlens_q" if cu_seqlens_q is None else "cu_seqlens_k"
         raise InputError(f"{name}: {missing} is missing: give where each sequence begins, and the last ends")
-    longest, masks = q.shape[0] if max_seqlen_q is None else int(max_seqlen_q), _masks(window_size, causal)
+    longest, masks = longest_of(q, max_seqlen_q), _masks(window_size, causal)
     forms: dict[str, Any] = {"with_lse": return_softmax_lse, "with_pattern": return_attn_probs}
     if block_table is not None:
         lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
@@ -140,7 +140,7 @@ def flash_attn_varlen_func(
         **masks,
         softmax_scale=scale_of(q, softmax_scale),
         softcap=softcap,
-        max_seqlen_q=max(longest, 1),
+        max_seqlen_q=longest,
     )
     return returned(name, o[0][..., : v.shape[-1]], lse[0], out, **forms)
 

@@ -13,7 +13,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.torch.padded import padded, scale_of
-from tuner.torch.pages import in_powers_of_two, int32, with_room
+from tuner.torch.pages import in_powers_of_two, int32, longest_of, with_room
 from tuner.torch.results import returned
 from tuner.torch.rows import addressable, dense
 from tuner.torch.unserved import refuse, refuse_others
@@ -90,7 +90,7 @@ def flash_attn_with_kvcache(
     scores = {"softmax_scale": softmax_scale, "softcap": softcap, **descales(k_descale, v_descale)}
     scores |= {} if logits is None else {"s_aux": logits.float().contiguous()}
     if cu_seqlens_q is not None:
-        longest = q.shape[0] if max_seqlen_q is None else int(max_seqlen_q)
+        longest = longest_of(q, max_seqlen_q)
         window = _window(window_size, causal or longest == 1)
         if block_table is None or window is None:
             missing = "block_table" if block_table is None else "causal=True"
@@ -121,7 +121,7 @@ def attend_packed(
     with_room(function, "cache_seqlens or seqused_k", lengths, _room(k_cache, block_table))
     wide, k_cache, v_cache = padded(q, k_cache, v_cache)
     table, k_cache, v_cache = in_powers_of_two(function, block_table, k_cache=k_cache, v_cache=v_cache)
-    rows, bounds, longest = addressable(wide)[None], dense(int32(cu_seqlens_q)), max(max_seqlen_q, 1)
+    rows, bounds, longest = addressable(wide)[None], dense(int32(cu_seqlens_q)), max_seqlen_q
     scores = {**options, "softmax_scale": scale_of(q, options["softmax_scale"])}
     paged = torch.ops.tuner.paged_attention
     o, lse = paged(rows, k_cache, v_cache, table, int32(lengths), bounds, max_seqlen_q=longest, **scores)

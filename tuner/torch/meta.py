@@ -32,7 +32,9 @@ def outputs(operator: Operator[Any]) -> Callable[..., Any]:
 def outlined(operator: Operator[Any], request: Request) -> InferredProblem:
     """The Problem of a call. Raises UsageError for what is none."""
     sizes, dtypes = _facts(operator, request)
-    return infer_problem(operator, sizes, {**dtypes, **request.statics})
+    symbolic = {name: value for name, value in request.statics.items() if isinstance(value, torch.SymInt)}
+    plain = {name: value for name, value in request.statics.items() if name not in symbolic}
+    return infer_problem(operator, {**sizes, **symbolic}, {**dtypes, **plain})
 
 
 def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], dict[str, DType]]:

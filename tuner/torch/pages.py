@@ -13,6 +13,12 @@ def int32(x: Any) -> Any:
     return x.to(torch.int32) if isinstance(x, torch.Tensor) and x.dtype == torch.int64 else x
 
 
+def longest_of(q: Any, max_seqlen_q: Any) -> Any:
+    """Queries of the longest sequence, at least 1; symbolic where a graph is made."""
+    longest = q.shape[0] if max_seqlen_q is None else max_seqlen_q
+    return torch.sym_max(longest if isinstance(longest, torch.SymInt) else int(longest), 1)
+
+
 def in_powers_of_two(function: str, block_table: Any, **caches: Any) -> tuple[Any, ...]:
     """The table and the caches [pages, page_size, …], where a page is a power of two: others become several pages.
 

@@ -8,17 +8,20 @@ import torch
 
 from tuner.errors import InputError
 from tuner.torch import flash_attn_func, flash_attn_varlen_func
-from tuner.transformers.masks import assure
+from tuner.transformers.masks import Mask, Pattern, assure, read
 
 # What models hand down that does not change what attention computes, or was read before it came here.
 _WITHOUT_EFFECT = (
     *("cache_position", "deterministic", "layer_idx", "logits_indices", "logits_processor_args", "logits_to_keep"),
     *("mm_token_type_ids", "num_items_in_batch", "read_index", "token_type_ids", "write_index"),
 )
-_COMPILED = (
-    "position_ids that begin again are not served inside of torch.compile: give cu_seq_lens_q, cu_seq_lens_k, "
-    "max_length_q and max_length_k"
+_BOUNDS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+_COMPILED = f"position_ids that begin again are not served inside of torch.compile: give {', '.join(_BOUNDS)}"
+_RESTARTS = (
+    "position_ids begin again, and the model's mask does not separate the sequences: for packed sequences leave out "
+    f"attention_mask and pass use_cache=False, or give {', '.join(_BOUNDS)}"
 )
+_ALL_KEYS: Mapping[str, Any] = {"causal": False, "window_size": (-1, -1)}
 
 
 @dataclass(frozen=True)
@@ -48,51 +51,52 @@ def attend(
 ) -> tuple[Any, None]:
     """o [B, T, H, DV] of query [B, H, T, D], key [B, HK, S, D] and value [B, HK, S, DV], and no weights.
 
-    attention_mask: what `masks.sequences` returns. Sequences may be given by cu_seq_lens_q, cu_seq_lens_k, max_length_q
-    and max_length_k too, and by position_ids that begin again. sliding_window: keys that a query sees, its own among
-    them; without causality so many to either side. s_aux: a logit a head, [H], that takes part in the softmax and has
-    no value.
+    attention_mask: what `masks.sequences` returns, which decides causality, window, padding and sequences, as the mask
+    of `eager` does; is_causal and sliding_window count where there is none. Sequences may be given by cu_seq_lens_q,
+    cu_seq_lens_k, max_length_q and max_length_k too. sliding_window: keys that a query sees, its own among them. s_aux:
+    a logit a head, [H], that takes part in the softmax and has no value.
 
-    Raises InputError for what is not served: masks of four dims, weights as results, and any other argument that could
-    change the result.
+    Raises InputError for what is not served: other masks, weights as results, and any other argument that could change
+    the result.
     """
-    if (cache := others.pop("cache", None)) is not None:  # of continuous batching, which fills in lengths of keys
+    paged = others.pop("cache", None)  # of continuous batching, which fills in lengths of keys
+    if paged is not None:
         others["layer_idx"] = module.layer_idx
-        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
-    given = {
-        name: others.pop(name, None) for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-    }
+        key, value = paged.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
+    bounds = {name: others.pop(name, None) for name in _BOUNDS}
     _refuse(others)
-    causal = module.is_causal if is_causal is None else is_causal
-    q, k, v = (each.transpose(1, 2) for each in (query, key, value))
-    if attention_mask is not None:
-        if attention_mask.ndim != 2 or attention_mask.dtype not in (torch.int32, torch.int64):
-            raise InputError(
-                f"attention_mask {[*attention_mask.shape]} of {attention_mask.dtype} is not served: give [B, S] with 0 "
-                "where there is padding, or load the model with attn_implementation='sdpa'"
-            )
-        usual = getattr(getattr(module, "config", None), "is_causal", True)
-        causal = causal and (usual or not bool((attention_mask < 0).any()))
+    q, k, v = (states.transpose(1, 2) for states in (query, key, value))
     options: dict[str, Any] = {
         "softmax_scale": scaling,
-        "causal": causal,
         "dropout_p": dropout,
         "softcap": softcap or 0.0,
         "s_aux": s_aux,
     }
-    bounds = _given(given, attention_mask)
-    if bounds is None and attention_mask is None:
-        bounds = _restarts(position_ids, q, k)
-    if bounds is None and torch.compiler.is_compiling() and attention_mask is not None and _every_key(attention_mask):
-        assure((attention_mask.abs() == 1).all(), _COMPILED)
-        attention_mask = None
-    if bounds is not None:
-        return _packed(q, k, v, bounds, options | _window(sliding_window, causal, bounds.longest_keys)), None
-    if attention_mask is not None:
-        return _masked(
-            q, k, v, attention_mask, options | _window(sliding_window, causal, attention_mask.shape[1])
-        ), None
-    return flash_attn_func(q, k, v, **options, **_window(sliding_window, causal, k.shape[1])), None
+    if attention_mask is None:  # the model makes none
+        causal = module.is_causal if is_causal is None else is_causal
+        width = None if sliding_window is None or k.shape[1] <= sliding_window else sliding_window
+        if width is not None and (paged is None or not causal):
+            raise InputError("a sliding_window without attention_mask is not served: load the model with 'eager'")
+        mask = None
+        pattern = Pattern(causal, -1 if width is None else width - 1, whole=True, packed=False)
+    else:
+        mask = read(attention_mask, q.shape[1], k.shape[1])
+        pattern = mask.pattern
+    options |= _sides(pattern, k.shape[1])
+    if bounds["cu_seq_lens_q"] is not None:
+        return _packed(q, k, v, _given(bounds, mask), options), None
+    if mask is None:
+        return flash_attn_func(q, k, v, **options), None
+    if pattern.packed and torch.compiler.is_compiling():
+        assure((mask.keys <= 1).all(), _COMPILED)
+    elif pattern.packed:
+        return _masked(q, k, v, mask, options), None
+    else:
+        _refuse_restarts(position_ids, q, k)
+    if pattern.whole:
+        return flash_attn_func(q, k, v, **options), None
+    masked = _masked_in_graph if torch.compiler.is_compiling() else _masked
+    return masked(q, k, v, mask, options), None
 
 
 def _refuse(others: Mapping[str, Any]) -> None:
@@ -103,90 +107,113 @@ def _refuse(others: Mapping[str, Any]) -> None:
             raise InputError(f"attention with {name} is not served: load the model with attn_implementation='eager'")
 
 
-def _window(width: int | None, causal: bool, keys: int) -> dict[str, Any]:
-    """Without one where the keys are so few that every query sees them all."""
-    if width is None or keys <= width:
-        return {}
-    return {"window_size": (width - 1, 0 if causal else width - 1)}
+def _sides(pattern: Pattern, keys: int) -> dict[str, Any]:
+    """flash-attn's causal and window_size; no window where every query sees all keys in any case."""
+    wide = pattern.window < 0 or (not torch.compiler.is_compiling() and keys <= pattern.window + 1)
+    window = (-1, -1) if wide else (pattern.window, 0 if pattern.causal else pattern.window)
+    return {"causal": pattern.causal, "window_size": window}
 
 
-def _given(given: Mapping[str, Any], attention_mask: Any) -> _Packed | None:
-    if given["cu_seq_lens_q"] is None:
-        return None
-    if missing := [name for name, value in given.items() if value is None]:
-        raise InputError(f"{missing[0]} is missing: give cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k")
-    if attention_mask is not None and not _every_key(attention_mask) and bool((attention_mask == 0).any()):
+def _given(bounds: Mapping[str, Any], mask: Mask | None) -> _Packed:
+    if missing := [name for name, value in bounds.items() if value is None]:
+        raise InputError(f"{missing[0]} is missing: give {', '.join(_BOUNDS)}")
+    if mask is not None and not mask.pattern.whole:
         raise InputError("attention_mask with padding beside cu_seq_lens_q is not served: leave one of them out")
-    queries, keys = (given[name].to(torch.int32) for name in ("cu_seq_lens_q", "cu_seq_lens_k"))
-    return _Packed(queries, keys, int(given["max_length_q"]), int(given["max_length_k"]))
+    queries, keys = (bounds[name].to(torch.int32) for name in ("cu_seq_lens_q", "cu_seq_lens_k"))
+    return _Packed(queries, keys, int(bounds["max_length_q"]), int(bounds["max_length_k"]))
 
 
-def _every_key(attention_mask: Any) -> bool:
-    """Whether its dtype says that no key is missing."""
-    return bool(attention_mask.dtype == torch.int64)
-
-
-def _restarts(position_ids: Any, q: Any, k: Any) -> _Packed | None:
-    """Sequences of one row, where positions begin again. None where they go on by ones, and where keys came before."""
+def _refuse_restarts(position_ids: Any, q: Any, k: Any) -> None:
+    """Positions that begin again mean packed sequences to flash-attn's integration, and nothing to `eager`."""
     one_row = q.shape[0] == 1 and 1 < q.shape[1] == k.shape[1]
-    if position_ids is None or not one_row or position_ids.shape != (1, q.shape[1]):
-        return None
-    begins = position_ids[0].diff() != 1
-    if torch.compiler.is_compiling():
-        assure(~begins.any(), _COMPILED)
-        return None
-    if not bool(begins.any()):
-        return None
-    ends = torch.nonzero(begins)[:, 0] + 1
-    bounds = torch.nn.functional.pad(ends, (1, 1))
-    bounds[-1] = q.shape[1]
-    longest = int(bounds.diff().max())
-    return _Packed(bounds.int(), bounds.int(), longest, longest)
+    if position_ids is not None and one_row and position_ids.shape == (1, q.shape[1]):
+        again = (position_ids[0, 1:] == 0) & (position_ids[0, :-1] >= 0)
+        assure(~again.any(), _COMPILED if torch.compiler.is_compiling() else _RESTARTS)
 
 
-def _masked(q: Any, k: Any, v: Any, numbers: Any, options: Mapping[str, Any]) -> Any:
-    """Keys that are none are left out. Causal queries whose own key is none get 0, but for a row's last: generation
-    goes on from there, even where it is padding."""
-    queries, rows = q.shape[1], numbers.shape[1]
-    if rows > k.shape[1] or (options["causal"] and queries > rows):
-        raise InputError(f"a mask of {rows} keys does not fit {queries} queries and {k.shape[1]} keys")
-    k, v, there = k[:, :rows], v[:, :rows], numbers != 0
-    if not options["causal"]:
-        bounds = _Packed(_sums(torch.full_like(numbers[:, 0], queries)), _sums(there.sum(1)), queries, rows)
+def _masked(q: Any, k: Any, v: Any, mask: Mask, options: Mapping[str, Any]) -> Any:
+    """Rows are packed without padding. Queries that are padding get 0, but for a row's last: generation goes on from
+    there. Without causality and a window every query sees all keys that are there, and all queries are computed."""
+    there, queries = mask.keys != 0, q.shape[1]
+    if not mask.pattern.causal and mask.pattern.window < 0 and not mask.pattern.packed:
+        bounds = _Packed(_sums(torch.full_like(mask.keys[:, 0], queries)), _sums(there.sum(1)), queries, k.shape[1])
         return _packed(q, k[there], v[there], bounds, options)
-    own = numbers[:, rows - queries :]
+    own = mask.queries != 0
     o = q.new_zeros(*q.shape[:-1], v.shape[-1])
-    o = o.index_put(
-        (own != 0).nonzero(as_tuple=True), _packed(q[own != 0], k[there], v[there], _bounds(numbers, own), options)
-    )
-    if not bool((ends := own[:, -1] == 0).any()):
+    o = o.index_put(own.nonzero(as_tuple=True), _packed(q[own], k[there], v[there], _bounds(mask), options))
+    if not bool((ends := ~own[:, -1]).any()):
         return o
-    return o.index_put(
-        (ends.nonzero()[:, 0], torch.tensor(queries - 1, device=o.device)), _last(q, k, v, numbers, ends, options)
-    )
+    last = _last(q[ends, -1:], k[ends], v[ends], there[ends], mask.last[ends], mask.pattern, options)
+    return o.index_put((ends.nonzero()[:, 0], torch.tensor(queries - 1, device=o.device)), last)
 
 
-def _last(q: Any, k: Any, v: Any, numbers: Any, ends: Any, options: Mapping[str, Any]) -> Any:
-    """o [N, H, DV] of the last queries of the rows in `ends`, where they are padding."""
-    there, rows = numbers[ends] != 0, numbers.shape[1]
-    left = options.get("window_size", (-1, -1))[0]
-    if left >= 0:
-        there = there & (torch.arange(rows, device=there.device) >= rows - 1 - left)
-    one = torch.ones_like(numbers[ends, 0])
-    all_keys = {**options, "causal": False, "window_size": (-1, -1)}
-    return _packed(
-        q[ends, -1], k[ends][there], v[ends][there], _Packed(_sums(one), _sums(there.sum(1)), 1, rows), all_keys
-    )
+def _last(q: Any, k: Any, v: Any, there: Any, last: Any, pattern: Pattern, options: Mapping[str, Any]) -> Any:
+    """o [N, H, DV] of the last queries of rows in which they are padding."""
+    there = _in_window(there, last, pattern)
+    bounds = _Packed(_sums(torch.ones_like(there[:, 0], dtype=torch.int32)), _sums(there.sum(1)), 1, there.shape[1])
+    return _packed(q[:, 0], k[there], v[there], bounds, options | _ALL_KEYS)
 
 
-def _bounds(numbers: Any, own: Any) -> _Packed:
+def _in_window(there: Any, last: Any, pattern: Pattern) -> Any:
+    """Which keys, bool [B, S], the last queries see."""
+    if pattern.window < 0:
+        return there
+    return there & (torch.arange(there.shape[1], device=there.device) >= last[:, None] - pattern.window)
+
+
+def _masked_in_graph(q: Any, k: Any, v: Any, mask: Mask, options: Mapping[str, Any]) -> Any:
+    """`_masked` by tensors whose sizes do not depend on the mask: padding is moved behind the tokens of its row, where
+    it makes sequences that have no keys, or no queries."""
+    there, own = mask.keys != 0, mask.queries != 0
+    rows = _behind(there, k, v)
+    queries = _behind(own, q)
+    bounds = _Packed(_three(own, of_queries=True), _three(there, of_queries=False), q.shape[1], k.shape[1])
+    o = _packed(*queries.tensors, *rows.tensors, bounds, options)
+    o = _taken(o, queries.back)
+    o = torch.where(own[:, :, None, None], o, 0)
+    if not mask.pattern.causal and mask.pattern.window < 0:
+        return o  # every query is there
+    seen = _in_window(there, mask.last, mask.pattern)
+    rows = _behind(seen, k, v)
+    one = torch.ones_like(own[:, -1:])
+    bounds = _Packed(_three(one, of_queries=True), _three(seen, of_queries=False), 1, k.shape[1])
+    last = _packed(q[:, -1:], *rows.tensors, bounds, options | _ALL_KEYS)
+    return torch.cat([o[:, :-1], torch.where(own[:, -1:, None, None], o[:, -1:], last)], dim=1)
+
+
+@dataclass(frozen=True)
+class _Behind:
+    tensors: tuple[Any, ...]
+    back: Any  # int64 [B, T]: where each element of a row is now
+
+
+def _behind(there: Any, *tensors: Any) -> _Behind:
+    """Tensors [B, T, H, D] with what is not there behind what is, in each row."""
+    order = torch.argsort((~there).to(torch.int32), dim=1, stable=True)
+    return _Behind(tuple(_taken(x, order) for x in tensors), torch.argsort(order, dim=1))
+
+
+def _taken(x: Any, order: Any) -> Any:
+    """x [B, T, H, D] in this order; torch.take_along_dim takes no symbolic sizes."""
+    return x.gather(1, order[:, :, None, None].expand(-1, -1, *x.shape[2:]))
+
+
+def _three(there: Any, *, of_queries: bool) -> Any:
+    """Bounds of three sequences a row: its tokens, queries that are padding, and keys that are."""
+    tokens = there.sum(1)
+    rest, none = there.shape[1] - tokens, torch.zeros_like(tokens)
+    lengths = torch.stack([tokens, rest, none] if of_queries else [tokens, none, rest], dim=1)
+    return _sums(lengths.flatten())
+
+
+def _bounds(mask: Mask) -> _Packed:
     """Of causal queries and keys whose sequences have these numbers."""
-    longest = numbers.shape[1]
-    if own.shape[1] < longest:  # keys came before, and a row is one sequence
-        return _Packed(_sums((own != 0).sum(1)), _sums((numbers != 0).sum(1)), own.shape[1], longest)
-    rows = torch.arange(numbers.shape[0], device=numbers.device)[:, None] * (longest + 1)
-    every = (rows + numbers)[numbers != 0]
-    sums = _sums(torch.unique_consecutive(every, return_counts=True)[1])
+    queries, keys = mask.queries, mask.keys
+    if not mask.pattern.packed:  # a row is one sequence
+        return _Packed(_sums((queries != 0).sum(1)), _sums((keys != 0).sum(1)), queries.shape[1], keys.shape[1])
+    longest = keys.shape[1]
+    rows = torch.arange(keys.shape[0], device=keys.device)[:, None] * (longest + 1)
+    sums = _sums(torch.unique_consecutive((rows + keys)[keys != 0], return_counts=True)[1])
     return _Packed(sums, sums, longest, longest)
 
 

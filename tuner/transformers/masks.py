@@ -1,25 +1,57 @@
-"""Which keys there are: the mask of a model as one number a key, by which attention finds the sequences.
+"""The mask of a model as one tensor that says what a kernel computes: causality, window, padding and sequences.
 
-Models describe a mask by a function of (sequence, head, query, key), a window and the padding. Kernels know causal or
-not, a window, and where sequences begin and end. A function that is none of the usual ones is evaluated and compared
-with what the kernels will compute, so that no part of it is dropped in silence.
+Models describe a mask by a function of (batch, head, query, key), a window and the padding. Kernels support causality,
+a window, and the bounds of sequences. `sequences` turns the first into the second and checks that both mean the same.
+Attention then follows this tensor alone, as `eager` follows its mask.
 """
 
 from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import MODEL_MAPPING
-from transformers.masking_utils import causal_mask_function, sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from tuner.errors import InputError
 
-_OWN = (
-    "a mask of the model's own is not served (only causality, a sliding window, padding and packed sequences are): "
+_CUSTOM = (
+    "a custom mask of the model is not served (only causality, a sliding window, padding and packed sequences are): "
     "load the model with attn_implementation='sdpa' or 'eager'"
 )
+_HOLES = "attention_mask with padding between tokens is not served with a sliding window: put it on one side"
+_ALIGNMENT = "queries that have no key of their own are not served: load the model with attn_implementation='sdpa'"
+_CHUNKED = "Llama4"
 _ELEMENTS = 1 << 24  # of a mask that are evaluated at once
+_HEADER = 2  # columns before those of queries
+_DISTANCES = tuple(sign << power for power in range(31) for sign in (1, -1))  # between query and key
+
+
+class Pattern(NamedTuple):
+    """What is the same for every row of a mask, and known without reading the tensor's memory."""
+
+    causal: bool
+    window: int  # keys before a query's own; with causal=False also behind it; -1: no limit
+    whole: bool  # no key is missing, and the last query's own key is the last one
+    packed: bool  # a row may hold several sequences
+
+    def encoded(self) -> int:
+        """A negative integer, which no other element of a mask is."""
+        return -1 - ((self.window + 1) * 8 + self.causal * 4 + self.whole * 2 + self.packed)
+
+    @classmethod
+    def decoded(cls, code: int) -> "Pattern":
+        bits = -1 - code
+        return cls(bool(bits & 4), bits // 8 - 1, bool(bits & 2), bool(bits & 1))
+
+
+class Mask(NamedTuple):
+    """A mask as attention reads it."""
+
+    pattern: Pattern
+    last: Any  # int32 [B]: index of the last query's own key
+    queries: Any  # int32 [B, T]: the number of a query's sequence, from 1 on, 0 for padding
+    keys: Any  # int32 [B, S]: the same of keys
 
 
 def sequences(
@@ -39,39 +71,86 @@ def sequences(
     device: Any = "cpu",
     **_others: Any,
 ) -> Any:
-    """None where every query sees all keys that causality and the window leave it, else int32 [B, S], or int64 where
-    every key is there.
+    """int32 [B, 1, 1, 2 + T + S], of which `read` makes a Mask. transformers hands masks of four dims on unchanged.
 
-    Its S are the keys up to the last query's own, of which a static cache has more; an element is 0 for what is no key,
-    and else the number of the key's sequence, from 1 on; negative where a model that is causal otherwise is not.
-
-    Raises InputError for models that take no flash attention, and for a mask that is more than padding, packed
+    Raises InputError for models that do not support flash attention, and for a mask that is more than padding, packed
     sequences, causality and a window.
     """
     kind: Any = type(config)
     _refuse_model(kind)
     causal = allow_is_bidirectional_skip is None
-    rows = min(int(q_offset) + q_length - kv_offset, kv_length) if causal else kv_length
-    usual = not use_vmap and (mask_function is causal_mask_function or allow_is_causal_skip)
+    traced = torch.compiler.is_compiling()
+    q_offset = q_offset if traced else int(q_offset)  # of a static cache a tensor
+    offset = q_offset - kv_offset  # of the first query's own key
+    fixed = not isinstance(offset, torch.Tensor)
+    window = -1 if local_size is None else local_size - 1 if causal else local_size
+    if not traced and window >= min(offset + q_length, kv_length) - 1:
+        window = -1
+    _refuse_unaligned(offset, q_length, kv_length, causal=causal, window=window)
+    usual = not use_vmap and (allow_is_causal_skip if causal else bool(allow_is_bidirectional_skip))
+    there = None if attention_mask is None else _padded(attention_mask, kv_offset, kv_length)
     numbers = None
-    if not (usual if causal else allow_is_bidirectional_skip):
-        numbers = _packed(batch_size, rows, mask_function, device) if rows == q_length and not use_vmap else None
-        sizes = (batch_size, q_length, rows, int(q_offset), kv_offset)
-        _compare(sizes, mask_function, numbers, (causal, local_size), use_vmap, device)
-    there = None if attention_mask is None else _padded(attention_mask, kv_offset, rows)
-    if there is not None and local_size is not None and rows > local_size:
-        _refuse_holes(there)
-    inverted = not causal and not getattr(config, "is_causal", True)
-    if numbers is None and rows == kv_length and not inverted and (there is None or bool(there.all())):
-        return None
-    numbers = torch.ones(batch_size, rows, dtype=torch.int32, device=device) if numbers is None else numbers
-    numbers = numbers.long() if there is None and rows == kv_length else numbers
-    numbers = numbers if there is None else numbers * there
-    return -numbers if inverted else numbers
+    if mask_function is not (causal_mask_function if causal else bidirectional_mask_function) or window >= 0:
+        if not usual and fixed and offset == 0 and q_length == kv_length and not use_vmap:
+            numbers = _segments(batch_size, kv_length, mask_function, device)
+        agrees = _agrees_on_samples if not use_vmap and (usual or traced) else _agrees
+        sizes = (batch_size, q_length, kv_length, q_offset, kv_offset)
+        if (
+            use_vmap
+            and causal
+            and not traced
+            and not agrees(sizes, mask_function, (None, there), (True, window), device)
+        ):
+            causal = False  # as in models that turn a causal mask into one of both sides
+            _refuse_unaligned(offset, q_length, kv_length, causal=causal, window=window)
+        assure(agrees(sizes, mask_function, (numbers, there), (causal, window), device), _CUSTOM)
+    if there is not None and not traced and bool(there.all()):
+        there = None
+    aligned = not causal or (fixed and offset + q_length == kv_length)
+    pattern = Pattern(causal, window, there is None and aligned, numbers is not None)
+    return _assembled(pattern, (batch_size, q_length, kv_length, offset), numbers, there, device)
+
+
+def _assembled(pattern: Pattern, sizes: tuple[int, int, int, Any], numbers: Any, there: Any, device: Any) -> Any:
+    batch, queries, keys, offset = sizes
+    found = torch.ones(batch, keys, dtype=torch.int32, device=device) if numbers is None else numbers
+    found = found if there is None else found * there
+    index = offset + torch.arange(queries, device=device)
+    if pattern.causal and not pattern.whole:
+        found = found * (torch.arange(keys, device=device) <= offset + queries - 1)
+    if pattern.window >= 0:
+        begins = (found[:, 1:] > 0) & (found[:, :-1] == 0)
+        assure((begins.sum(1) + (found[:, 0] > 0) <= 1).all(), _HOLES)
+    if pattern.causal or pattern.window >= 0:
+        own = found[:, index]
+    else:
+        own = torch.ones(batch, queries, dtype=torch.int32, device=device)
+    header = torch.stack([torch.full_like(index[-1:], pattern.encoded()), index[-1:]], 1).expand(batch, -1)
+    mask = torch.cat([header.to(torch.int32), own, found.to(torch.int32)], dim=1)[:, None, None]
+    mask.pattern = tuple(pattern)
+    return mask
+
+
+def read(mask: Any, queries: int, keys: int) -> Mask:
+    """Raises InputError for a tensor that `sequences` did not make, and for one of other queries and keys."""
+    if mask.ndim != 4 or mask.dtype != torch.int32 or mask.shape[1] != 1 or mask.shape[2] != 1:
+        raise InputError(
+            f"attention_mask {[*mask.shape]} of {mask.dtype} is not served: give [B, S] with 0 where there is padding, "
+            "or load the model with attn_implementation='sdpa'"
+        )
+    if mask.shape[3] != _HEADER + queries + keys:
+        raise InputError(
+            f"attention has {queries} queries and {keys} keys, and the model's mask {mask.shape[3] - _HEADER} of both: "
+            "load the model with attn_implementation='eager'"
+        )
+    fields = getattr(mask, "pattern", None)  # lost where a model changes the mask, or moves it to another device
+    pattern = Pattern.decoded(int(mask[0, 0, 0, 0])) if fields is None else Pattern(*fields)
+    rows = mask[:, 0, 0]
+    return Mask(pattern, rows[:, 1], rows[:, _HEADER : _HEADER + queries], rows[:, _HEADER + queries :])
 
 
 def assure(holds: Any, message: str) -> None:
-    """Raises InputError where a tensor of one element is false; what torch.compile traced asserts it when it runs."""
+    """Raises InputError where a tensor of one element is false; a compiled graph asserts it when it runs."""
     if torch.compiler.is_compiling():
         torch._assert_async(holds, message)
     elif not bool(holds):
@@ -80,64 +159,65 @@ def assure(holds: Any, message: str) -> None:
 
 @cache
 def _refuse_model(config: Hashable) -> None:
-    """A model that adds biases of its own to the scores is known by this: it takes no other flash attention either."""
+    """A model that adds biases to the scores does not support other flash attentions either. Models of chunks do not
+    for their masks, which are compared here."""
     try:
         model = MODEL_MAPPING[config]
     except KeyError:
         return
-    for each in model if isinstance(model, tuple) else (model,):
-        if not each._supports_flash_attn:
-            raise InputError(f"{each.__name__} takes no flash attention: load it with attn_implementation='eager'")
+    for kind in model if isinstance(model, tuple) else (model,):
+        if not kind._supports_flash_attn and not kind.__name__.startswith(_CHUNKED):
+            raise InputError(f"{kind.__name__} takes no flash attention: load it with attn_implementation='eager'")
 
 
-def _padded(attention_mask: Any, offset: int, rows: int) -> Any:
-    """bool [B, rows] of the keys from `offset` on; what the mask does not reach is no key.
+def _refuse_unaligned(offset: Any, queries: int, keys: int, *, causal: bool, window: int) -> None:
+    """Kernels align a window and causality at the last query and key of a sequence."""
+    if isinstance(offset, torch.Tensor):
+        return  # of a static cache, which has room for the queries
+    if causal and (offset < 0 or offset + queries > keys):
+        raise InputError(_ALIGNMENT)
+    if not causal and window >= 0 and (offset != 0 or queries != keys):
+        raise InputError(_ALIGNMENT)
 
-    A mask of just so many keys was found before: `generate` prepares those of static caches itself, and hands them on.
-    """
+
+def _padded(attention_mask: Any, offset: int, keys: int) -> Any:
+    """bool [B, keys] of the keys from `offset` on; what the mask does not reach is no key."""
     if attention_mask.ndim != 2:
         raise InputError(
             f"attention_mask {[*attention_mask.shape]} is not served: give [B, S], 0 where there is padding"
         )
-    if attention_mask.shape[1] == rows:
-        return attention_mask.bool()
-    found = attention_mask[:, offset : offset + rows].bool()
-    return torch.nn.functional.pad(found, (0, rows - found.shape[1]))
+    there = attention_mask[:, offset : offset + keys].bool()
+    return torch.nn.functional.pad(there, (0, keys - there.shape[1]))
 
 
-def _refuse_holes(there: Any) -> None:
-    """Keys are put side by side: a window counts what lies between them, and padding would be left out."""
-    begins = there[:, 1:] & ~there[:, :-1]
-    if bool((begins.sum(1) + there[:, 0] > 1).any()):
-        raise InputError(
-            "attention_mask with padding between tokens is not served with a sliding window: put it on one side"
-        )
-
-
-def _packed(batch: int, rows: int, mask_function: Callable[..., Any], device: Any) -> Any:
-    """int32 [B, rows]: a sequence ends where a query does not see the key before its own."""
+def _segments(batch: int, keys: int, mask_function: Callable[..., Any], device: Any) -> Any:
+    """int32 [B, keys]: a sequence ends where a query does not see the key before its own."""
     of_batch = torch.arange(batch, device=device)[:, None, None, None]
-    queries = torch.arange(rows, device=device)[None, None, :, None]
+    queries = torch.arange(keys, device=device)[None, None, :, None]
     heads = torch.zeros_like(of_batch)
     seen = mask_function(of_batch, heads, queries, (queries - 1).clamp(min=0))
-    seen = torch.broadcast_to(seen, (batch, 1, rows, 1))[:, 0, :, 0]
+    seen = torch.broadcast_to(seen, (batch, 1, keys, 1))[:, 0, :, 0]
     begins = torch.cat([torch.ones_like(seen[:, :1]), ~seen[:, 1:]], dim=1)
     return begins.cumsum(1, dtype=torch.int32)
 
 
-def _compare(
-    sizes: tuple[int, int, int, int, int],
+def _agrees(
+    sizes: tuple[int, int, int, Any, int],
     mask_function: Callable[..., Any],
-    numbers: Any,
-    pattern: tuple[bool, int | None],
-    use_vmap: bool,
+    keys_of: tuple[Any, Any],
+    pattern: tuple[bool, int],
     device: Any,
-) -> None:
-    """Raises InputError where the function and what will be computed differ. Masks are made some rows at a time."""
-    batch, queries, keys, q_offset, kv_offset = sizes
-    step = max(1, _ELEMENTS // max(1, batch * keys))
-    for first in range(0, queries, step):
-        count = min(step, queries - first)
+) -> Any:
+    """Whether the function and what kernels compute are equal for every query and key: a tensor of one bool.
+
+    keys_of: the number of each key's sequence, and whether the key is there, which may be None.
+    """
+    (batch, queries, keys, q_offset, kv_offset), (numbers, there) = sizes, keys_of
+    traced = torch.compiler.is_compiling()  # a loop would bind a graph to one number of queries
+    step = queries if traced else max(1, _ELEMENTS // max(1, batch * keys))
+    agreed = torch.ones((), dtype=torch.bool, device=device)
+    for first in range(0, 1 if traced else queries, step):
+        count = step if traced else min(step, queries - first)
         wanted = sdpa_mask(
             batch_size=batch,
             q_length=count,
@@ -146,20 +226,45 @@ def _compare(
             kv_offset=kv_offset,
             mask_function=mask_function,
             allow_is_causal_skip=False,
-            use_vmap=use_vmap,
+            use_vmap=True,
             device=device,
         )
-        own = torch.arange(first + q_offset, first + q_offset + count, device=device)[:, None]
-        served = _served(own, torch.arange(kv_offset, kv_offset + keys, device=device), *pattern)
+        own = q_offset + first + torch.arange(count, device=device)[:, None]
+        served = _served(own, kv_offset + torch.arange(keys, device=device), *pattern)
         if numbers is not None:
             served = served & (numbers[:, first : first + count, None] == numbers[:, None, :])[:, None]
-        assure((wanted == served).all(), _OWN)
+        equal = wanted == served
+        agreed = agreed & (equal if there is None else equal | ~there[:, None, None]).all()
+    return agreed
 
 
-def _served(queries: Any, keys: Any, causal: bool, window: int | None) -> Any:
-    """bool [queries, keys]: what kernels let queries see."""
+def _agrees_on_samples(
+    sizes: tuple[int, int, int, Any, int],
+    mask_function: Callable[..., Any],
+    keys_of: tuple[Any, Any],
+    pattern: tuple[bool, int],
+    device: Any,
+) -> Any:
+    """The same on some 70 keys of each query: its own, those on both sides of the window's edges, and those at
+    distances of powers of two. A mask of one interval of keys for each query, or of blocks, differs there if it differs
+    at all."""
+    (batch, queries, keys, q_offset, kv_offset), (numbers, there) = sizes, keys_of
+    own = (q_offset + torch.arange(queries, device=device))[None, None, :, None]
+    edges = [0] if pattern[1] < 0 else [0, -pattern[1], -pattern[1] - 1, pattern[1], pattern[1] + 1]
+    at = own + torch.tensor([*edges, *_DISTANCES], device=device)
+    at = at.clamp(min=kv_offset).clamp(max=kv_offset + keys - 1)
+    of_batch = torch.arange(batch, device=device)[:, None, None, None]
+    wanted = mask_function(of_batch, torch.zeros_like(of_batch), own, at)
+    served = _served(own, at, *pattern)
+    row = of_batch.expand(batch, 1, queries, at.shape[3])
+    key = (at - kv_offset).expand_as(row)
+    if numbers is not None:
+        served = served & (numbers[row, key] == numbers[row, (own - kv_offset).expand_as(row)])
+    equal = wanted == served
+    return (equal if there is None else equal | ~there[row, key]).all()
+
+
+def _served(queries: Any, keys: Any, causal: bool, window: int) -> Any:
+    """bool, broadcast of both: what kernels let queries see."""
     seen = keys <= queries if causal else (keys == keys) & (queries == queries)
-    if window is None:
-        return seen
-    near = keys > queries - window if causal else (queries - keys).abs() <= window
-    return seen & near
+    return seen if window < 0 else seen & ((queries - keys).abs() <= window)
