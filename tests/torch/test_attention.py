@@ -39,6 +39,8 @@ def agrees(given: list[Any], **options: Any) -> None:
     found, expected = (call(*given, **options) for call in (scaled_dot_product_attention, THEIRS))
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     assert (found - expected).abs().max() <= 2e-6
+    sizes = [i for i, size in enumerate(expected.shape) if size > 1]
+    assert [found.stride(i) for i in sizes] == [expected.stride(i) for i in sizes]
     upstream = torch.randn_like(expected)
     for one, other in zip(*(torch.autograd.grad(each, given, upstream) for each in (found, expected)), strict=True):
         assert (one - other).abs().max() <= 5e-6
@@ -49,6 +51,43 @@ def test_arguments_have_the_order_of_torchs() -> None:
     parameters = signature(scaled_dot_product_attention).parameters
     assert list(parameters) == ["query", "key", "value", *options]
     assert {name: parameters[name].default for name in options} == options
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.4])
+def test_a_scale_may_be_negative_or_zero(scale: float) -> None:
+    agrees(qkv(3, 5), scale=scale)
+
+
+@pytest.mark.parametrize(("queries", "keys", "lead"), [(0, 3, (2,)), (3, 0, (2,)), (0, 0, ()), (3, 0, (1, 2))])
+def test_without_queries_or_keys_there_is_torchs_result(queries: int, keys: int, lead: tuple[int, ...]) -> None:
+    given = qkv(queries, keys, lead=lead)
+    found, expected = (call(*given) for call in (scaled_dot_product_attention, THEIRS))
+    assert torch.equal(found, expected)
+    gradients = [torch.autograd.grad(o.sum(), given) for o in (found, expected)]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("heads_last", [False, True])
+def test_results_have_the_strides_of_queries(heads_last: bool) -> None:
+    given = qkv(6, 9)
+    if heads_last:
+        given = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in given]
+    agrees(given)
+    agrees(qkv(6, 9, D=12))
+
+
+def test_in_a_graph_torch_computes_masks() -> None:
+    def step(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        masked = scaled_dot_product_attention(q, k, v, mask)
+        return masked + scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    given, mask = qkv(), torch.ones(2, 1, 1, 6, dtype=torch.bool).tril(3)
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        found = compiled(*given, mask)
+    expected = THEIRS(*given, mask) + THEIRS(*given, is_causal=True)
+    assert (found - expected).abs().max() <= 2e-6
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

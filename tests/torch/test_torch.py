@@ -19,8 +19,8 @@ def qkv(heads: int = 2, kv_heads: int = 2) -> tuple[Any, Any, Any]:
 def test_the_schema_is_the_operators_signature() -> None:
     tensors = "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None"
     tensors += ", Tensor? s_aux=None"
-    options = "bool causal=False, float? softmax_scale=None, float softcap=0.0, int? max_seqlen_q=None"
-    options += ", int window_left=-1, int window_right=-1"
+    options = "bool causal=False, float? softmax_scale=None, float softcap=0.0, SymInt? max_seqlen_q=None"
+    options += ", SymInt window_left=-1, SymInt window_right=-1"
     options += ', str precision="dtype", str layout="bthd"'
     assert schema(load("flash_attention")) == f"flash_attention({tensors}, *, {options}) -> (Tensor, Tensor)"
 

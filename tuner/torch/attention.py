@@ -8,6 +8,7 @@
 What is not served torch computes, with one warning for each reason.
 """
 
+import math
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,8 @@ def scaled_dot_product_attention(
     torch.autocast the tensors are cast as torch casts them. Gradients flow to query, key and value.
 
     Other masks, dropout, and shapes and dtypes that are not served, are computed by torch, which a FallbackWarning
-    tells, once for each reason. What torch refuses it refuses here too.
+    tells, once for each reason. So is every mask in a graph, where no value of it can be read, without a warning. What
+    torch refuses it refuses here too. Outside of graphs the result has the strides of torch's.
     """
     q, k, v = _autocast(query, key, value)
     try:
@@ -62,9 +64,12 @@ def scaled_dot_product_attention(
             raise _UnservedError("dropout_p is not served")
         if query.is_nested:
             return _jagged(q, k, v, attn_mask, {"softmax_scale": scale, "causal": is_causal}, enable_gqa=enable_gqa)
-        return _dense(q, k, v, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        o = _dense(q, k, v, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        heads_last = _heads_last(q, k, v, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
+        return o.transpose(-2, -3).contiguous().transpose(-2, -3) if heads_last else o.contiguous()
     except UsageError as error:
-        _warn(str(error))
+        if not torch.compiler.is_compiling():
+            _warn(str(error))
     return _THEIRS(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
@@ -125,10 +130,29 @@ def _autocast(*given: Any) -> Any:
     return tuple(each.to(dtype) if each.is_floating_point() and each.dtype != torch.float64 else each for each in given)
 
 
+def _heads_last(q: Any, k: Any, v: Any, attn_mask: Any, *, is_causal: bool, enable_gqa: bool) -> bool:
+    """Whether torch's result would be [..., T, H, DV] in memory. Its matrix products return a contiguous tensor, its
+    flash attention one with the strides of query. In a graph the kernels' own result is returned without a copy."""
+    if torch.compiler.is_compiling():
+        return True
+    choice = torch._fused_sdp_choice(q, k, v, attn_mask, 0.0, is_causal, enable_gqa=enable_gqa)
+    return choice != 0 and not q.is_contiguous() and q.transpose(-2, -3).is_contiguous()
+
+
+def _scaled(query: Any, scale: float | None) -> tuple[Any, float | None]:
+    """Queries, and a positive scale: kernels take no other."""
+    if scale is None or scale > 0:
+        return query, scale
+    return (query * scale, 1.0) if scale == 0 else (-query, -scale)
+
+
 def _dense(
     query: Any, key: Any, value: Any, attn_mask: Any, *, is_causal: bool, scale: float | None, enable_gqa: bool
 ) -> Any:
     lead = query.shape[:-3]
+    if is_causal and scale is not None and scale <= 0:  # torch's kernels multiply what is masked too
+        raise _UnservedError("is_causal with a scale of 0 and less is not served")
+    query, scale = _scaled(query, scale)
     q, k, v = _rows(query, key, value, enable_gqa=enable_gqa)
     there = None
     if attn_mask is not None:
@@ -137,7 +161,7 @@ def _dense(
         there, is_causal = _read(attn_mask, (*query.shape[:-1], key.shape[-2]))
     options: dict[str, Any] = {"softmax_scale": scale}
     if there is not None:
-        o = _padded(q, k, v, there.expand(*lead, -1, -1).reshape(q.shape[0], -1), options)
+        o = _padded(q, k, v, there.expand(*lead, -1, -1).reshape(q.shape[0], key.shape[-2]), options)
     elif is_causal:
         o = _causal(q, k, v, options)
     else:
@@ -158,7 +182,7 @@ def _rows(query: Any, key: Any, value: Any, *, enable_gqa: bool) -> tuple[Any, .
         raise _UnservedError(f"{heads} heads of query, {kv_heads} of key and {value.shape[-3]} of value are not served")
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise _UnservedError("sizes of query, key and value that do not fit are not served")
-    return tuple(each.reshape(-1, *each.shape[-3:]).transpose(1, 2) for each in given)
+    return tuple(x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:]).transpose(1, 2) for x in given)
 
 
 def _causal(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Any:
@@ -183,6 +207,8 @@ def _padded(q: Any, k: Any, v: Any, there: Any, options: Mapping[str, Any]) -> A
 
 def _read(attn_mask: Any, shape: tuple[int, ...]) -> tuple[Any, bool]:
     """(bool [..., 1 or H, S] of the keys that are there, or None, and whether the mask is the causal one)."""
+    if torch.compiler.is_compiling():
+        raise _UnservedError("attn_mask in a graph is not served")
     if attn_mask.requires_grad:
         raise _UnservedError("attn_mask with a gradient is not served")
     visible = attn_mask
@@ -190,7 +216,7 @@ def _read(attn_mask: Any, shape: tuple[int, ...]) -> tuple[Any, bool]:
         visible = attn_mask == 0
         if not bool((visible | (attn_mask == -torch.inf)).all()):
             raise _UnservedError("attn_mask with numbers but 0 and -inf is not served")
-    if visible.ndim < 2 or not _broadcasts(visible.shape, shape):
+    if 0 in shape or visible.ndim < 2 or not _broadcasts(visible.shape, shape):
         raise _UnservedError(f"attn_mask {[*attn_mask.shape]} is not served")
     visible = visible.reshape(*[1] * (len(shape) - visible.ndim), *visible.shape)
     if visible.shape[-1] == shape[-1] and bool((visible == visible[..., :1, :1, :]).all()):
