@@ -170,7 +170,9 @@ def _masks(window_size: Window, causal: bool) -> dict[str, Any]:
     """What flash_attention is told that a query attends; None and any negative number are no limit."""
     left, right = (-1 if side is None else max(int(side), -1) for side in window_size or (-1, -1))
     right = 0 if causal else right
-    return {"causal": bool(right == 0), "window_left": left, "window_right": right}
+    if right == 0:  # a branch, since the comparison of a symbolic width is no bool
+        causal = True
+    return {"causal": causal, "window_left": left, "window_right": right}
 
 
 def _streams(masks: dict[str, Any]) -> bool:
