@@ -20,7 +20,7 @@ def test_the_schema_is_the_operators_signature() -> None:
     tensors = "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None"
     tensors += ", Tensor? s_aux=None"
     options = "bool causal=False, float? softmax_scale=None, float softcap=0.0, SymInt? max_seqlen_q=None"
-    options += ", SymInt window_left=-1, SymInt window_right=-1"
+    options += ", int window_left=-1, int window_right=-1"
     options += ', str precision="dtype", str layout="bthd"'
     assert schema(load("flash_attention")) == f"flash_attention({tensors}, *, {options}) -> (Tensor, Tensor)"
 

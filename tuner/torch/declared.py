@@ -13,8 +13,8 @@ _TYPES: dict[Any, str] = {
     _EITHER: "Tensor",
     Updated: "Tensor(a!)",
     bool: "bool",
-    int: "SymInt",  # lengths may be symbolic
-    int | None: "SymInt?",
+    int: "int",
+    int | None: "SymInt?",  # a length, which may be symbolic
     float: "float",
     float | None: "float?",
     str: "str",

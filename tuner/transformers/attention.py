@@ -151,7 +151,7 @@ def _last(q: Any, k: Any, v: Any, there: Any, last: Any, pattern: Pattern, optio
     """o [N, H, DV] of the last queries of rows in which they are padding."""
     there = _in_window(there, last, pattern)
     bounds = _Packed(_sums(torch.ones_like(there[:, 0], dtype=torch.int32)), _sums(there.sum(1)), 1, there.shape[1])
-    return _packed(q[:, 0], k[there], v[there], bounds, options | _ALL_KEYS)
+    return _packed(q[:, 0], k[there], v[there], bounds, {**options, **_ALL_KEYS})
 
 
 def _in_window(there: Any, last: Any, pattern: Pattern) -> Any:
@@ -165,19 +165,19 @@ def _masked_in_graph(q: Any, k: Any, v: Any, mask: Mask, options: Mapping[str, A
     """`_masked` by tensors whose sizes do not depend on the mask: padding is moved behind the tokens of its row, where
     it makes sequences that have no keys, or no queries."""
     there, own = mask.keys != 0, mask.queries != 0
-    rows = _behind(there, k, v)
+    keys, values = _behind(there, k, v).tensors
     queries = _behind(own, q)
     bounds = _Packed(_three(own, of_queries=True), _three(there, of_queries=False), q.shape[1], k.shape[1])
-    o = _packed(*queries.tensors, *rows.tensors, bounds, options)
+    o = _packed(queries.tensors[0], keys, values, bounds, options)
     o = _taken(o, queries.back)
     o = torch.where(own[:, :, None, None], o, 0)
     if not mask.pattern.causal and mask.pattern.window < 0:
         return o  # every query is there
     seen = _in_window(there, mask.last, mask.pattern)
-    rows = _behind(seen, k, v)
+    keys, values = _behind(seen, k, v).tensors
     one = torch.ones_like(own[:, -1:])
     bounds = _Packed(_three(one, of_queries=True), _three(seen, of_queries=False), 1, k.shape[1])
-    last = _packed(q[:, -1:], *rows.tensors, bounds, options | _ALL_KEYS)
+    last = _packed(q[:, -1:], keys, values, bounds, {**options, **_ALL_KEYS})
     return torch.cat([o[:, :-1], torch.where(own[:, -1:, None, None], o[:, -1:], last)], dim=1)
 
 
