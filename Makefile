@@ -13,7 +13,7 @@ DOCS    := .venv-docs
 TORCH   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help docs venv test test-all test-clients lint search throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help docs venv test test-all test-clients test-postgres lint search throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ test-all: $(STAMP) ## run every test, as continuous integration does
 test-clients: $(CLIENTS)/.installed ## transformers, PyTorch, timm, diffusers and others on these kernels, in a venv of their own
 	$(subst $(BIN),$(CLIENTS)/bin,$(PYTEST)) tests/clients tests/torch tests/bench/test_peers.py tests/bench/test_own_peers.py \
 	  tests/dispatcher/test_arrays.py
+
+test-postgres: $(STAMP) ## many processes on one PostgreSQL server, which is started in a temporary folder (skips where there is none)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2'
+	$(BIN)/python -m tests.support.postgres $(BIN)/python -m pytest -rs tests/store/test_store.py tests/store/test_server.py
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from tuner.errors import StoreError
 from tuner.results.attempt import Evidence
 from tuner.store.read import MIGRATIONS, VERSION_TABLE, newest_schema
 from tuner.store.sql import Store
-from tuner.store.sql.rows import attempt_row
+from tuner.store.sql.rows import attempt_row, record_row
 from tuner.store.sql.schema import METADATA
 
 README = MIGRATIONS.parent / "README.md"
@@ -163,8 +163,8 @@ def test_a_database_from_before_races_keeps_its_rows_and_takes_races(tmp_path: P
     path, measured = tmp_path / "tuner.db", record(evidence=Evidence.MEASURED)
     with Store.open(path, migrations=steps_until("0003", tmp_path / "migrations")) as store:
         assert store.version == "0003"
-        store.append([attempt()])
-        store.promote(measured)
+    insert(path, "attempts", attempt_row(attempt(), None, "2026-11-21T10:00:00"))
+    insert(path, "records", record_row(measured, None))
     with closing(sqlite3.connect(path)) as connection:
         (line,) = connection.execute("SELECT record FROM records").fetchone()
         assert "sm_mhz" not in line  # as such a program wrote it
@@ -181,11 +181,25 @@ def test_a_database_from_before_races_keeps_its_rows_and_takes_races(tmp_path: P
 def test_rows_from_before_plans_were_known_have_none(tmp_path: Path) -> None:
     Store.open(tmp_path / "tuner.db", migrations=steps_until("0001", tmp_path / "migrations")).close()
     row = {name: value for name, value in attempt_row(attempt(), None, "2026-11-21T10:00:00").items() if name != "plan"}
-    with closing(sqlite3.connect(tmp_path / "tuner.db")) as connection:
-        places = ", ".join(f":{name}" for name in row)
-        connection.execute(f"INSERT INTO attempts ({', '.join(row)}) VALUES ({places})", row)
-        connection.commit()
+    insert(tmp_path / "tuner.db", "attempts", row)
     with Store.open(tmp_path / "tuner.db") as store:
         assert [each.attempt for each in store.attempts("scan")] == [attempt(plan="")]
         store.append([attempt(plan="f00d")])
         assert [each.attempt.identity.plan for each in store.attempts("scan")] == ["", "f00d"]
+
+
+def test_a_database_with_a_device_twice_keeps_its_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.db"
+    Store.open(path, migrations=steps_until("0004", tmp_path / "migrations")).close()
+    for driver in ("570", "580", "570"):
+        insert(path, "devices", {"name": "H200", "facts": f'{{"driver":"{driver}"}}', "created": "2026-11-21T10:00:00"})
+    with Store.open(path) as store:
+        assert [facts.facts["driver"] for facts in store.devices()] == ["570", "580"]
+        assert [store.add_device("H200", {"driver": driver}) for driver in ("580", "570", "590")] == [2, 1, 3]
+
+
+def insert(path: Path, table: str, row: dict[str, object]) -> None:
+    """As an older program did."""
+    names = ", ".join(f":{name}" for name in row)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({names})", row)

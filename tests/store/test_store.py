@@ -103,19 +103,40 @@ def test_a_verdict_on_an_unknown_attempt_is_refused(store: Store) -> None:
         store.append_verdict(17, OK)
 
 
-def test_the_newest_record_is_current_and_the_older_ones_are_kept(store: Store) -> None:
-    older, newer = record(16, created="2026-11-20T00:00:00+00:00"), record(32, created="2026-11-21T00:00:00+00:00")
-    store.promote(newer)
-    store.promote(older)
-    assert store.record("scan", newer.identity.problem, "H200") == newer
-    assert store.all_records("scan") == [newer, older]
-
-
-def test_of_two_records_of_one_second_the_later_promoted_is_current(store: Store) -> None:
-    first, second = record(16), record(32)
+@pytest.mark.parametrize("day", ["20", "21", "22"], ids=["clock set back", "same second", "later"])
+def test_the_record_that_was_stored_last_is_current_whatever_its_date_and_older_ones_are_kept(
+    store: Store, day: str
+) -> None:
+    first = record(16, created="2026-11-21T00:00:00+00:00")
+    second = record(32, created=f"2026-11-{day}T00:00:00+00:00")
     store.promote(first)
     store.promote(second)
     assert store.record("scan", second.identity.problem, "H200") == second
+    assert store.records() == [second]
+    assert store.all_records("scan") == [second, first]
+
+
+def test_current_records_are_chosen_by_operator_and_gpu_and_limited(store: Store) -> None:
+    stored = [record(operator=name, gpu=gpu) for name in ("kda", "scan") for gpu in ("B200", "H200")]
+    for each in reversed(stored):
+        store.promote(each)
+    assert store.records() == stored
+    assert store.records("scan") == stored[2:]
+    assert store.records(gpu="H200") == stored[1::2]
+    assert store.records(limit=3) == stored[:3]
+
+
+def test_sessions_are_chosen_by_operator_and_problem(store: Store) -> None:
+    numbers = [
+        store.begin_study(**study(operator=name, gpu=gpu)) for name in ("kda", "scan") for gpu in ("B200", "H200")
+    ]
+    assert [each.id for each in store.studies()] == numbers
+    assert [each.id for each in store.studies("scan")] == numbers[2:]
+    assert [each.id for each in store.studies("scan", gpu="H200")] == numbers[3:]
+    assert [each.id for each in store.studies_of([numbers[3], numbers[0], 99])] == [numbers[0], numbers[3]]
+    store.begin_study(**study(gpu="H200"))
+    problem = study()["problem"]
+    assert store.searched("scan") == {(problem, "B200"), (problem, "H200")}
 
 
 def test_a_newer_prediction_does_not_displace_a_measurement(store: Store) -> None:

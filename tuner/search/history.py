@@ -96,9 +96,8 @@ def transfer_results(
 
 
 def _places(store: Store, operator: Operator[Any], problem: Any, target: GPU) -> Iterable[_Place]:
-    searched = {(each.problem, each.gpu) for each in store.studies() if each.operator == operator.name}
     wanted, kinds = to_fields(problem), statics(operator.problem)
-    for text, name in searched:
+    for text, name in store.searched(operator.name):
         stored = decode(text)
         if stored.keys() == wanted.keys() and all(stored[each] == wanted[each] for each in kinds):
             yield _place(operator, problem, target, text, name)

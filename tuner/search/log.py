@@ -112,7 +112,8 @@ def earlier(
     verdicts = {
         row: verdict for row, verdict in given.items() if not verdict.lost and (verdict.errors or not request.retry)
     }
-    today = {each.id for each in store.studies() if each.versions.get("code") == request.code}
+    sessions = store.studies_of(each.study for each in stored if each.study is not None)
+    today = {each.id for each in sessions if each.versions.get("code") == request.code}
     known = {
         each.name: (request.default(each), space) for each, space in zip(request.implementations, spaces, strict=True)
     }

@@ -1,6 +1,7 @@
 """Attempts, verdicts and records in SQLite or PostgreSQL; the only package that imports SQLAlchemy and Alembic."""
 
+from tuner.store.sql.claims import Holder
 from tuner.store.sql.rows import Facts, StoredAttempt, Study
 from tuner.store.sql.store import Store
 
-__all__ = ["Facts", "Store", "StoredAttempt", "Study"]
+__all__ = ["Facts", "Holder", "Store", "StoredAttempt", "Study"]

@@ -1,21 +1,27 @@
-"""Opening a database: a SQLite file, memory, or a PostgreSQL server; and what its errors mean to a user."""
+"""Opening a database: a SQLite file, memory, or a PostgreSQL server; its transactions, and what its errors mean."""
 
+import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from tuner.errors import MachineError, StoreError, UsageError
 from tuner.store import places
 from tuner.store.read import DAMAGED, NOT_A_DATABASE, has_log, look_at_header
+from tuner.store.sql import lock_holders
 
+T = TypeVar("T")
 _LOCKED = "another process kept it locked for too long: wait for that process, or end it, and try again"
 _PERMISSION = "get permission for the file and its folder, or name another with --db"
 _NO_SUCH_ROW = "there is no such study or attempt: name one that is stored there"
@@ -33,6 +39,16 @@ _MEANINGS = {  # by SQLite's result code, whose extended forms begin with it: ht
     "SQLITE_CONSTRAINT_FOREIGNKEY": _NO_SUCH_ROW,
     "23503": _NO_SUCH_ROW,  # PostgreSQL's foreign_key_violation
 }
+_TOO_MANY = (
+    "the server has no free connection: end processes that use it, raise its max_connections, or put a pooler such as "
+    "PgBouncer in front of it"
+)
+_FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
+_AWAY = ("starting up", "shutting down", "in recovery mode", *_FULL)  # of a server that refuses connections for now
+_LOST = ("08", "57P01", "57P02", "57P03", "53300", "40001", "40P01")  # SQLSTATEs after which a transaction is repeated
+_SHORT_S = 1.0  # wait of SQLite itself, between which the holder of the lock is looked up
+_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_LOG = logging.getLogger("tuner.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +85,62 @@ def locate(place: str | Path | None) -> Place:
         path = Path(text).expanduser()
         return Place(str(path), path=path)
     url = _server_url(text)
-    return Place(_redacted(url), url=url.set(drivername="postgresql+psycopg"))
+    return Place(_redacted(url.set(drivername="postgresql")), url=url.set(drivername="postgresql+psycopg"))
 
 
-def connect(place: Place, patience_s: float) -> Engine:
+class Database:
+    """Transactions on one database, each a function that is repeated while what fails it passes.
+
+    That is a lost connection, a server that restarts or is full, and a lock of another process: for `patience_s` from
+    the first failure, then StoreError. A transaction whose commit was not answered may have been done, so `work` must
+    do nothing where it is done already.
+    """
+
+    def __init__(self, place: Place, patience_s: float) -> None:
+        self.place, self._patience_s, self._reached = place, patience_s, False
+        self.engine = _engine(place, patience_s)
+        self._writer = self.engine.execution_options(begin="BEGIN IMMEDIATE")
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return self._repeated(self.engine, work)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        return self._repeated(self._writer, work)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def _repeated(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        deadline, pause = time.monotonic() + self._patience_s, _PAUSE_S
+        while True:
+            try:
+                with explained(self.place), engine.begin() as connection:
+                    self._reached = True
+                    return work(connection)
+            except StoreError as error:
+                if not self._passes(error.__cause__) or time.monotonic() >= deadline:
+                    raise
+                if pause == _PAUSE_S:
+                    _LOG.warning("%s; waiting up to %.0f s", error, self._patience_s)
+            time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _passes(self, error: BaseException | None) -> bool:
+        """Whether the transaction may succeed later. A server that never answered is taken for a wrong address."""
+        if isinstance(error, PoolTimeout):
+            return True
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        code = getattr(cause, "sqlite_errorname", "")
+        if self.place.url is None or not isinstance(error, DBAPIError):
+            return code.startswith("SQLITE_BUSY")
+        state, text = getattr(cause, "sqlstate", None), str(cause)
+        refused = state is None and type(cause).__name__ == "OperationalError" and self._reached
+        return bool(error.connection_invalidated or refused or (state or "").startswith(_LOST)) or any(
+            word in text for word in _AWAY
+        )
+
+
+def _engine(place: Place, patience_s: float) -> Engine:
     """An engine whose transactions begin the way `execution_options(begin=...)` says (SQLite only).
 
     Raises StoreError for a file that cannot be a tuner database, before anything touches it.
@@ -83,7 +151,7 @@ def connect(place: Place, patience_s: float) -> Engine:
         _prepare(place, place.path)
 
     def open_() -> sqlite3.Connection:
-        connection = sqlite3.connect(_uri(place), uri=True, timeout=patience_s, isolation_level=None)
+        connection = sqlite3.connect(_uri(place), uri=True, timeout=min(patience_s, _SHORT_S), isolation_level=None)
         connection.execute("PRAGMA synchronous=NORMAL")  # with WAL: a kill loses nothing, a power cut the last commits
         connection.execute("PRAGMA foreign_keys=ON")
         return connection
@@ -105,7 +173,7 @@ def explained(place: Place) -> Iterator[None]:
     """Turn a database's errors into StoreError: what, where, and what to do."""
     try:
         yield
-    except (DBAPIError, sqlite3.Error) as error:
+    except (DBAPIError, PoolTimeout, sqlite3.Error) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         raise StoreError(f"cannot use the database {place.label}: {_meaning(place, cause)}") from error
 
@@ -113,7 +181,7 @@ def explained(place: Place) -> Iterator[None]:
 def _server_url(text: str) -> URL:
     accepted = f"give a file, {places.MEMORY} or postgresql://USER@HOST/NAME"
     kind = text.partition("://")[0]
-    if kind != "postgresql":
+    if kind not in ("postgresql", "postgresql+psycopg"):
         raise UsageError(f"cannot use a {kind}:// URL: {accepted}")
     try:
         return make_url(text)
@@ -123,6 +191,10 @@ def _server_url(text: str) -> URL:
 
 def _meaning(place: Place, cause: BaseException | None) -> str:
     code = getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or ""
+    if code.startswith("53300") or any(words in str(cause) for words in _FULL):
+        return _TOO_MANY
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) and place.path and (holders := lock_holders.of(place.path)):
+        return f"{' and '.join(holders)} kept it locked for too long: wait for that process, or end it, and try again"
     for prefix, meaning in _MEANINGS.items():
         if code.startswith(prefix):
             return meaning
@@ -140,9 +212,12 @@ def _begin(connection: Connection) -> None:
 
 def _server(url: URL, patience_s: float) -> Engine:
     try:
-        return create_engine(url, connect_args={"connect_timeout": max(1, round(patience_s))})
+        # One connection a thread at work; idle ones beyond the first are closed, for other processes need them.
+        return create_engine(
+            url, pool_size=1, max_overflow=15, connect_args={"connect_timeout": max(2, round(patience_s))}
+        )
     except ModuleNotFoundError as error:
-        raise MachineError("a PostgreSQL database needs psycopg: pip install 'psycopg[binary]'") from error
+        raise MachineError("a PostgreSQL database needs psycopg: pip install 'kerntune[postgres]'") from error
 
 
 def _redacted(url: URL) -> str:

@@ -4,35 +4,38 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, inspect, text
 
 from tuner.errors import StoreError
 from tuner.store.read import MIGRATIONS, VERSION_TABLE, newest_schema
-from tuner.store.sql.database import Place
+from tuner.store.sql.database import Database, Place
 
 
-def migrate(reader: Engine, writer: Engine, place: Place, folder: Path = MIGRATIONS) -> None:
+def migrate(database: Database, folder: Path = MIGRATIONS) -> None:
     """Leave the database with the newest schema of `folder`, or as it was.
 
     Raises StoreError when it is newer, not ours, or older and not writable.
     """
-    with reader.begin() as connection:
-        version = _version(connection, place, folder)
+    place = database.place
+    version = database.read(lambda connection: _version(connection, place, folder))
     if version == newest_schema(folder):
         return
     if not place.writable:
-        found = f"version {version}" if version else "empty"
+        state = f"version {version}" if version else "empty"
         raise StoreError(
-            f"the database {place.label} is {found}, this program needs version {newest_schema(folder)}, and it "
+            f"the database {place.label} is {state}, this program needs version {newest_schema(folder)}, and it "
             "cannot be written: copy it to a folder that can, and name it with --db"
         )
-    with writer.begin() as connection:
+
+    def work(connection: Connection) -> None:
         _lock(connection)
         version = _version(connection, place, folder)  # another process may have been faster
         if version != newest_schema(folder):
             if version and place.path is not None:
                 _back_up(place.path, version)
             _upgrade(connection, folder)
+
+    database.write(work)
 
 
 def _version(connection: Connection, place: Place, folder: Path) -> str:

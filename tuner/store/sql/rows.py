@@ -51,7 +51,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was known of a device or a toolkit at a time."""
+    """Facts about a device at a time."""
 
     name: str
     facts: Fields
@@ -133,6 +133,11 @@ def study_of(row: RowMapping) -> Study:
         return Study(**{**row, "versions": fields_from(decode(row["versions"]))})
     except (ValueError, TypeError) as error:
         raise _unreadable("study", row, error) from error
+
+
+def facts_row(name: str, facts: Fields) -> dict[str, Any]:
+    text = encode(facts)
+    return {"name": name, "facts": text, "created": now(), "digest": lines.digest_of(f"{name}\n{text}")}
 
 
 def facts_of(row: RowMapping) -> Facts:

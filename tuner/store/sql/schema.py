@@ -19,6 +19,11 @@ def _optional(*names: str) -> list[Column[str]]:
     return [Column(name, Text) for name in names]
 
 
+def _uuid() -> Column[str]:
+    """Of the insertion, so that it can be repeated; NULL in rows that an older program wrote."""
+    return Column("uuid", Text, index=True, unique=True)
+
+
 STUDIES = Table(
     "studies",
     METADATA,
@@ -27,7 +32,9 @@ STUDIES = Table(
     Column("seed", Integer, nullable=False),
     Column("budget", Integer, nullable=False),  # tries
     *_optional("ended", "why"),
+    _uuid(),
 )
+Index(None, *(STUDIES.c[name] for name in ("operator", "problem", "gpu")))
 
 ATTEMPTS = Table(
     "attempts",
@@ -37,7 +44,8 @@ ATTEMPTS = Table(
     *_required("created", *IDENTITY[:-1], "config"),
     *_optional("failure", "resources", "prediction", "measurement"),
     Column("seconds", Float, nullable=False),
-    Column("plan", Text, nullable=False, server_default=""),  # empty in rows from before it was known
+    Column("plan", Text, nullable=False, server_default=""),  # empty in rows of schema version 1
+    _uuid(),
 )
 Index(None, *(ATTEMPTS.c[name] for name in ("operator", "problem", "gpu", "implementation", "policy")))
 
@@ -48,6 +56,7 @@ VERDICTS = Table(
     Column("attempt", Integer, ForeignKey("attempts.id"), nullable=False, index=True),
     Column("ok", Boolean, nullable=False),
     *_required("created", "verdict"),
+    _uuid(),
 )
 
 RECORDS = Table(
@@ -55,7 +64,7 @@ RECORDS = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("study", Integer, ForeignKey("studies.id")),
-    *_required("operator", "problem", "gpu", "evidence", "created", "digest", "record"),  # record: tuned.to_line
+    *_required("operator", "problem", "gpu", "evidence", "created", "digest", "record"),  # record: lines.to_line
 )
 Index(None, *(RECORDS.c[name] for name in ("operator", "problem", "gpu")))
 Index(None, RECORDS.c.digest, unique=True)
@@ -65,7 +74,25 @@ RACES = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     *_required("operator", "problem", "gpu", "created", "race"),
+    _uuid(),
 )
 Index(None, *(RACES.c[name] for name in ("operator", "problem", "gpu")))
 
-DEVICES = Table("devices", METADATA, Column("id", Integer, primary_key=True), *_required("name", "facts", "created"))
+DEVICES = Table(
+    "devices",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    *_required("name", "facts", "created"),
+    Column("digest", Text, index=True, unique=True),  # SHA-256 of name, newline, facts
+)
+
+CLAIMS = Table(
+    "claims",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    *_required("scope", "config", "holder", "host"),
+    Column("pid", Integer, nullable=False),
+    *_required("process"),  # when it started: a number may serve another process later
+    Column("expires", Float, nullable=False),  # seconds since 1970 by the database's clock
+)
+Index(None, CLAIMS.c.scope, CLAIMS.c.config, unique=True)

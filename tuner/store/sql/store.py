@@ -1,12 +1,12 @@
 """The database of a tuner: append attempts and verdicts, promote records, look both up."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, Table, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select, update
 
 from tuner.base.canonical import encode
 from tuner.base.closing import Closing
@@ -18,42 +18,46 @@ from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 from tuner.store import lines
 from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
-from tuner.store.sql import rows
-from tuner.store.sql.database import Place, connect, explained, locate, use_log
+from tuner.store.sql import claims, rows
+from tuner.store.sql.claims import Holder
+from tuner.store.sql.database import Database, explained, locate, use_log
+from tuner.store.sql.dialect import insert_new
 from tuner.store.sql.integrity import damage, unreadable
 from tuner.store.sql.migrate import migrate
 from tuner.store.sql.rows import Facts, StoredAttempt, Study
 from tuner.store.sql.schema import ATTEMPTS, DEVICES, RACES, RECORDS, STUDIES, VERDICTS
 
 _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
-_AT_ONCE = 10_000  # ids in one question; SQLite's limit is 32,766
+_AT_ONCE = 10_000  # ids in one statement; SQLite's limit is 32,766
+_STUDIES = select(*(column for column in STUDIES.c if column is not STUDIES.c.uuid)).order_by(STUDIES.c.id)
+_FIRST = (RECORDS.c.evidence == "predicted", RECORDS.c.id.desc())  # the order of records of one problem
 
 
 class Store(Closing):
     """Attempts, verdicts, records, studies, and the facts about devices.
 
-    Rows are only ever added; a study is written once more, when it ends. Every call is one transaction: done or not
-    done, also when the process is killed. Calls raise StoreError when the database fails, with what to do.
+    Rows are only ever added, but for claims; a study is written once more, when it ends. Every call is one transaction,
+    done or not done, also when the process is killed. A call whose connection is lost is repeated and stores its rows
+    once. Calls raise StoreError when the database fails, with what to do.
     """
 
     version: str  # of the schema
 
-    def __init__(self, engine: Engine, place: Place) -> None:
-        self._reader = engine.execution_options(begin="BEGIN")
-        self._writer = engine.execution_options(begin="BEGIN IMMEDIATE")
-        self._place = place
+    def __init__(self, database: Database) -> None:
+        self._database, self._place = database, database.place
+        self._read, self._write = database.read, database.write
 
     @classmethod
     def open(cls, place: str | Path | None = None, *, patience_s: float = 30.0, migrations: Path = MIGRATIONS) -> Self:
         """Open `place`: a file, `:memory:` or a PostgreSQL URL; None is `TUNER_DB`, else the user's own database.
 
         A file that is missing is made, an older schema migrated after a copy of the file, one that cannot be written
-        opened for reading. A writer waits `patience_s` for another's lock. Raises StoreError, or UsageError for a URL
-        of another kind.
+        opened for reading. A call waits `patience_s` for another's lock, and for a server that restarts. Raises
+        StoreError, or UsageError for a URL of another kind.
         """
-        found = locate(place)
-        with explained(found):
-            store = cls(connect(found, patience_s), found)
+        location = locate(place)
+        with explained(location):
+            store = cls(Database(location, patience_s))
             try:
                 store._ready(migrations)
             except BaseException:
@@ -62,7 +66,7 @@ class Store(Closing):
         return store
 
     def close(self) -> None:
-        self._reader.dispose()
+        self._database.close()
 
     @property
     def place(self) -> str:
@@ -92,32 +96,70 @@ class Store(Closing):
         what = {"operator": operator, "problem": problem, "gpu": gpu, "command": command}
         how = {"seed": seed, "method": method, "effort": effort, "budget": budget}
         since = {"versions": encode(versions or {}), "started": rows.now()}
-        with self._write() as connection:
-            return _added(connection, STUDIES, what | how | since)
+        return self._add(STUDIES, what | how | since)
 
     def end_study(self, study: int, why: str) -> None:
         """Note that a session ended, and why it stopped. Raises StoreError when it is unknown or ended before."""
+        end = {"ended": rows.now(), "why": why}
         running = (STUDIES.c.id == study) & STUDIES.c.ended.is_(None)
-        with self._write() as connection:
-            ended = connection.execute(update(STUDIES).where(running).values(ended=rows.now(), why=why)).rowcount
-        if not ended:
+
+        def work(connection: Connection) -> bool:
+            done = connection.execute(update(STUDIES).where(running).values(**end)).rowcount
+            by_this_call = select(STUDIES.c.id).where(STUDIES.c.id == study, *_equal(STUDIES, **end))
+            return bool(done) or connection.execute(by_this_call).scalar() is not None
+
+        if not self._write(work):
             raise StoreError(f"{self.place}: no study {study} is running")
 
-    def studies(self) -> list[Study]:
-        """Every search session, oldest first."""
-        return [rows.study_of(row) for row in self._rows(select(STUDIES).order_by(STUDIES.c.id))]
+    def studies(self, operator: str | None = None, problem: str | None = None, gpu: str | None = None) -> list[Study]:
+        """Search sessions, oldest first; a name left out stands for all."""
+        asked = _equal(STUDIES, operator=operator, problem=problem, gpu=gpu)
+        return [rows.study_of(row) for row in self._rows(_STUDIES.where(*asked))]
+
+    def studies_of(self, numbers: Iterable[int]) -> list[Study]:
+        """The search sessions with these numbers, oldest first."""
+        wanted = sorted(set(numbers))
+        parts = [wanted[first : first + _AT_ONCE] for first in range(0, len(wanted), _AT_ONCE)]
+        return [rows.study_of(row) for part in parts for row in self._rows(_STUDIES.where(STUDIES.c.id.in_(part)))]
+
+    def searched(self, operator: str) -> set[tuple[str, str]]:
+        """(problem, GPU) of every search session of an operator."""
+        pairs = select(STUDIES.c.problem, STUDIES.c.gpu).where(STUDIES.c.operator == operator).distinct()
+        return {(row["problem"], row["gpu"]) for row in self._rows(pairs)}
+
+    # ---- claims: see tuner.store.sql.claims ----
+
+    def claim(self, scope: str, configs: Sequence[str], holder: Holder) -> set[str]:
+        """The configs that `holder` may evaluate: it holds them until `release`, or until its process ends."""
+        return self._write(lambda connection: claims.claim(connection, scope, configs, holder))
+
+    def release(self, scope: str, configs: Iterable[str], holder: Holder) -> None:
+        """Give up claims on configs. What is not held by `holder` stays as it is."""
+        names = list(configs)
+        self._write(lambda connection: claims.release(connection, scope, names, holder))
+
+    def renew_claims(self, holder: Holder) -> None:
+        """Hold all that `holder` holds for another `claims.LEASE_S`."""
+        self._write(lambda connection: claims.renew(connection, holder))
+
+    def claimed(self, scope: str) -> dict[str, Holder]:
+        """Config → its holder, for the holders that live."""
+        return self._read(lambda connection: claims.claimed(connection, scope))
 
     # ---- attempts and verdicts ----
 
     def append(self, attempts: Iterable[Attempt], study: int | None = None) -> list[int]:
         """Store attempts, all or none; their row numbers, in order."""
         created = rows.now()
-        new = [rows.attempt_row(attempt, study, created) for attempt in attempts]
-        if not new:
-            return []
-        statement = insert(ATTEMPTS).returning(ATTEMPTS.c.id, sort_by_parameter_order=True)
-        with self._write() as connection:
-            return list(connection.execute(statement, new).scalars())
+        new = {uuid4().hex: rows.attempt_row(attempt, study, created) for attempt in attempts}
+
+        def work(connection: Connection) -> list[int]:
+            if new:
+                values = [row | {"uuid": uuid} for uuid, row in new.items()]
+                connection.execute(insert_new(connection, ATTEMPTS, "uuid"), values)
+            return _numbers(connection, ATTEMPTS, list(new))
+
+        return self._write(work) if new else []
 
     def attempts(
         self,
@@ -131,73 +173,78 @@ class Store(Closing):
         asked = _equal(
             ATTEMPTS, operator=operator, problem=problem, gpu=gpu, implementation=implementation, policy=policy
         )
-        found = self._rows(select(ATTEMPTS).where(*asked).order_by(ATTEMPTS.c.id))
-        return [rows.attempt_of(row) for row in found]
+        return [rows.attempt_of(row) for row in self._rows(select(ATTEMPTS).where(*asked).order_by(ATTEMPTS.c.id))]
 
     def append_verdict(self, attempt: int, verdict: Verdict, code: str = "") -> int:
         """Add what checking an attempt showed, by the operator's Python of digest `code`.
 
         Raises StoreError for an unknown attempt.
         """
-        with self._write() as connection:
-            return _added(connection, VERDICTS, rows.verdict_row(attempt, verdict, code))
+        return self._add(VERDICTS, rows.verdict_row(attempt, verdict, code))
 
     def verdicts(self, attempts: Sequence[int], code: str | None = None) -> dict[int, Verdict]:
         """The newest verdict of each of the attempts that have one; with `code`, only what that code found."""
         parts = [attempts[first : first + _AT_ONCE] for first in range(0, len(attempts), _AT_ONCE)]
         asked = [select(VERDICTS).where(VERDICTS.c.attempt.in_(part)).order_by(VERDICTS.c.id) for part in parts]
         newest = {row["attempt"]: row for row in chain.from_iterable(map(self._rows, asked))}
-        found = {attempt: rows.verdict_of(row) for attempt, row in newest.items()}
-        return {attempt: verdict for attempt, (verdict, by) in found.items() if code is None or by == code}
+        parsed = {attempt: rows.verdict_of(row) for attempt, row in newest.items()}
+        return {attempt: verdict for attempt, (verdict, by) in parsed.items() if code is None or by == code}
 
     # ---- records ----
 
     def promote(self, record: TuningRecord, study: int | None = None) -> int:
-        """Add a record; one that is stored already keeps its row, whose number is returned.
+        """Add a record, also by several processes at once: equal ones are one row, whose number is returned.
 
         Raises StoreError when its verdict is not ok or it lacks the figure that its evidence claims.
         """
-        row = rows.record_row(record, study)
-        with self._write() as connection:
-            return _stored(connection, row) or _added(connection, RECORDS, row)
+        return self._add(RECORDS, rows.record_row(record, study), "digest")
 
     def record(self, operator: str, problem: str, gpu: str) -> TuningRecord | None:
-        """The current record: the newest measured one, or where nothing was measured the newest predicted one."""
+        """The current record: the newest measured one, or where nothing was measured the newest predicted one.
+
+        The newest is the one that was stored last, whatever the clocks of machines say.
+        """
         return next(iter(self.all_records(operator, problem, gpu)), None)
 
-    def records(self, operator: str | None = None, *, gpu: str | None = None) -> list[TuningRecord]:
-        """The current record of each operator, problem and GPU; a name left out stands for all."""
-        return lines.current(self.all_records(operator, gpu=gpu))
+    def records(
+        self, operator: str | None = None, *, gpu: str | None = None, limit: int | None = None
+    ) -> list[TuningRecord]:
+        """The current record of each operator, GPU and problem, sorted by these; a name left out stands for all."""
+        keys = (RECORDS.c.operator, RECORDS.c.gpu, RECORDS.c.problem)
+        rank = func.row_number().over(partition_by=keys, order_by=_FIRST).label("rank")
+        ranked = select(RECORDS.c.id, rank).where(*_equal(RECORDS, operator=operator, gpu=gpu)).subquery()
+        newest = select(RECORDS).join(ranked, RECORDS.c.id == ranked.c.id).where(ranked.c.rank == 1)
+        return [rows.record_of(row) for row in self._rows(newest.order_by(*keys).limit(limit))]
 
     def all_records(
         self, operator: str | None = None, problem: str | None = None, gpu: str | None = None
     ) -> list[TuningRecord]:
         """Every record, those that stand before others of the same problem first."""
         asked = _equal(RECORDS, operator=operator, problem=problem, gpu=gpu)
-        order = (RECORDS.c.evidence == "predicted", RECORDS.c.created.desc(), RECORDS.c.id.desc())
-        return [rows.record_of(row) for row in self._rows(select(RECORDS).where(*asked).order_by(*order))]
+        return [rows.record_of(row) for row in self._rows(select(RECORDS).where(*asked).order_by(*_FIRST))]
 
     def export_jsonl(self, path: Path, *, gpu: str | None = None) -> int:
         """Write the current records to `path`, sorted, one line each; how many there were."""
-        found = self.records(gpu=gpu)
-        lines.write(path, found)
-        return len(found)
+        current = self.records(gpu=gpu)
+        lines.write(path, current)
+        return len(current)
 
     def import_jsonl(self, path: Path) -> int:
         """Add the records of a file, all or none; how many were new. Raises StoreError with the line that is wrong."""
         new = {row["digest"]: row for row in (rows.record_row(record, None) for record in lines.read(path))}
-        with self._write() as connection:
-            missing = [row for row in new.values() if not _stored(connection, row)]
-            if missing:
-                connection.execute(insert(RECORDS), missing)
-        return len(missing)
+        values = [new[digest] for digest in sorted(new)]  # in one order: two imports do not wait for each other
+
+        def work(connection: Connection) -> int:
+            statement = insert_new(connection, RECORDS, "digest").returning(RECORDS.c.id)
+            return len(connection.execute(statement, values).all()) if values else 0
+
+        return self._write(work)
 
     # ---- final races ----
 
     def append_race(self, race: FinalRace) -> int:
         """Store a final race; the number of its row."""
-        with self._write() as connection:
-            return _added(connection, RACES, rows.race_row(race))
+        return self._add(RACES, rows.race_row(race))
 
     def races(self, operator: str, problem: str | None = None, gpu: str | None = None) -> list[FinalRace]:
         """The final races of an operator, oldest first; a name left out stands for all."""
@@ -208,10 +255,7 @@ class Store(Closing):
 
     def add_device(self, name: str, facts: Fields) -> int:
         """Note facts about a device (driver, clocks, SM count …); the same facts keep their row."""
-        row = {"name": name, "facts": encode(facts)}
-        known = select(func.max(DEVICES.c.id)).where(*_equal(DEVICES, **row))
-        with self._write() as connection:
-            return connection.execute(known).scalar() or _added(connection, DEVICES, row | {"created": rows.now()})
+        return self._add(DEVICES, rows.facts_row(name, facts), "digest")
 
     def devices(self) -> list[Facts]:
         return [rows.facts_of(row) for row in self._rows(select(DEVICES).order_by(DEVICES.c.id))]
@@ -220,49 +264,46 @@ class Store(Closing):
 
     def check(self) -> list[str]:
         """What is wrong, a sentence each: the file's structure, or else every row that cannot be read."""
-        with self._read() as connection:
-            return damage(connection, "integrity_check") or unreadable(connection)
+        return self._read(lambda connection: damage(connection, "integrity_check") or unreadable(connection))
 
     def _ready(self, migrations: Path) -> None:
-        migrate(self._reader, self._writer, self._place, migrations)
+        migrate(self._database, migrations)
         self.version = newest_schema(migrations)
         path = self._place.path
         if path is None:
             return
         if self._place.writable:
-            use_log(self._reader)
+            use_log(self._database.engine)
         if path.stat().st_size <= _SMALL:
             self._refuse_damage()
 
     def _refuse_damage(self) -> None:
-        with self._read() as connection:
-            found = damage(connection, "quick_check")
-        if found:
-            raise StoreError(f"cannot use the database {self.place}: {DAMAGED} ({found[0]})")
+        if wrong := self._read(lambda connection: damage(connection, "quick_check")):
+            raise StoreError(f"cannot use the database {self.place}: {DAMAGED} ({wrong[0]})")
 
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with explained(self._place), self._reader.begin() as connection:
-            yield connection
+    def _add(self, table: Table, row: dict[str, Any], unique: str = "uuid") -> int:
+        """Add a row unless one with its `unique` value is stored; the number of the one that is."""
+        values = {"uuid": uuid4().hex, **row} if unique == "uuid" else row
 
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with explained(self._place), self._writer.begin() as connection:
-            yield connection
+        def work(connection: Connection) -> int:
+            connection.execute(insert_new(connection, table, unique), values)
+            return int(connection.execute(select(table.c.id).where(table.c[unique] == values[unique])).scalar_one())
+
+        return self._write(work)
 
     def _rows(self, statement: Select[Any]) -> Sequence[RowMapping]:
-        with self._read() as connection:
-            return connection.execute(statement).mappings().all()
+        return self._read(lambda connection: connection.execute(statement).mappings().all())
 
 
 def _equal(table: Table, **asked: str | None) -> list[ColumnElement[bool]]:
     return [table.c[name] == value for name, value in asked.items() if value is not None]
 
 
-def _stored(connection: Connection, row: dict[str, Any]) -> int | None:
-    found: int | None = connection.execute(select(RECORDS.c.id).where(RECORDS.c.digest == row["digest"])).scalar()
-    return found
-
-
-def _added(connection: Connection, table: Table, row: dict[str, Any]) -> int:
-    return int(connection.execute(insert(table).returning(table.c.id), row).scalar_one())
+def _numbers(connection: Connection, table: Table, uuids: Sequence[str]) -> list[int]:
+    """The numbers of rows, in the order of `uuids`."""
+    numbers: dict[str, int] = {}
+    for first in range(0, len(uuids), _AT_ONCE):
+        part = table.c.uuid.in_(uuids[first : first + _AT_ONCE])
+        stored = connection.execute(select(table.c.uuid, table.c.id).where(part))
+        numbers.update(map(tuple, stored))
+    return [numbers[uuid] for uuid in uuids]
