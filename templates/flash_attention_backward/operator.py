@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tuner.spec import Argument, Array, Arrays, Cost, DType, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Array, Arrays, Cost, DType, Operator, Reduction, Request, Role, Tolerance, tolerance_of
 
 from ..flash_attention import arguments as forward_arguments
 from ..flash_attention import operator as forward
@@ -92,16 +92,8 @@ def _gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     return found | of_logits
 
 
-def tolerance(problem: Any) -> Mapping[str, Tolerance]:
-    """To the rounding of P, dS and the results to the dtype; in fp32 to that of sums, whose order is free."""
-    of_dtype = {DType.BF16: Tolerance(5e-3), DType.FP16: Tolerance(7e-4), DType.FP32: Tolerance(2e-5, slack=2)}
-    return dict.fromkeys(("dq", "dk", "dv"), of_dtype[problem.dtype])
-
-
-def _tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """ds_aux is as far off as the o that it is made from."""
-    found = tolerance(problem)
-    return {**found, "ds_aux": found["dq"]}
+def tolerance(problem: Any, outputs: tuple[str, ...] = ("dq", "dk", "dv")) -> Mapping[str, Tolerance]:
+    return dict.fromkeys(outputs, tolerance_of(Reduction.SOFTMAX_GRADIENT, problem.dtype))
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
@@ -180,7 +172,7 @@ OPERATOR = Operator(
     input_kinds=INPUT_KINDS,
     reference=reference,
     rounded=rounded,
-    tolerance=_tolerance,
+    tolerance=lambda problem: tolerance(problem, ("dq", "dk", "dv", "ds_aux")),
     cost=cost,
     tails=tails,
     call=flash_attention_backward,

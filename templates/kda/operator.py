@@ -5,7 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import UsageError
-from tuner.spec import Argument, Cost, DType, Gradient, Operator, Request, Role, Tolerance, Updated
+from tuner.spec import (
+    Argument,
+    Cost,
+    DType,
+    Gradient,
+    Operator,
+    Reduction,
+    Request,
+    Role,
+    Tolerance,
+    Updated,
+    tolerance_of,
+)
 
 from .arguments import ROWS, SCALARS, SEQUENCES, STATE, TOKENS, VALUES, axes, gate, scalars
 from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails
@@ -46,9 +58,7 @@ ARGUMENTS = (
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """To the rounding of operands, and of o; where operands are fp32, to that of fp32 sums and of the ex2 unit."""
-    limit = Tolerance({"bf16": 5e-3, "tf32": 1e-3, "fp32": 1e-5}[problem.operands])
-    return {"o": limit, "final_state": limit, "state_pool": limit}
+    return dict.fromkeys(("o", "final_state", "state_pool"), tolerance_of(Reduction.RECURRENCE, problem.operands))
 
 
 def cost(problem: Problem) -> Cost:

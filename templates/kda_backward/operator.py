@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Cost, DType, Operator, Reduction, Request, Role, Tolerance, tolerance_of
 
 from ..kda.arguments import (
     BETAS,
@@ -59,15 +59,9 @@ ARGUMENTS = (
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
-    """To the rounding of operands and outputs; where operands are fp32, to that of fp32 sums and of the ex2 unit.
-
-    A gradient rounded to 16 bits is no better than that however exact its sum was: `rounded` knows, and the limit
-    follows it. dA_log and ddt_bias are sums over all tokens, which cancel, and few numbers, whose error says less.
-    """
-    limit = Tolerance({"bf16": 5e-3, "tf32": 1e-3, "fp32": 1e-5}[problem.operands])
-    sums = Tolerance({"bf16": 1e-2, "tf32": 2e-3, "fp32": 5e-5}[problem.operands], slack=1.5)
-    found = dict.fromkeys(("dq", "dk", "dv", "dg", "dbeta", "dh0"), limit)
-    return {**found, "dA_log": sums, "ddt_bias": sums}
+    gradients = ("dq", "dk", "dv", "dg", "dbeta", "dh0")
+    limit = dict.fromkeys(gradients, tolerance_of(Reduction.RECURRENCE, problem.operands))
+    return limit | dict.fromkeys(("dA_log", "ddt_bias"), tolerance_of(Reduction.RECURRENCE_SUM, problem.operands))
 
 
 def cost(problem: Problem) -> Cost:

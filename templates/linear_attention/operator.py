@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Argument, Cost, DType, Gradient, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Cost, DType, Gradient, Operator, Reduction, Request, Role, Tolerance, tolerance_of
 
 from .cases import INPUT_KINDS, inputs, tails
 from .problem import Problem
@@ -40,9 +40,8 @@ ARGUMENTS = (
 )
 
 
-def tolerance(_problem: Problem) -> Mapping[str, Tolerance]:
-    """To fp32, whatever the dtype: o in 16 bits is judged as the rounding of the exact result."""
-    return dict.fromkeys(("o", "final_state"), Tolerance(1e-5))
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    return dict.fromkeys(("o", "final_state"), tolerance_of(Reduction.SUM, problem.dtype))
 
 
 def cost(problem: Problem) -> Cost:

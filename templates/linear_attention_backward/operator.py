@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.spec import Argument, Cost, DType, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Cost, DType, Operator, Reduction, Request, Role, Tolerance, tolerance_of
 
 from ..linear_attention.operator import linear_attention
 from .adjoint import reference, rounded
@@ -39,13 +39,9 @@ ARGUMENTS = (
 )
 
 
-def tolerance(_problem: Problem) -> Mapping[str, Tolerance]:
-    """To fp32, whatever the dtype: gradients in 16 bits are judged as roundings of the exact ones.
-
-    dbeta is a sum over all tokens that cancels, and few numbers, whose error says less.
-    """
-    limits = dict.fromkeys(("dq", "dk", "dv", "dh0"), Tolerance(1e-5))
-    return {**limits, "dbeta": Tolerance(2e-5)}
+def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
+    limits = dict.fromkeys(("dq", "dk", "dv", "dh0"), tolerance_of(Reduction.SUM, problem.dtype))
+    return {**limits, "dbeta": tolerance_of(Reduction.CANCELLING_SUM, DType.FP32)}
 
 
 def cost(problem: Problem) -> Cost:

@@ -9,7 +9,7 @@ from tuner.errors import InputError
 from tuner.spec import Argument, Cost, DType, Operator, Request, Role
 
 from ..flash_attention import arguments as dense
-from ..streaming_attention.operator import tolerance
+from ..flash_attention.operator import tolerance
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
 from .problem import Problem, attended_rows
 

@@ -17,7 +17,6 @@ from .problem import Problem
 
 INPUT_KINDS = dense.INPUT_KINDS
 SCALES = ("k_descale", "v_descale")
-LARGEST = 448.0  # that fp8_e4m3 holds
 NOWHERE = 2**31 - 1  # in a table, for a page that nobody needs
 
 
@@ -52,10 +51,9 @@ def _stored(problem: Problem, rng: np.random.Generator, *of_both: Array) -> tupl
     if not problem.eight_bits:
         return of_both, descales
     by = (each[:, None, :, None] if problem.descales else np.ones(1) for each in descales.values())
-    dtype = problem.kv_cache_dtype.numpy
-    return tuple(
-        (x / each).clip(-LARGEST, LARGEST).astype(dtype) for x, each in zip(of_both, by, strict=True)
-    ), descales
+    dtype, largest = problem.kv_cache_dtype.numpy, problem.kv_cache_dtype.largest
+    stored = ((x / scale).clip(-largest, largest).astype(dtype) for x, scale in zip(of_both, by, strict=True))
+    return tuple(stored), descales
 
 
 def _lengths(problem: Problem, rng: np.random.Generator) -> list[int]:

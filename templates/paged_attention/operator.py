@@ -8,7 +8,8 @@ from tuner.errors import UsageError
 from tuner.spec import Argument, Cost, DType, Operator, Request, Role
 
 from ..flash_attention import arguments as dense
-from ..streaming_attention.operator import cost_of, tolerance
+from ..flash_attention.operator import tolerance
+from ..streaming_attention.operator import cost_of
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
 from .problem import Problem, unpacked
 

@@ -1,6 +1,5 @@
 """streaming_attention, forward: a query attends the first keys (sinks) and the last up to its own (a window)."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import UsageError
-from tuner.spec import Argument, Cost, DType, Gradient, Operator, Request, Role, Tolerance
+from tuner.spec import Argument, Cost, DType, Gradient, Operator, Request, Role
 
 from ..flash_attention import operator as dense
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
@@ -23,12 +22,6 @@ ARGUMENTS = (
     _LENGTHS,
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SCALARS),
 )
-
-
-def tolerance(problem: Any) -> Mapping[str, Tolerance]:
-    """o to the rounding of its dtype; lse to that of fp32 sums and of the ex2 and lg2 units."""
-    of_o = {DType.BF16: 4e-3, DType.FP16: 5e-4, DType.FP32: 2e-5}
-    return {"o": Tolerance(of_o[problem.dtype]), "lse": Tolerance(1e-5)}
 
 
 def cost(problem: Problem) -> Cost:
@@ -115,7 +108,7 @@ OPERATOR = Operator(
     input_kinds=INPUT_KINDS,
     reference=reference,
     rounded=rounded,
-    tolerance=tolerance,
+    tolerance=dense.tolerance,
     cost=cost,
     tails=tails,
     call=streaming_attention,

@@ -20,10 +20,11 @@ from tuner.spec.argument import Argument, Role
 from tuner.spec.defaults import completed, completed_implementation, tails
 from tuner.spec.dtype import DType
 from tuner.spec.instance import InstanceFields
-from tuner.spec.operator import Implementation, Operator, Tolerance, not_defined
+from tuner.spec.operator import Implementation, Operator, not_defined
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import Arrays, extent, static, to_fields
 from tuner.spec.space import Constraint, Space
+from tuner.spec.tolerance import Tolerance
 from tuner.store.records import Snapshot
 
 TARGET = gpu("sm_80")

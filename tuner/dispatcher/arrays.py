@@ -169,7 +169,7 @@ class _Torch:
     def maker(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Callable[[], Any]:
         torch = _loaded("torch")
         device = torch.device("cpu") if ordinal == CPU else torch.device("cuda", ordinal)
-        return partial(torch.empty, tuple(shape), dtype=getattr(torch, dtype.numpy.name), device=device)
+        return partial(torch.empty, tuple(shape), dtype=getattr(torch, dtype.framework_name), device=device)
 
     def put(self, array: Any, value: Any) -> None:
         array[...] = value
@@ -180,9 +180,9 @@ class _Torch:
     def numpy(self, array: Any) -> Array:
         torch, dtype = _loaded("torch"), _torch_dtypes()[array.dtype]
         plain = array.detach()
-        lendable = {DType.BF16: torch.int16, DType.FP8_E4M3: torch.uint8}.get(dtype)
-        if lendable is not None:  # torch shares with NumPy only dtypes that NumPy itself has
-            return plain.view(lendable).numpy().view(dtype.numpy)  # type: ignore[no-any-return]
+        if not dtype.in_numpy:  # torch shares with NumPy only dtypes that NumPy itself has
+            bits = plain.view(getattr(torch, f"int{8 * dtype.itemsize}"))
+            return bits.numpy().view(dtype.numpy)  # type: ignore[no-any-return]
         return plain.numpy()  # type: ignore[no-any-return]
 
     def stream(self, ordinal: int) -> int:
@@ -263,4 +263,4 @@ def _loaded(framework: str) -> ModuleType:
 @cache
 def _torch_dtypes() -> dict[Any, DType]:
     torch = _loaded("torch")
-    return {getattr(torch, dtype.numpy.name): dtype for dtype in DType}
+    return {getattr(torch, dtype.framework_name): dtype for dtype in DType}

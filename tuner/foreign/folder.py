@@ -15,10 +15,10 @@ from tuner.errors import UsageError
 from tuner.foreign.arithmetic import of_columns, of_config
 from tuner.foreign.call import Argument, Call, Size
 from tuner.spec.argument import Role
-from tuner.spec.defaults import ABSOLUTE
 from tuner.spec.dtype import DType
 from tuner.spec.problem import Array
 from tuner.spec.space import Value
+from tuner.spec.tolerance import rounding_tolerance
 
 IMPLEMENTATION = "imported"
 _MOST_BYTES = 2 << 30  # of arguments in a folder
@@ -193,7 +193,7 @@ def _argument(argument: Argument, role: Role) -> str:
 
 def _tolerance(call: Call, learnt: Learnt, name: str, dtype: DType) -> float:
     """Of the operator's own kind; what an answer may be off by, where that is more."""
-    usual = ABSOLUTE.get(dtype, 0.0)
+    usual = rounding_tolerance(dtype).absolute
     if name not in call.answers or not usual:
         return usual
     values = np.asarray(learnt.known[name].values, np.float64) if name in learnt.known else np.ones(1)

@@ -24,14 +24,7 @@ ATTRIBUTE = "call"  # what is called: JSON of (operator, names of the arrays, op
 _VERSION = (0, 3)  # of the interface that the structures below are of
 _METADATA = 1  # XLA asks which version this is, and calls nothing
 _INTERNAL = 13  # XLA_FFI_Error_Code
-_XLA_DTYPES = {  # XLA_FFI_DataType
-    10: DType.FP16.numpy,
-    16: DType.BF16.numpy,
-    11: DType.FP32.numpy,
-    20: DType.FP8_E4M3.numpy,
-    4: np.dtype(np.int32),
-    5: np.dtype(np.int64),
-}
+_XLA_DTYPES = {dtype.xla: dtype.numpy for dtype in DType}  # XLA_FFI_DataType
 _Pointer = ctypes.c_void_p
 
 

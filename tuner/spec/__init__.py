@@ -5,11 +5,12 @@ from tuner.spec.argument import Argument, Role, within
 from tuner.spec.constraint import Constraint
 from tuner.spec.draw import normal, random_tensor
 from tuner.spec.dtype import DType, Precision
-from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Request, Tolerance, Updated, Work
+from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Request, Updated, Work
 from tuner.spec.plan import Launch, Plan, Workspace
 from tuner.spec.problem import Array, Arrays, common_fields, extent, static
 from tuner.spec.space import Space, Value, first_fit
 from tuner.spec.tensor_map import TensorMap
+from tuner.spec.tolerance import Reduction, Tolerance, tolerance_of
 
 __all__ = [
     "Argument",
@@ -25,6 +26,7 @@ __all__ = [
     "Operator",
     "Plan",
     "Precision",
+    "Reduction",
     "Request",
     "Role",
     "Scalar",
@@ -41,5 +43,6 @@ __all__ = [
     "normal",
     "random_tensor",
     "static",
+    "tolerance_of",
     "within",
 ]

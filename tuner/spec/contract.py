@@ -14,10 +14,11 @@ import numpy as np
 
 from tuner.errors import TemplateError, TunerError
 from tuner.spec.argument import KEYWORDS, Argument, Role
-from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Tolerance, Work, not_defined
+from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Work, not_defined
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import sizes, statics
 from tuner.spec.space import Space
+from tuner.spec.tolerance import Tolerance
 
 Complaints = Iterator[str]  # what is wrong with a value, the first first
 _COLUMNS = range(0, 513, 32)  # of tensor memory: sums of powers of two, of which each is an allocation

@@ -11,17 +11,15 @@ import numpy as np
 from tuner.arch import Arch
 from tuner.errors import TemplateError, UsageError
 from tuner.spec.argument import Argument, Role
-from tuner.spec.dtype import DType
-from tuner.spec.operator import Cost, Implementation, Operator, Request, Tolerance, Updated, Work, not_defined
+from tuner.spec.operator import Cost, Implementation, Operator, Request, Updated, Work, not_defined
 from tuner.spec.plan import Plan
 from tuner.spec.problem import Arrays, extents, sizes
+from tuner.spec.tolerance import Tolerance, rounding_tolerance
 
 Functions = dict[str, Callable[..., Any]]
 
 _SMALL, _LARGE = (1, 7), 131  # extents of small problems: one, and primes that no tile divides
 _UNITS = tuple(1 << n for n in range(9))
-# One unit in the last place; sums for fp32 and fp64.
-ABSOLUTE = {DType.FP16: 1e-3, DType.BF16: 8e-3, DType.FP32: 1e-5, DType.FP64: 1e-13}
 _LOAD = 16  # bytes that a thread has in flight, where nobody declares it
 
 
@@ -67,7 +65,7 @@ def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> A
 
 def _normal(operator: Operator[Any], argument: Argument, problem: Any, rng: np.random.Generator) -> Any:
     dtype = argument.dtype_of(problem)
-    if dtype not in ABSOLUTE:
+    if not dtype.is_float or dtype.itemsize == 1:
         raise TemplateError(f"{operator.name}: no inputs are made up for {argument.name}, {dtype.value}: write inputs")
     return rng.standard_normal(argument.shape(problem)).astype(dtype.numpy)
 
@@ -82,8 +80,8 @@ def rounded(operator: Operator[Any], problem: Any, arrays: Arrays) -> Arrays:
 
 
 def tolerance(operator: Operator[Any], problem: Any) -> Mapping[str, Tolerance]:
-    """One unit in the last place of 16-bit results, 1e-5 of fp32, and nothing of integers."""
-    return {each.name: Tolerance(ABSOLUTE.get(each.dtype_of(problem), 0.0)) for each in operator.written}
+    """That of one rounding to the dtype of each result."""
+    return {argument.name: rounding_tolerance(argument.dtype_of(problem)) for argument in operator.written}
 
 
 def cost(operator: Operator[Any], problem: Any) -> Cost:

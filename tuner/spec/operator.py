@@ -15,6 +15,7 @@ from tuner.spec.argument import Argument, Role
 from tuner.spec.plan import Plan
 from tuner.spec.problem import Arrays, P
 from tuner.spec.space import Space
+from tuner.spec.tolerance import Tolerance
 
 C = TypeVar("C")
 Updated = Annotated[Any, "updated in place"]  # of a call's parameter: an array that some calls change
@@ -72,14 +73,6 @@ class Work:
     def products(self) -> float:
         """In units of m16n8k16, whichever instruction makes them."""
         return self.mma + self.wgmma + self.tcgen05
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """An output is right when its RMSE ratio is at most max(`absolute`, `slack` × the error of `Operator.rounded`)."""
-
-    absolute: float
-    slack: float = 1.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tuner.evaluate.check.edges import edges, on_one_code, too_large
 from tuner.evaluate.check.on_ptx import compiled
 from tuner.results.attempt import Failed
 from tuner.spec.instance import Instance
-from tuner.spec.operator import Tolerance
+from tuner.spec.tolerance import Tolerance
 
 FOLDER = Path(__file__).parents[2] / "support" / "kernels_as_they_are"
 H200 = gpu("H200")

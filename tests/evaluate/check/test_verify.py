@@ -8,8 +8,8 @@ from tuner.evaluate.check.compare import Expected, compare, distance, errors
 from tuner.evaluate.check.edges import edges
 from tuner.evaluate.check.job import drawn
 from tuner.spec.dtype import DType
-from tuner.spec.operator import Tolerance
 from tuner.spec.problem import canonical
+from tuner.spec.tolerance import Tolerance
 
 DTYPES = [DType.BF16, DType.FP16, DType.FP32]
 

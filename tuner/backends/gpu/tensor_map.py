@@ -12,7 +12,6 @@ from functools import cache, lru_cache
 import numpy as np
 
 from tuner.errors import InputError, MachineError
-from tuner.spec.dtype import DType
 from tuner.spec.tensor_map import MappedTensor
 
 _BYTES, _ALIGNMENT = 128, 64  # of a CUtensorMap
@@ -21,7 +20,7 @@ _FORMATS = [struct.Struct(f"={rank}Q{rank}Q{rank}I{rank}I") for rank in range(_M
 _STEPS = (1,) * _MOST_DIMS
 _OK, _INVALID_VALUE = 0, 1  # CUresult
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
-_DTYPES = {DType.FP16: 6, DType.FP32: 7, DType.BF16: 9, DType.INT32: 3, DType.INT64: 5}
+_DTYPES = {"UINT8": 0, "UINT32": 2, "INT32": 3, "INT64": 5, "FLOAT16": 6, "FLOAT32": 7, "FLOAT64": 8, "BFLOAT16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _NOT_INTERLEAVED, _PROMOTE_TO_128_BYTES, _ZERO_FILL = 0, 2, 0
 
@@ -41,7 +40,7 @@ def encoded(tensor: MappedTensor) -> np.void:
     at = desk.put(tensor)
     status = _driver().cuTensorMapEncodeTiled(
         desk.place,
-        _DTYPES[tensor.dtype],
+        _DTYPES[tensor.dtype.tensor_map],
         rank,
         tensor.address,
         *at,

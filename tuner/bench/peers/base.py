@@ -84,6 +84,6 @@ def captured(run: Run) -> Callable[[], object]:
 
 def _tensor(torch: Any, array: np.ndarray[Any, Any]) -> Any:
     dense, dtype = np.ascontiguousarray(array), DType.of(array.dtype)
-    if dtype in (DType.BF16, DType.FP8_E4M3):  # which torch does not take from NumPy
-        return torch.from_numpy(dense.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.numpy.name))
+    if dtype is not None and not dtype.in_numpy:  # torch does not take it from NumPy
+        return torch.from_numpy(dense.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.framework_name))
     return torch.from_numpy(dense)

@@ -15,7 +15,6 @@ from tuner.spec.parameters import parameters
 from tuner.spec.plan import Launch
 
 FLAGS = "-std=c++17 --expt-relaxed-constexpr"
-_DTYPES = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32", "int32": "INT32", "int64": "INT64"}
 _ROLES = {Role.INPUT: "", Role.OUTPUT: ", output", Role.UPDATED: ", updated in place"}
 _UNGRANTED = 48 << 10  # bytes of dynamic shared memory that a kernel may have without asking
 
@@ -188,7 +187,7 @@ class Standalone:
         strides = ", ".join(f"p.{named[i]}" if i in named else spell(term_of(steps[i])) for i in range(len(shape)))
         dims, box = (", ".join(spell(term_of(size)) for size in sizes) for sizes in (shape, map.box))
         dtype = argument.dtype_of(self.general.problem)
-        kind = f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[dtype.value]}, {dtype.itemsize}"
+        kind = f"CU_TENSOR_MAP_DATA_TYPE_{dtype.tensor_map}, {dtype.itemsize}"
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{map.swizzle}B' if map.swizzle else 'NONE'}"
         yield f"  kernels::TensorMap {map.name};"
         yield f"  error = encode<{len(shape)}>(&{map.name}, {kind}, p.{map.argument}, {{{dims}}}, {{{strides}}},"

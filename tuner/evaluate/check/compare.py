@@ -8,8 +8,9 @@ import numpy as np
 from ml_dtypes import finfo
 
 from tuner.results.verdict import OutputError
-from tuner.spec.operator import Operator, Tolerance
+from tuner.spec.operator import Operator
 from tuner.spec.problem import Array, Arrays
+from tuner.spec.tolerance import Tolerance
 
 _UNSEEN = "(no element was both computed and known)"
 _PEAK = 4.0  # a maximum over many elements scatters more than their root mean square

@@ -17,9 +17,10 @@ from tuner.evaluate.check.verdict_builder import CaseResult, VerdictBuilder
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, Device, Fault
 from tuner.results.verdict import Verdict
-from tuner.spec.operator import Operator, Tolerance
+from tuner.spec.operator import Operator
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import Array, canonical, from_fields
+from tuner.spec.tolerance import Tolerance
 
 _AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
 _EDGE_LIMIT_S = 2.0  # for an edge case, which takes microseconds: a kernel that hangs mostly does so on the first one …
