@@ -1,10 +1,9 @@
 """What flash_attention's kernels take: what every attention has, and what need not be there."""
 
-from dataclasses import replace
 from typing import Any
 
 from tuner.errors import UsageError
-from tuner.spec import Argument, DType, Plan, Role, within
+from tuner.spec import Argument, DType, Role, within
 
 from .problem import Problem
 
@@ -44,29 +43,26 @@ ARGUMENTS = (
 )
 
 OPTIONAL = (
-    Argument("cu_seqlens_q", DType.INT32, ("boundaries",), doc=f"{_BOUNDS} seq_q"),
-    Argument("cu_seqlens_k", DType.INT32, ("boundaries",), doc=f"{_BOUNDS} seq_k"),
+    Argument("cu_seqlens_q", DType.INT32, ("boundaries",), optional="use_cu_seqlens", doc=f"{_BOUNDS} seq_q"),
+    Argument("cu_seqlens_k", DType.INT32, ("boundaries",), optional="use_cu_seqlens", doc=f"{_BOUNDS} seq_k"),
     Argument(
         "softcap",
         DType.FP32,
         role=Role.SCALAR,
         default=lambda _problem: SOFTCAP,
+        optional="use_softcap",
         doc="positive: what scaled scores are capped at, with use_softcap",
     ),
-    *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("boundaries", "window_left", "window_right")),
-    Argument("s_aux", DType.FP32, ("s_aux_heads",), doc="a logit a head that joins the softmax's denominator"),
+    Argument("boundaries", DType.INT32, role=Role.SCALAR, optional="use_cu_seqlens"),
+    *(Argument(name, DType.INT32, role=Role.SCALAR, optional="use_window") for name in ("window_left", "window_right")),
+    Argument(
+        "s_aux",
+        DType.FP32,
+        ("s_aux_heads",),
+        optional="use_s_aux",
+        doc="a logit a head that joins the softmax's denominator",
+    ),
 )
-
-# Argument → the flag that brings it.
-_FLAGS = {
-    "cu_seqlens_q": "use_cu_seqlens",
-    "cu_seqlens_k": "use_cu_seqlens",
-    "softcap": "use_softcap",
-    "boundaries": "use_cu_seqlens",
-    "window_left": "use_window",
-    "window_right": "use_window",
-    "s_aux": "use_s_aux",
-}
 
 
 def scalars(softmax_scale: float | None, softcap: float = 0.0) -> dict[str, float]:
@@ -96,20 +92,3 @@ def optional_refusal(problem: Problem) -> str | None:
     if problem.use_s_aux:
         return "use_s_aux: its sums are over keys alone; mma_sync adds a head's logit to them"
     return None
-
-
-def with_optional(problem: Problem, plan: Plan) -> Plan:
-    """The plan, with launches that take the arguments that the problem has and, after them, workspaces.
-
-    Its constants say what templates read: `<name>_argument` is the C++ parameter, or what stands for one that is not
-    there.
-    """
-    there = [each.name for each in OPTIONAL if getattr(problem, _FLAGS[each.name])]
-    names = (*(each.name for each in ARGUMENTS), *there, *(each.name for each in plan.workspaces))
-    absent = {"cu_seqlens_q": "nullptr", "cu_seqlens_k": "nullptr", "softcap": "0.0f", "boundaries": "0"}
-    spelled = {f"{name}_argument": name if name in there else instead for name, instead in absent.items()}
-    return replace(
-        plan,
-        launches=tuple(replace(launch, arguments=names) for launch in plan.launches),
-        constants={**plan.constants, **spelled},
-    )

@@ -34,7 +34,14 @@ ARGUMENTS = (
     _tensor("v", _VALUES),
     _tensor("o", _OUTPUTS, doc="what flash_attention returned"),
     Argument("lse", DType.FP32, ("batch", "heads", "seq_q"), doc="what flash_attention returned"),
-    Argument("dlse", DType.FP32, _LSE_GRADIENTS, strided="all", doc="gradient of lse; absent: zeros"),
+    Argument(
+        "dlse",
+        DType.FP32,
+        _LSE_GRADIENTS,
+        strided="all",
+        optional="use_lse_gradient",
+        doc="gradient of lse; absent: zeros",
+    ),
     replace(_tensor("dq", _QUERIES, Role.OUTPUT, "gradient of q"), without={"seq_k": 0.0}),
     replace(
         _tensor("dk", _KEYS, Role.OUTPUT, "gradient of k, summed over the query heads that share it"),
@@ -48,6 +55,7 @@ DS_AUX = Argument(
     DType.FP32,
     ("s_aux_heads",),
     Role.OUTPUT,
+    optional="use_s_aux",
     doc="gradient of s_aux; empty without it",
     without={"batch": 0.0, "seq_q": 0.0},
 )

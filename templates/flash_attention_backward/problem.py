@@ -41,3 +41,9 @@ def key_rows(problem: Any) -> int:
     """Rows of K, V, dK and dV."""
     rows: int = problem.batch * problem.kv_heads * problem.seq_k
     return rows
+
+
+def lse_gradient_row(problem: Any) -> dict[str, str]:
+    """`dlse_row`: the address of the gradient of lse of query `row` of head `head` in batch `b`, or a null pointer."""
+    offset = "b * dlse_lse_gradients_stride + head * dlse_heads_stride + row * dlse_seq_q_stride"
+    return {"dlse_row": f"dlse + {offset}" if problem.use_lse_gradient else "nullptr"}

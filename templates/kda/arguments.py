@@ -22,12 +22,26 @@ TOKENS = (
     Argument("v", "dtype", VALUES, strided=True, doc=ROWS),
     Argument("g", "gate_dtype", GATES, strided=True, doc=f"natural logarithm of the decay, <= 0; {ROWS}"),
     Argument("beta", "beta_dtype", BETAS, strided="all", doc="how much of the error is written"),
-    Argument("A_log", DType.FP32, ("gate_heads",), doc="absent unless the kernel computes the gate"),
-    Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), doc="absent: zeros"),
+    Argument(
+        "A_log",
+        DType.FP32,
+        ("gate_heads",),
+        optional="use_gate_in_kernel",
+        doc="absent unless the kernel computes the gate",
+    ),
+    Argument("dt_bias", DType.FP32, ("bias_heads", "key_dim"), optional="use_dt_bias", doc="absent: zeros"),
 )
 SEQUENCES = (
-    Argument("cu_seqlens", "index_dtype", ("boundaries",), doc="where each sequence begins, and the last ends"),
-    Argument("initial_state", DType.FP32, ("initial_states", *STATE), doc="absent: zeros"),
+    Argument(
+        "cu_seqlens",
+        "index_dtype",
+        ("boundaries",),
+        optional="use_cu_seqlens",
+        doc="where each sequence begins, and the last ends",
+    ),
+    Argument(
+        "initial_state", DType.FP32, ("initial_states", *STATE), optional="use_initial_state", doc="absent: zeros"
+    ),
 )
 SCALARS = (
     Argument(

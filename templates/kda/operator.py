@@ -21,7 +21,7 @@ from tuner.spec import (
 
 from .arguments import ROWS, SCALARS, SEQUENCES, STATE, TOKENS, VALUES, axes, gate, scalars
 from .cases import INPUT_KINDS, SAFE_GATE, inputs, tails
-from .optional import gate_bytes, state_bytes
+from .launches import gate_bytes, state_bytes
 from .problem import Problem
 from .recurrence import reference, rounded
 
@@ -34,6 +34,7 @@ ARGUMENTS = (
         ("pool_states", *STATE),
         Role.UPDATED,
         strided=True,
+        optional="inplace_final_state",
         doc=f"initial states, and final ones afterwards; {ROWS}",
     ),
     Argument(
@@ -41,6 +42,7 @@ ARGUMENTS = (
         DType.INT32,
         ("state_indices",),
         strided="all",
+        optional="use_state_indices",
         doc="each sequence's entry of the pool, no two alike; negative: none",
     ),
     Argument("o", "dtype", VALUES, Role.OUTPUT, strided=True, doc=ROWS),
@@ -49,6 +51,7 @@ ARGUMENTS = (
         DType.FP32,
         ("final_states", *STATE),
         Role.OUTPUT,
+        optional="output_final_state",
         doc="empty unless asked for",
         without={"seq_len": "initial_state"},
     ),

@@ -23,7 +23,7 @@ from ..kda.arguments import (
 from ..kda.cases import SAFE_GATE
 from .adjoint import reference
 from .cases import INPUT_KINDS, inputs, tails
-from .optional import state_bytes
+from .gate_gradients import state_bytes
 from .problem import Problem
 from .rounding import rounded
 
@@ -35,7 +35,13 @@ ARGUMENTS = (
     *TOKENS,
     Argument("d_o", "dtype", VALUES, strided=True, doc=f"gradient of o, which the call names do; {ROWS}"),
     *SEQUENCES,
-    Argument("dht", DType.FP32, ("final_states", *STATE), doc="gradient of the final state; absent: zeros"),
+    Argument(
+        "dht",
+        DType.FP32,
+        ("final_states", *STATE),
+        optional="use_final_gradient",
+        doc="gradient of the final state; absent: zeros",
+    ),
     Argument("dq", "dtype", KEYS, Role.OUTPUT, strided=True, doc=ROWS),
     Argument("dk", "dtype", KEYS, Role.OUTPUT, strided=True, doc=ROWS),
     Argument("dv", "dtype", VALUES, Role.OUTPUT, strided=True, doc=ROWS),
@@ -46,12 +52,27 @@ ARGUMENTS = (
         DType.FP32,
         ("initial_states", *STATE),
         Role.OUTPUT,
+        optional="use_initial_state",
         doc="empty without initial_state",
         without={"seq_len": "dht"},
     ),
-    Argument("dA_log", DType.FP32, ("gate_heads",), Role.OUTPUT, doc="empty without A_log", without=_NO_TOKENS),
     Argument(
-        "ddt_bias", DType.FP32, ("bias_heads", "key_dim"), Role.OUTPUT, doc="empty without dt_bias", without=_NO_TOKENS
+        "dA_log",
+        DType.FP32,
+        ("gate_heads",),
+        Role.OUTPUT,
+        optional="use_gate_in_kernel",
+        doc="empty without A_log",
+        without=_NO_TOKENS,
+    ),
+    Argument(
+        "ddt_bias",
+        DType.FP32,
+        ("bias_heads", "key_dim"),
+        Role.OUTPUT,
+        optional="use_dt_bias",
+        doc="empty without dt_bias",
+        without=_NO_TOKENS,
     ),
     *SCALARS,
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SIZES),

@@ -21,15 +21,30 @@ ARGUMENTS = (
     Argument("q", "dtype", _TOKENS, strided=True),
     Argument("k", "dtype", _TOKENS, strided=True),
     Argument("v", "dtype", _TOKENS, strided=True),
-    Argument("beta", DType.FP32, ("beta_heads", "beta_channels"), doc="absent where β is one value"),
-    Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="s, then n; absent: zeros"),
-    Argument("cu_seqlens", DType.INT32, ("boundaries",), doc="first tokens of the sequences, then T; with varlen"),
+    Argument(
+        "beta", DType.FP32, ("beta_heads", "beta_channels"), optional="use_beta", doc="absent where β is one value"
+    ),
+    Argument(
+        "initial_state",
+        DType.FP32,
+        ("initial_states", *_STATE),
+        optional="use_initial_state",
+        doc="s, then n; absent: zeros",
+    ),
+    Argument(
+        "cu_seqlens",
+        DType.INT32,
+        ("boundaries",),
+        optional="varlen",
+        doc="first tokens of the sequences, then T; with varlen",
+    ),
     Argument("o", "dtype", _TOKENS, Role.OUTPUT, strided=True),
     Argument(
         "final_state",
         DType.FP32,
         ("final_states", *_STATE),
         Role.OUTPUT,
+        optional="output_final_state",
         doc="empty unless asked for",
         without={"seq_len": "initial_state"},
     ),
@@ -38,6 +53,7 @@ ARGUMENTS = (
     ),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "seq_len", "heads", "boundaries")),
 )
+SCALARS = tuple(argument.name for argument in ARGUMENTS if argument.role is Role.SCALAR)
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:

@@ -1,6 +1,6 @@
 """What linear_attention computes on: sizes, dtype, how β comes, and which states and bounds there are."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tuner.errors import UsageError
@@ -41,15 +41,6 @@ class Problem(Sizes):
         object.__setattr__(self, "boundaries", (self.boundaries or 2) if self.varlen else 0)
         if refusal := next(_refusals(self), None):
             raise UsageError(refusal)
-
-    @property
-    def optional(self) -> Mapping[str, bool]:
-        return {
-            "beta": self.decay != "scalar",
-            "initial_state": self.use_initial_state,
-            "final_state": self.output_final_state,
-            "cu_seqlens": self.varlen,
-        }
 
     @property
     def final_states(self) -> int:

@@ -1,7 +1,5 @@
 """Sizes that follow from a problem's fields, in linear_attention and in its backward pass alike."""
 
-from collections.abc import Mapping
-
 from tuner.spec import DType
 
 
@@ -21,9 +19,9 @@ class Sizes:
     boundaries: int
 
     @property
-    def optional(self) -> Mapping[str, bool]:
-        """Arguments that a problem may lack, and whether it has them."""
-        raise NotImplementedError
+    def use_beta(self) -> bool:
+        """Whether β is a tensor, and not one number."""
+        return self.decay != "scalar"
 
     @property
     def sequences(self) -> int:

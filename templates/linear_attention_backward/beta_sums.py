@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from tuner.spec import DType, Launch, Work, Workspace
+from tuner.spec import DType, Launch, Scalar, Work, Workspace
 
-from ..linear_attention.optional import taken
 from ..linear_attention.tiles import WARP
 from .problem import Problem
 
@@ -13,19 +12,20 @@ THREADS = 128
 _UNROLL = 8  # parts that a thread loads at once
 
 
-def constants(problem: Problem) -> Mapping[str, int | bool]:
+def constants(problem: Problem) -> Mapping[str, Scalar]:
     """What its template reads."""
-    return {"beta_array": problem.decay != "scalar", "beta_threads": THREADS}
+    parts = "beta_parts" if problem.use_beta else "nullptr"
+    return {"beta_array": problem.use_beta, "beta_threads": THREADS, "beta_parts_argument": parts}
 
 
 def launch(problem: Problem) -> tuple[Launch, ...]:
-    names = taken(problem, "dbeta", "batch", "seq_len", "heads", "boundaries", "beta_parts")
-    return (Launch(ENTRY, (problem.heads, 1, 1), THREADS, 8 * THREADS, names),) * (problem.decay != "scalar")
+    names = ("dbeta", "batch", "seq_len", "heads", "boundaries", "beta_parts")
+    return (Launch(ENTRY, (problem.heads, 1, 1), THREADS, 8 * THREADS, names),) * problem.use_beta
 
 
 def parts(problem: Problem, rows: int) -> tuple[Workspace, ...]:
     """`rows` of a number a channel."""
-    return (Workspace("beta_parts", DType.FP32, (rows, problem.channels)),) * (problem.decay != "scalar")
+    return (Workspace("beta_parts", DType.FP32, (rows, problem.channels)),) * problem.use_beta
 
 
 def part_bytes(problem: Problem, rows: int) -> int:
@@ -49,4 +49,4 @@ def work(problem: Problem, rows: int) -> tuple[Work, ...]:
         barriers=shared * problem.heads * (THREADS.bit_length() - 1),
         chain=-(-rows // _UNROLL) * -(-problem.head_dim // THREADS),
     )
-    return (work,) * (problem.decay != "scalar")
+    return (work,) * problem.use_beta

@@ -19,24 +19,55 @@ _NO_TOKENS = dict.fromkeys(("batch", "seq_len", "boundaries"), 0.0)  # of which 
 
 ARGUMENTS = (
     *(Argument(name, "dtype", _TOKENS, strided=True) for name in ("q", "k", "v")),
-    Argument("beta", DType.FP32, _BETA, doc="absent where β is one value"),
+    Argument("beta", DType.FP32, _BETA, optional="use_beta", doc="absent where β is one value"),
     Argument("d_o", "dtype", _TOKENS, strided=True, doc="gradient of o, which the call names do"),
-    Argument("cu_seqlens", DType.INT32, ("boundaries",), doc="first tokens of the sequences, then T; with varlen"),
-    Argument("initial_state", DType.FP32, ("initial_states", *_STATE), doc="s, then n; absent: zeros"),
-    Argument("dht", DType.FP32, ("final_states", *_STATE), doc="gradient of the final state; absent: zeros"),
+    Argument(
+        "cu_seqlens",
+        DType.INT32,
+        ("boundaries",),
+        optional="varlen",
+        doc="first tokens of the sequences, then T; with varlen",
+    ),
+    Argument(
+        "initial_state",
+        DType.FP32,
+        ("initial_states", *_STATE),
+        optional="use_initial_state",
+        doc="s, then n; absent: zeros",
+    ),
+    Argument(
+        "dht",
+        DType.FP32,
+        ("final_states", *_STATE),
+        optional="use_final_gradient",
+        doc="gradient of the final state; absent: zeros",
+    ),
     *(Argument(name, "dtype", _TOKENS, Role.OUTPUT, strided=True) for name in ("dq", "dk", "dv")),
-    Argument("dbeta", DType.FP32, _BETA, Role.OUTPUT, doc="empty where β is one value", without=_NO_TOKENS),
+    Argument(
+        "dbeta",
+        DType.FP32,
+        _BETA,
+        Role.OUTPUT,
+        optional="use_beta",
+        doc="empty where β is one value",
+        without=_NO_TOKENS,
+    ),
     Argument(
         "dh0",
         DType.FP32,
         ("initial_states", *_STATE),
         Role.OUTPUT,
+        optional="use_initial_state",
         doc="empty without initial_state",
         without={"seq_len": "dht"},
     ),
     Argument("beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda _problem: 1.0, doc="β as one value"),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "seq_len", "heads", "boundaries")),
 )
+# Of launches.
+SCALARS = ("beta_scalar", "batch", "seq_len", "heads", "boundaries")
+INPUTS = ("q", "k", "v", "beta", "d_o", "cu_seqlens", "initial_state", "dht")
+OUTPUTS = ("dq", "dk", "dv", "dh0")
 
 
 def tolerance(problem: Problem) -> Mapping[str, Tolerance]:

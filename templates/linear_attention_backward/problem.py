@@ -1,6 +1,5 @@
 """What linear_attention_backward computes on: the sizes and dtypes of the forward call whose gradients are wanted."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.spec import DType, common_fields, extent, static
@@ -35,18 +34,6 @@ class Problem(Sizes):
     def forward(self) -> Forward:
         """The problem whose gradients these are."""
         return Forward(**common_fields(self, Forward), output_final_state=self.use_final_gradient)
-
-    @property
-    def optional(self) -> Mapping[str, bool]:
-        return {
-            "beta": self.decay != "scalar",
-            "dbeta": self.decay != "scalar",
-            "beta_parts": self.decay != "scalar",
-            "initial_state": self.use_initial_state,
-            "dh0": self.use_initial_state,
-            "dht": self.use_final_gradient,
-            "cu_seqlens": self.varlen,
-        }
 
     @property
     def final_states(self) -> int:

@@ -37,15 +37,17 @@ ARGUMENTS = (
 SOFTCAP = _SHARED["softcap"]
 S_AUX = _SHARED["s_aux"]
 PACKED = (
-    _SHARED["cu_seqlens_q"],
-    Argument("max_seqlen_q", DType.INT32, role=Role.SCALAR),
+    replace(_SHARED["cu_seqlens_q"], optional="use_cu_seqlens_q"),
+    Argument("max_seqlen_q", DType.INT32, role=Role.SCALAR, optional="use_cu_seqlens_q"),
 )
 
-_DESCALE = Argument("k_descale", DType.FP32, ("descales", "kv_heads"), strided="all", doc="times 8-bit keys, if given")
+_DESCALE = Argument(
+    "k_descale", DType.FP32, ("descales", "kv_heads"), strided="all", optional="eight_bits", doc="times 8-bit keys"
+)
 DESCALES = (
     _DESCALE,
-    replace(_DESCALE, name="v_descale", doc="times 8-bit values, if given"),
-    Argument("descales", DType.INT32, role=Role.SCALAR),
+    replace(_DESCALE, name="v_descale", doc="times 8-bit values"),
+    Argument("descales", DType.INT32, role=Role.SCALAR, optional="eight_bits"),
 )
 
 

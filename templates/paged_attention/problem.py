@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tuner.errors import UsageError
-from tuner.spec import DType, extent, static
+from tuner.spec import DType, Scalar, extent, static
 
 from ..flash_attention import operator as dense
 
@@ -125,3 +125,18 @@ def unpacked(problem: Problem) -> Problem:
         return problem
     batch = min(problem.sequences, problem.seq_q)
     return replace(problem, use_cu_seqlens_q=False, batch=batch, sequences=batch, seq_q=problem.seq_q // batch)
+
+
+def eight_bits_refusal(problem: Problem) -> str | None:
+    """Why a kernel that multiplies tiles as they were loaded does not serve a problem; None if it may."""
+    if problem.eight_bits:
+        return f"kv_cache_dtype {problem.kv_cache_dtype.value}: operands have 16 bits; split_keys widens what it loads"
+    return None
+
+
+def optional_constants(problem: Problem) -> dict[str, Scalar]:
+    """What templates read of packed queries and of an 8-bit cache: a Descale (descale.cuh) each for keys and values."""
+    strides = "{0}, {0}_descales_stride, {0}_kv_heads_stride, descales"
+    descales = {f"{x}_descales": strides.format(f"{x}_descale") if problem.eight_bits else "" for x in "kv"}
+    longest = "max_seqlen_q" if problem.use_cu_seqlens_q else "seq_q"
+    return {"longest_argument": longest, **{name: f"Descale{{{values}}}" for name, values in descales.items()}}

@@ -14,7 +14,9 @@ from .cases import INPUT_KINDS, inputs, reference, rounded, tails
 from .problem import Problem, attended_keys
 
 _CACHED = dict.fromkeys(("k", "v"), ("batch", "slots", "kv_heads", "head_dim"))
-_LENGTHS = Argument("cache_seqlens", DType.INT32, ("sequences",), doc="positions so far of each sequence, if ragged")
+_LENGTHS = Argument(
+    "cache_seqlens", DType.INT32, ("sequences",), optional="ragged", doc="positions so far of each sequence, if ragged"
+)
 _SCALARS = ("slots", "window", "sinks")
 
 ARGUMENTS = (

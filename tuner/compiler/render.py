@@ -88,7 +88,11 @@ def _variables(instance: Instance, plan: Plan) -> dict[str, Any]:
     problem, sizes = instance.problem, extents(instance.problem)
     chosen = {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in sizes}
     signatures = {launch.entry: signature(instance.operator, problem, plan, launch) for launch in plan.launches}
-    return chosen | to_fields(instance.config) | dict(plan.constants) | {"signature": _Signatures(signatures)}
+    arguments = (argument for argument in instance.operator.arguments if argument.optional)
+    optional = {f"{argument.name}_argument": argument.expression(problem) for argument in arguments}
+    return (
+        chosen | to_fields(instance.config) | optional | dict(plan.constants) | {"signature": _Signatures(signatures)}
+    )
 
 
 class _Signatures(dict[str, str]):

@@ -75,10 +75,11 @@ class Argument:
     A tensor's dims are attributes of Problems, outermost first; its last dim is contiguous. `strided` tensors pass the
     element strides of their other dims to the kernel, so that views need no copy, and with "all" the last dim's too;
     others are dense. A scalar is named after a Problem extent, or takes `default(problem)` unless the caller gives it.
-    `constant` says that it is no parameter but the kernel's `__constant__` symbol of that name, which may be larger,
-    and which is filled before a launch.
-    An output that has elements where another dim has none holds what `without` says for that dim: a number, or what an
-    argument holds, zeros where that is not given.
+    `optional` names a boolean attribute of the Problem: where it is false, no launch takes the argument, and
+    `<name>_argument` is a null pointer or 0 in templates. Other arguments are always present. `constant` means that it
+    is no parameter but the kernel's `__constant__` symbol of that name, which may be larger and is filled before a
+    launch. An output that has elements where another dim is empty holds what `without` says for that dim: a number, or
+    the contents of an argument, zeros where that is absent.
     """
 
     name: str
@@ -90,6 +91,17 @@ class Argument:
     doc: str = ""
     without: Mapping[str, float | str] = field(default_factory=dict, hash=False)
     constant: bool = False
+    optional: str = ""
+
+    def is_present(self, problem: Any) -> bool:
+        """Whether launches for the problem take it."""
+        return not self.optional or bool(getattr(problem, self.optional))
+
+    def expression(self, problem: Any) -> str:
+        """The C++ expression for it in a kernel: its name, or what stands for an argument that is absent."""
+        if self.is_present(problem):
+            return self.name
+        return "nullptr" if self.role is not Role.SCALAR else "0.0f" if self.dtype_of(problem).is_float else "0"
 
     @property
     def supplied(self) -> bool:

@@ -136,6 +136,8 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
                 f"argument {argument.name} has without={{{dim!r}: {value!r}}}: only an output holds something without "
                 f"a dim, a number or what an argument holds ({', '.join(given)})"
             )
+    if argument.optional and argument.optional not in readable:
+        yield f"argument {argument.name} is optional={argument.optional!r}, which is no field of Problem"
     if isinstance(argument.dtype, str) and argument.dtype not in readable:
         yield (
             f"argument {argument.name} has the dtype of {argument.dtype!r}, which is no field of Problem "

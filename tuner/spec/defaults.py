@@ -12,6 +12,7 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError, UsageError
 from tuner.spec.argument import Argument, Role
 from tuner.spec.operator import Cost, Implementation, Operator, Request, Updated, Work, not_defined
+from tuner.spec.parameters import with_present_arguments
 from tuner.spec.plan import Plan
 from tuner.spec.problem import Arrays, extents, sizes
 from tuner.spec.tolerance import Tolerance, rounding_tolerance
@@ -45,9 +46,12 @@ def completed_implementation(
         "default": lambda problem, arch: first(implementation, problem, arch),
         "work": lambda problem, config, _gpu: work(operator.cost(problem), implementation.plan(problem, config)),
     }
-    return replace(
-        implementation, declares_work=implementation.work is not not_defined, **_missing(implementation, made)
-    )
+
+    def plan(problem: Any, config: Any) -> Plan:
+        return with_present_arguments(operator, problem, implementation.plan(problem, config))
+
+    declares_work = implementation.work is not not_defined
+    return replace(implementation, plan=plan, declares_work=declares_work, **_missing(implementation, made))
 
 
 def _missing(value: Any, made: Functions) -> dict[str, Any]:

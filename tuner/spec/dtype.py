@@ -70,7 +70,7 @@ class DType(Enum):
             return float(np.finfo(self.numpy).max)
         import ml_dtypes
 
-        return float(ml_dtypes.finfo(self.numpy).max)
+        return float(ml_dtypes.finfo(self.numpy).max)  # type: ignore[no-untyped-call]
 
     @classmethod
     def of(cls, dtype: DTypeLike) -> "DType | None":

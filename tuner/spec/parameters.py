@@ -1,6 +1,7 @@
 """A kernel's parameter list, and the values of its scalars."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.errors import TemplateError
@@ -8,6 +9,20 @@ from tuner.spec.argument import Parameter, Role
 from tuner.spec.operator import Operator
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import P
+
+
+def with_present_arguments(operator: Operator[P], problem: P, plan: Plan) -> Plan:
+    """The plan without the optional arguments that the problem lacks."""
+    if not any(argument.optional for argument in operator.arguments):
+        return plan
+    absent = {argument.name for argument in operator.arguments if not argument.is_present(problem)}
+    every = tuple(one.name for some in (operator.arguments, plan.workspaces, plan.maps) for one in some)
+
+    def present(launch: Launch) -> Launch:
+        names = every if launch.arguments is None else launch.arguments
+        return replace(launch, arguments=tuple(name for name in names if name not in absent))
+
+    return replace(plan, launches=tuple(map(present, plan.launches)))
 
 
 def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> tuple[Parameter, ...]:

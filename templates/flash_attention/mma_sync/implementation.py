@@ -9,7 +9,6 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space
 
-from ..arguments import with_optional
 from ..problem import Problem
 from .config import (
     Config,
@@ -112,11 +111,8 @@ def plan(problem: Problem, config: Config) -> Plan:
     D, DV = problem.head_dim, problem.head_dim_v
     grid = (-(-problem.longest // config.BM), problem.heads, problem.sequences)
     smem = int(smem_bytes(D, config, DV))
-    plan = Plan(
-        launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
-        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config, DV))},
-    )
-    return with_optional(problem, plan)
+    constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config, DV))}
+    return Plan((Launch(ENTRY, grid, 32 * config.warps, smem),), constants)
 
 
 # BM, BN, warps: the first that fits is the default. 32 rows a warp read K and V half as often as 16.

@@ -7,7 +7,6 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import DType, Implementation, Launch, Plan, Space
 
-from ..arguments import with_optional
 from ..mma_sync.config import register_limit, smem_budgets
 from ..mma_sync.implementation import SHARED_FROM, exceeds_grid, tile_constraints
 from ..problem import Problem
@@ -62,11 +61,8 @@ def plan(problem: Problem, config: Config) -> Plan:
     D, DV = problem.head_dim, problem.head_dim_v
     grid = (-(-problem.longest // config.BM), problem.heads, problem.sequences)
     smem = int(smem_bytes(D, DV, config))
-    plan = Plan(
-        launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
-        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, DV, config)), "terms": terms(problem)},
-    )
-    return with_optional(problem, plan)
+    constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, DV, config)), "terms": terms(problem)}
+    return Plan((Launch(ENTRY, grid, 32 * config.warps, smem),), constants)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import numpy as np
 from tuner.arch import GPU, Arch
 from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
-from ..arguments import with_optional
 from ..operator import cost
 from ..problem import Problem, attended_keys, unpacked
 
@@ -33,10 +32,6 @@ def space(problem: Problem, _arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     return Plan((Launch(ENTRY, (_blocks(problem, config), 1, 1), config.threads, 0),), {})
-
-
-def plan_with_optional(problem: Problem, config: Config) -> Plan:
-    return with_optional(problem, plan(problem, config))
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
@@ -83,7 +78,7 @@ IMPLEMENTATION = Implementation(
     summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others",
     config=Config,
     space=space,
-    plan=plan_with_optional,
+    plan=plan,
     default=default,
     work=work,
     oracle=True,

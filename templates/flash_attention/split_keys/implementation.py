@@ -5,7 +5,7 @@ import numpy as np
 from tuner.arch import GPU, Arch
 from tuner.spec import Implementation, Plan, Work
 
-from ..arguments import optional_refusal, with_optional
+from ..arguments import optional_refusal
 from ..mma_sync.work import with_softcap
 from ..operator import cost
 from ..problem import Problem, visible_keys
@@ -21,7 +21,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    return with_optional(problem, shared.plan(problem, config, "flash_attention"))
+    return shared.plan(problem, config, "flash_attention")
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -3,6 +3,7 @@ has a row of scores to itself."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tuner.arch import Arch
@@ -93,7 +94,7 @@ def block_plan(
     taken: int,
     maps: tuple[TensorMap, ...],
     others: tuple[str, ...],
-    constants: Mapping[str, Scalar],
+    constants: Mapping[str, Scalar] = MappingProxyType({}),
     work: int = WORK,
 ) -> Plan:
     """The launch of so many blocks; `others` are the arguments behind the maps, `work` bytes of what one computes."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tuner.arch import DEVICES, Arch
@@ -169,7 +170,7 @@ def block_plan(
     taken: int,
     maps: tuple[TensorMap, ...],
     others: tuple[str, ...],
-    constants: Mapping[str, str],
+    constants: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """The launch for so many row tiles, or clusters of them, with `smem` bytes of shared memory; `others` are the
     arguments behind the maps."""
@@ -194,15 +195,11 @@ def block_plan(
 
 
 def optional_arguments(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The arguments that packed sequences and a softcap bring; how templates spell them, or what stands for them."""
-    packed, capped = problem.use_cu_seqlens, problem.use_softcap
-    names = (("o", "cu_seqlens_q", "cu_seqlens_k", "boundaries") if packed else ()) + (("softcap",) if capped else ())
-    return names, {
-        "cu_seqlens_q_argument": "cu_seqlens_q" if packed else "nullptr",
-        "cu_seqlens_k_argument": "cu_seqlens_k" if packed else "nullptr",
+    """The optional arguments of kernels on panels, and what templates read of packed sequences."""
+    packed = problem.use_cu_seqlens
+    return (*("o",) * packed, "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap"), {
         "sequences_argument": "boundaries - 1" if packed else "batch",
         "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
-        "softcap_argument": "softcap" if capped else "0.0f",
     }
 
 

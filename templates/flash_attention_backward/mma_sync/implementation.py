@@ -7,8 +7,7 @@ from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from ...flash_attention.mma_sync.implementation import exceeds_grid
-from ..optional import pointer, spelled, taken
-from ..problem import Problem
+from ..problem import Problem, lse_gradient_row
 from .config import (
     WARP,
     Config,
@@ -94,7 +93,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     constants = constants_of(problem, config)
     kv_grid = (tiles(problem, problem.seq_k, config.BN_kv) * config.kv_slices, HK, B)
     q_grid = (tiles(problem, T, config.BM_q), H, B)
-    common, sizes = (*_INPUTS, "row_values"), taken(problem, *_SIZES)
+    common, sizes = (*_INPUTS, "row_values"), _SIZES
     return Plan(
         launches=(
             rows_launch("flash_attention_backward_rows", problem),
@@ -114,7 +113,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             ),
             *(logits_launch(problem),) * problem.use_s_aux,
         ),
-        constants={**constants, **spelled(problem)},
+        constants=constants,
         workspaces=(row_values(problem),),
     )
 
@@ -122,13 +121,13 @@ def plan(problem: Problem, config: Config) -> Plan:
 def rows_launch(entry: str, problem: Any) -> Launch:
     """Of the kernel that writes `row_values`."""
     threads = problem.batch * problem.heads * problem.seq_q * row_lanes(problem.head_dim_v)
-    takes = taken(problem, "dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
+    takes = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
     return Launch(entry, (-(-threads // ROW_THREADS), 1, 1), ROW_THREADS, 0, takes)
 
 
 def logits_launch(problem: Problem) -> Launch:
     """Of the kernel that sums up the gradient of s_aux, a block a head."""
-    takes = taken(problem, "row_values", "s_aux", "ds_aux", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
+    takes = ("row_values", "s_aux", "ds_aux", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
     warps = ROW_THREADS // WARP
     return Launch("flash_attention_backward_ds_aux", (problem.heads, 1, 1), ROW_THREADS, 4 * warps, takes)
 
@@ -148,7 +147,7 @@ def constants_of(problem: Any, config: Config) -> dict[str, Any]:
         "kv_value_columns": int(kv_columns(DV, config)),
         "kv_smem_bytes": int(kv_smem_bytes(D, DV, config)),
         "q_smem_bytes": int(q_smem_bytes(D, DV, config)),
-        **pointer(problem),
+        **lse_gradient_row(problem),
     }
 
 

@@ -13,8 +13,7 @@ from ...flash_attention.naive import implementation as forward
 from ...flash_attention.naive.implementation import WARP, Config
 from ...flash_attention.problem import attended_keys, unpacked
 from ..operator import ARGUMENTS, DS_AUX, OPTIONAL, cost
-from ..optional import pointer, spelled, taken
-from ..problem import Problem, key_rows, query_rows
+from ..problem import Problem, key_rows, lse_gradient_row, query_rows
 
 _ENTRY = "flash_attention_backward_naive"
 
@@ -34,11 +33,11 @@ def default(problem: Problem, _arch: Arch) -> Config:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    found = plan_of(_ENTRY, problem, config, taken(problem, *(each.name for each in (*ARGUMENTS, *OPTIONAL, DS_AUX))))
+    found = plan_of(_ENTRY, problem, config, tuple(each.name for each in (*ARGUMENTS, *OPTIONAL, DS_AUX)))
     takes, threads = found.launches[0].arguments, config.threads
     of_logits = (Launch(f"{_ENTRY}_ds_aux", (-(-problem.heads // threads), 1, 1), threads, 0, takes),)
     launches = found.launches + of_logits * problem.use_s_aux
-    return replace(found, launches=launches, constants={**found.constants, **spelled(problem)})
+    return replace(found, launches=launches, constants={**found.constants})
 
 
 def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
@@ -48,7 +47,7 @@ def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> 
         return Launch(f"{name}_{entry}", (blocks, 1, 1), config.threads, 0, takes)
 
     of_queries, of_keys = _blocks(problem, config)
-    return Plan((launch("dq", of_queries), launch("dkv", of_keys)), pointer(problem))
+    return Plan((launch("dq", of_queries), launch("dkv", of_keys)), lse_gradient_row(problem))
 
 
 def _blocks(problem: Any, config: Config) -> tuple[int, int]:

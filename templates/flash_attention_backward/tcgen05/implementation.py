@@ -15,10 +15,10 @@ from ..wgmma.config import panel
 from ..wgmma.implementation import (
     ENTRY,
     KV_MAPS,
+    PASS_SCALARS,
     Q_MAPS,
     constants,
     pass_maps,
-    pass_scalars,
     row_values,
     rows_launch,
     unserved,
@@ -94,8 +94,8 @@ def plan(problem: Problem, config: Config) -> Plan:
     kv_tensor, q_tensor = int(allocated(kv_columns(D, DV, config))), int(allocated(q_columns(D, config)))
     kv_grid = (tiles(problem, problem.seq_k, ROWS * config.kv_row_tiles), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_row_tiles), H, B)
-    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *pass_scalars(problem))
-    q_takes = (*Q_MAPS, *("dq",) * packed, *pass_scalars(problem))
+    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *PASS_SCALARS)
+    q_takes = (*Q_MAPS, *("dq",) * packed, *PASS_SCALARS)
     return Plan(
         launches=(
             rows_launch(problem, config.BM_kv),

@@ -10,8 +10,7 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, 
 
 from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
-from ..optional import pointer, spelled, taken
-from ..problem import Problem
+from ..problem import Problem, lse_gradient_row
 from .config import (
     ROWS,
     Config,
@@ -30,7 +29,7 @@ MAX_GRID_YZ = 65535
 ROW_THREADS = 256
 ENTRY = "flash_attention_backward_"
 _BOUNDS = ("cu_seqlens_q", "cu_seqlens_k", "boundaries")
-_SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k")
+PASS_SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k", *_BOUNDS, "softcap")
 KV_MAPS = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows")  # of a block of keys
 Q_MAPS = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows")
 
@@ -107,8 +106,8 @@ def plan(problem: Problem, config: Config) -> Plan:
     kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
     kv_grid = (tiles(problem, problem.seq_k, ROWS * int(kv_owners(config))), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_warpgroups), H, B)
-    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *pass_scalars(problem))
-    q_takes = (*Q_MAPS, *("dq",) * packed, *pass_scalars(problem))
+    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *PASS_SCALARS)
+    q_takes = (*Q_MAPS, *("dq",) * packed, *PASS_SCALARS)
     return Plan(
         launches=(
             rows_launch(problem, config.BM_kv),
@@ -126,7 +125,7 @@ def rows_launch(problem: Problem, BM: int) -> Launch:
     rows = problem.batch * problem.heads * tiles(problem, problem.seq_q, BM) * BM
     grid = (-(-rows * row_lanes(problem.head_dim_v) // ROW_THREADS), 1, 1)
     names = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
-    return Launch(f"{ENTRY}rows", grid, ROW_THREADS, 0, taken(problem, *names))
+    return Launch(f"{ENTRY}rows", grid, ROW_THREADS, 0, names)
 
 
 def row_values(problem: Problem, BM: int) -> Workspace:
@@ -139,12 +138,7 @@ def constants(problem: Problem, kv_smem: int, q_smem: int) -> dict[str, Scalar]:
     """What the templates of two passes read."""
     sizes = {"row_threads": ROW_THREADS, "row_lanes": row_lanes(problem.head_dim_v)}
     of_passes = {"kv_smem_bytes": kv_smem, "q_smem_bytes": q_smem}
-    return {**sizes, **of_passes, **pointer(problem), **spelled(problem), **gradient_rows(problem)}
-
-
-def pass_scalars(problem: Problem) -> tuple[str, ...]:
-    """What a pass takes besides its maps."""
-    return (*_SCALARS, *taken(problem, *_BOUNDS, "softcap"))
+    return {**sizes, **of_passes, **lse_gradient_row(problem), **gradient_rows(problem)}
 
 
 def gradient_rows(problem: Problem) -> dict[str, str]:

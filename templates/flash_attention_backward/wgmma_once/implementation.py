@@ -7,8 +7,7 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, T
 
 from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
-from ..optional import pointer, spelled, taken
-from ..problem import Problem
+from ..problem import Problem, lse_gradient_row
 from ..wgmma.config import ROWS
 from .config import (
     BLOCK_KEYS,
@@ -74,7 +73,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     own, spare = registers(packed=packed)
     tile_dims = B, H, query_tiles(problem)
     rows = B * H * query_tiles(problem) * TILE_ROWS
-    rows_take = taken(problem, "dout", "o", "lse", "dlse", "row_values", "turns", "ticket", *_QUERIES)
+    rows_take = ("dout", "o", "lse", "dlse", "row_values", "turns", "ticket", *_QUERIES)
     maps = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *("dk", "dv") * packed)
     once_takes = (
         *maps,
@@ -84,9 +83,9 @@ def plan(problem: Problem, config: Config) -> Plan:
         "ticket",
         "softmax_scale",
         *_SIZES,
-        *taken(problem, *_BOUNDS),
+        *_BOUNDS,
     )
-    dq_takes = taken(problem, "dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k", *_BOUNDS)
+    dq_takes = ("dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k", *_BOUNDS)
     blocks = tiles(problem, problem.seq_k, BLOCK_KEYS) * HK * B
     return Plan(
         launches=(
@@ -101,8 +100,7 @@ def plan(problem: Problem, config: Config) -> Plan:
             "smem_bytes": smem,
             "registers": own,
             "spare_registers": spare,
-            **pointer(problem),
-            **spelled(problem),
+            **lse_gradient_row(problem),
             **_gradient_rows(problem),
         },
         workspaces=(

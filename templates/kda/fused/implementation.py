@@ -6,8 +6,8 @@ from typing import Any
 from tuner.arch import Arch
 from tuner.spec import Constraint, DType, Fields, Implementation, Launch, Plan, Space, first_fit
 
+from ..launches import SCALARS, TENSORS, pool_strides
 from ..operands import operands_of
-from ..optional import SCALARS, TENSORS, pointers, taken
 from ..prep_scan.config import by_registers
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
@@ -55,10 +55,10 @@ def plan(problem: Problem, config: Config) -> Plan:
     operands = operands_of(problem)
     smem = int(block_bytes(problem, config, config.BV))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
-    launch = Launch(ENTRY, grid, int(threads(K, config)), smem, taken(problem, *TENSORS, *SCALARS))
+    launch = Launch(ENTRY, grid, int(threads(K, config)), smem, (*TENSORS, *SCALARS))
     registers = by_registers(problem, config)
     constants: Fields = {"operands": operands.cuda, "smem_bytes": smem, "by_registers": registers}
-    return Plan((launch,), {**constants, **pointers(problem)})
+    return Plan((launch,), {**constants, **pool_strides(problem)})
 
 
 # Threads that leave each 168 registers, or 255, where no arch spills.

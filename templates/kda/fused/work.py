@@ -5,9 +5,9 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.spec import Work
 
+from ..launches import state_bytes
 from ..operands import operands_of
 from ..operator import cost
-from ..optional import state_bytes
 from ..prep_scan.config import WARP
 from ..prep_scan.work import (
     instructions,

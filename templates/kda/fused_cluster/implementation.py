@@ -8,7 +8,7 @@ from tuner.spec import Constraint, Implementation, Launch, Plan, Space, first_fi
 
 from ..fused.config import block_limits
 from ..fused.implementation import rows_of, warps_prepare_chunks, widths
-from ..optional import SCALARS, TENSORS, pointers, taken
+from ..launches import SCALARS, TENSORS, pool_strides
 from ..prep_scan.config import WARP, by_registers, prep_threads, thread_registers, tokens_fit
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
@@ -66,9 +66,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     smem = int(smem_bytes(problem, config))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
-    arguments = taken(problem, *TENSORS, *SCALARS)
+    arguments = (*TENSORS, *SCALARS)
     launch = Launch(ENTRY, grid, int(threads(problem.key_dim, config)), smem, arguments, config.cluster)
-    return Plan((launch,), {"smem_bytes": smem, "by_registers": by_registers(problem, config), **pointers(problem)})
+    return Plan((launch,), {"smem_bytes": smem, "by_registers": by_registers(problem, config), **pool_strides(problem)})
 
 
 def default(problem: Problem, arch: Arch) -> Config:

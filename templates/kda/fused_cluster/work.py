@@ -3,9 +3,9 @@
 from tuner.arch import GPU
 from tuner.spec import Work
 
+from ..launches import state_bytes
 from ..operands import BF16
 from ..operator import cost
-from ..optional import state_bytes
 from ..prep_scan.config import WARP, prep_threads
 from ..prep_scan.work import (
     instructions,

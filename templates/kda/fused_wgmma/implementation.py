@@ -3,7 +3,7 @@
 from tuner.arch import Arch
 from tuner.spec import Constraint, Implementation, Launch, Plan, Space, first_fit
 
-from ..optional import SCALARS, TENSORS, pointers, taken
+from ..launches import SCALARS, TENSORS, pool_strides
 from ..prep_scan.config import WARP, by_registers
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
@@ -77,7 +77,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     smem = int(smem_bytes(problem, config))
     grid = (problem.value_dim // config.columns, problem.value_heads, problem.sequences)
-    arguments = taken(problem, *TENSORS, *SCALARS)
+    arguments = (*TENSORS, *SCALARS)
     launch = Launch(ENTRY, grid, int(threads(config)), smem, arguments, config.cluster)
     registers = {
         "moved": not few(config),
@@ -89,7 +89,7 @@ def plan(problem: Problem, config: Config) -> Plan:
         "ahead": ahead(problem, config),
         "by_registers": by_registers(problem, shape(problem.key_dim)),
     }
-    return Plan((launch,), {**ring, **registers, **pointers(problem)})
+    return Plan((launch,), {**ring, **registers, **pool_strides(problem)})
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -3,8 +3,8 @@
 from tuner.arch import GPU
 from tuner.spec import Work
 
+from ..launches import state_bytes
 from ..operator import cost
-from ..optional import state_bytes
 from ..prep_scan.config import BF16, WARP
 from ..prep_scan.work import (
     instructions,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from tuner.arch import GPU, Arch
 from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
+from ..launches import SCALARS, TENSORS, pool_strides, state_bytes
 from ..operator import cost
-from ..optional import SCALARS, TENSORS, pointers, state_bytes, taken
 from ..problem import Problem
 
 ENTRY = "kda_naive"
@@ -34,8 +34,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     grid = (_blocks(problem, config), problem.value_heads, problem.sequences)
     smem = _smem_bytes(problem, config.threads)
-    launch = Launch(ENTRY, grid, config.threads, smem, taken(problem, *TENSORS, *SCALARS))
-    return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
+    launch = Launch(ENTRY, grid, config.threads, smem, (*TENSORS, *SCALARS))
+    return Plan((launch,), {"smem_bytes": smem, **pool_strides(problem)})
 
 
 def default(_problem: Problem, _arch: Arch) -> Config:

@@ -5,8 +5,8 @@ from itertools import product
 from tuner.arch import Arch
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit
 
+from ..launches import SCALARS, pool_strides
 from ..operands import operands_of
-from ..optional import SCALARS, pointers, taken
 from ..problem import Problem
 from .config import (
     WARP,
@@ -98,18 +98,18 @@ def plan(problem: Problem, config: Config) -> Plan:
         (NT, problem.value_heads, problem.batch),
         prep_threads(K, config),
         prep_smem,
-        taken(problem, "q", "k", "g", "beta", "A_log", "dt_bias", "cu_seqlens", *SCALARS, "boundaries", "chunks"),
+        ("q", "k", "g", "beta", "A_log", "dt_bias", "cu_seqlens", *SCALARS, "boundaries", "chunks"),
     )
     scan = Launch(
         "kda_scan",
         (problem.value_dim // config.BV, problem.value_heads, problem.sequences),
         scan_threads(config),
         scan_smem,
-        taken(problem, "v", "cu_seqlens", "initial_state", "o", "final_state", "seq_len", "value_heads", "chunks"),
+        ("v", "cu_seqlens", "initial_state", "o", "final_state", "seq_len", "value_heads", "chunks"),
     )
     sizes = {"image_bytes": image, "prep_smem_bytes": prep_smem, "scan_smem_bytes": scan_smem}
     chunks = Workspace("chunks", DType.INT32, (problem.batch, problem.value_heads, NT, image // 4))
-    return Plan((prep, scan), {"operands": operands.cuda, **sizes, **pointers(problem)}, (chunks,))
+    return Plan((prep, scan), {"operands": operands.cuda, **sizes, **pool_strides(problem)}, (chunks,))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

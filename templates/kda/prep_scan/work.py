@@ -6,10 +6,10 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.spec import Work
 
+from ..launches import gate_bytes, state_bytes
 from ..operands import BF16 as BF16_OPERANDS
 from ..operands import Operands, operands_of
 from ..operator import cost
-from ..optional import gate_bytes, state_bytes
 from ..problem import Problem
 from .config import (
     WARP,

@@ -8,8 +8,8 @@ import numpy as np
 from tuner.arch import GPU, Arch
 from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
+from ..launches import SCALARS, TENSORS, pool_strides, state_bytes
 from ..operator import cost
-from ..optional import SCALARS, TENSORS, pointers, state_bytes, taken
 from ..problem import Problem
 
 ENTRY = "kda_recurrent"
@@ -65,8 +65,8 @@ def smem_bytes(K: int, c: Any) -> Any:
 def plan(problem: Problem, config: Config) -> Plan:
     smem = int(smem_bytes(problem.key_dim, config))
     grid = (problem.value_dim // config.BV, problem.value_heads, problem.sequences)
-    launch = Launch(ENTRY, grid, int(threads(config)), smem, taken(problem, *TENSORS, *SCALARS))
-    return Plan((launch,), {"smem_bytes": smem, **pointers(problem)})
+    launch = Launch(ENTRY, grid, int(threads(config)), smem, (*TENSORS, *SCALARS))
+    return Plan((launch,), {"smem_bytes": smem, **pool_strides(problem)})
 
 
 _VALUES = 64  # of the state, a thread

@@ -8,7 +8,6 @@ from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
 from ..operands import operands_of
-from ..optional import taken
 from ..prep_scan.config import register_estimate, scan_threads, thread_registers
 from ..prep_scan.implementation import loads_apart
 from ..prep_scan.implementation import plan as scan_plan
@@ -60,7 +59,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     prep, scan = chunks.launches
     sequences = problem.sequences
     grid = (V // (2 * config.merge_columns), heads, sequences)
-    merged = taken(problem, "cu_seqlens", "seq_len", "value_heads", "maps", "states")
+    merged = ("cu_seqlens", "seq_len", "value_heads", "maps", "states")
     return Plan(
         launches=(
             prep,
@@ -83,9 +82,7 @@ def _scan_launch(problem: Problem, scan: Launch, entry: str, blocks: int, segmen
         scan,
         entry=entry,
         grid=(blocks, problem.value_heads, problem.sequences * segments),
-        arguments=taken(
-            problem, "v", "cu_seqlens", "initial_state", *written, "seq_len", "value_heads", "chunks", "states"
-        ),
+        arguments=("v", "cu_seqlens", "initial_state", *written, "seq_len", "value_heads", "chunks", "states"),
     )
 
 

@@ -6,9 +6,9 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.spec import Work
 
+from ..launches import state_bytes
 from ..operands import Operands, operands_of
 from ..operator import cost
-from ..optional import state_bytes
 from ..prep_scan.config import WARP, scan_threads, triangle_blocks, used_image_bytes
 from ..prep_scan.work import (
     chunk_count,

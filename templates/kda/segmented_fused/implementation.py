@@ -11,8 +11,8 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, W
 from ..fused.config import block_bytes, registers_fit
 from ..fused.implementation import producing, threads_with_registers
 from ..fused.implementation import space as fused_space
+from ..launches import SCALARS, TENSORS, pool_strides
 from ..operands import operands_of
-from ..optional import SCALARS, TENSORS, pointers, taken
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
 from ..segmented.config import MERGE_STAGES, exceeds_grid, merge_smem_bytes, merge_threads, within_grid
@@ -92,14 +92,14 @@ def plan(problem: Problem, config: Config) -> Plan:
         ((V + K) // config.map_columns, heads, N * (S - 1)),
         int(map_threads(K, config)),
         smem,
-        taken(problem, *TENSORS, *SCALARS, "maps", "states"),
+        (*TENSORS, *SCALARS, "maps", "states"),
     )
     merge = Launch(
         "kda_merge",
         (V // (2 * config.merge_columns), heads, N),
         merge_threads(K),
         merge_smem,
-        taken(problem, "cu_seqlens", "seq_len", "value_heads", "maps", "states"),
+        ("cu_seqlens", "seq_len", "value_heads", "maps", "states"),
     )
     scan = replace(
         maps,
@@ -107,12 +107,12 @@ def plan(problem: Problem, config: Config) -> Plan:
         grid=(V // config.BV, heads, N * (S - 1)),
         threads=int(scan_threads(K, config)),
         smem_bytes=scan_smem,
-        arguments=tuple(name for name in taken(problem, *TENSORS, *SCALARS, "states") if name != "initial_state"),
+        arguments=tuple(name for name in (*TENSORS, *SCALARS, "states") if name != "initial_state"),
     )
     sizes = {"map_smem_bytes": smem, "scan_smem_bytes": scan_smem, "merge_smem_bytes": merge_smem}
     return Plan(
         (maps, merge, scan),
-        {"operands": operands_of(problem).cuda, "merge_stages": MERGE_STAGES, **sizes, **pointers(problem)},
+        {"operands": operands_of(problem).cuda, "merge_stages": MERGE_STAGES, **sizes, **pool_strides(problem)},
         workspaces=(
             Workspace("maps", DType.FP32, (N, heads, S - 2, K, K)),
             Workspace("states", DType.FP32, (N, heads, S - 1, K, V)),

@@ -7,8 +7,8 @@ from tuner.spec import Work
 
 from ..fused.config import chunk_barriers
 from ..fused.work import prepared_in_turn
+from ..launches import state_bytes
 from ..operands import operands_of
-from ..optional import state_bytes
 from ..prep_scan.config import WARP, prep_threads
 from ..prep_scan.work import (
     instructions,

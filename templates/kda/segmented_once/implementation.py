@@ -9,7 +9,7 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, W
 
 from ..fused.config import CHOICES, registers_fit, turns
 from ..fused.implementation import producing, threads_with_registers
-from ..optional import SCALARS, TENSORS, pointers, taken
+from ..launches import SCALARS, TENSORS, pool_strides
 from ..prep_scan.config import WARP
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
@@ -89,16 +89,16 @@ def plan(problem: Problem, config: Config) -> Plan:
         (1, heads, N * S),
         int(pass_threads(problem, config)),
         smem,
-        taken(problem, *TENSORS, *SCALARS, *spaces),
+        (*TENSORS, *SCALARS, *spaces),
     )
     correct = Launch(
         "kda_correct",
         (1, heads, N * ends),
         correct_threads(problem),
         correct_smem,
-        taken(problem, "cu_seqlens", "o", "final_state", "seq_len", "value_heads", *spaces),
+        ("cu_seqlens", "o", "final_state", "seq_len", "value_heads", *spaces),
     )
-    return Plan((walk, correct), {**sizes, **pointers(problem)}, workspaces)
+    return Plan((walk, correct), {**sizes, **pool_strides(problem)}, workspaces)
 
 
 def default(problem: Problem, arch: Arch) -> Config:

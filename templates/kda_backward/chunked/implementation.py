@@ -4,7 +4,7 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
 
-from ..optional import GATE_THREADS, gate_launch, gate_sums, pointers, taken
+from ..gate_gradients import gate_constants, gate_launch, gate_sums
 from ..problem import Problem
 from .config import (
     CHUNK,
@@ -103,7 +103,6 @@ def plan(problem: Problem, config: Config) -> Plan:
         "gradient_smem_bytes": int(gradient_smem_bytes(image, config, normalized=problem.use_qk_l2norm_in_kernel)),
         "forward_smem_bytes": int(scan_smem_bytes(problem, image.forward, config)),
         "reverse_smem_bytes": int(scan_smem_bytes(problem, image.reverse, config)),
-        "gate_threads": GATE_THREADS,
     }
     element = DType.FP32 if image.twice else DType.BF16
     spaces = (
@@ -112,7 +111,7 @@ def plan(problem: Problem, config: Config) -> Plan:
         *(Workspace(name, element, (B, HV, NT, CHUNK, V)) for name in _SCANNED[2:]),
         *gate_sums(problem, NT),
     )
-    constants: dict[str, int | str] = {**sizes, **pointers(problem), "operands": image.operands.cuda}
+    constants = {**sizes, **gate_constants(problem), "operands": image.operands.cuda}
     return Plan(_launches(problem, config, sizes), constants, spaces)
 
 
@@ -127,22 +126,21 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
             (-(-NT // config.prepare_warps), HV, B),
             WARP * config.prepare_warps,
             smem["prepare_smem_bytes"],
-            taken(problem, *keys, *heads, "images"),
+            (*keys, *heads, "images"),
         ),
         Launch(
             "kda_backward_forward",
             columns,
             int(scan_threads(config)),
             smem["forward_smem_bytes"],
-            taken(problem, "v", "cu_seqlens", "initial_state", "seq_len", "value_heads", "images", "states", "errors"),
+            ("v", "cu_seqlens", "initial_state", "seq_len", "value_heads", "images", "states", "errors"),
         ),
         Launch(
             "kda_backward_reverse",
             columns,
             int(scan_threads(config)),
             smem["reverse_smem_bytes"],
-            taken(
-                problem,
+            (
                 "d_o",
                 "cu_seqlens",
                 "dht",
@@ -160,7 +158,18 @@ def _launches(problem: Problem, config: Config, smem: dict[str, int]) -> tuple[L
             (problem.pieces(CHUNK * config.span), problem.heads, B),
             int(gradient_threads(config)),
             smem["gradient_smem_bytes"],
-            taken(problem, *keys, "d_o", "dq", "dk", "dg", "dbeta", *heads, "images", *_SCANNED, "gate_sums"),
+            (
+                *keys,
+                "d_o",
+                "dq",
+                "dk",
+                "dg",
+                "dbeta",
+                *heads,
+                "images",
+                *_SCANNED,
+                *("gate_sums",) * problem.use_gate_in_kernel,
+            ),
         ),
         *gate_launch(problem),
     )

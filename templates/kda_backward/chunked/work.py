@@ -3,7 +3,7 @@
 from tuner.arch import GPU
 from tuner.spec import Work
 
-from ..optional import gate_sums_bytes, gate_work
+from ..gate_gradients import gate_sums_bytes, gate_work
 from ..problem import Problem
 from .config import CHUNK, FP32, WARP, Config, image_of, scan_threads
 

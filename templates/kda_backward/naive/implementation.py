@@ -5,17 +5,8 @@ from dataclasses import dataclass
 from tuner.arch import GPU, Arch
 from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
+from ..gate_gradients import gate_constants, gate_launch, gate_sums, gate_sums_bytes, gate_work, state_bytes
 from ..operator import cost
-from ..optional import (
-    GATE_THREADS,
-    gate_launch,
-    gate_sums,
-    gate_sums_bytes,
-    gate_work,
-    pointers,
-    state_bytes,
-    taken,
-)
 from ..problem import Problem
 
 COLUMNS = 32  # of a block: a warp
@@ -40,16 +31,27 @@ def plan(problem: Problem, config: Config) -> Plan:
     gated = ("g", "beta", "A_log", "dt_bias", "lower_bound")
     forward = ("k", "v", *gated, "cu_seqlens", "initial_state", *sizes, "states")
     backward = ("q", "k", "v", *gated, "d_o", "cu_seqlens", "dht", "dv", "dh0", "scale", *sizes, "states", "partials")
-    summed = ("q", "k", *gated, "dq", "dk", "dg", "dbeta", *sizes, "partials", "gate_sums")
+    summed = (
+        "q",
+        "k",
+        *gated,
+        "dq",
+        "dk",
+        "dg",
+        "dbeta",
+        *sizes,
+        "partials",
+        *("gate_sums",) * problem.use_gate_in_kernel,
+    )
     launches = (
-        Launch("kda_backward_forward", grid, COLUMNS, smem, taken(problem, *forward)),
-        Launch("kda_backward_reverse", grid, COLUMNS, smem, taken(problem, *backward)),
-        Launch("kda_backward_sum", (problem.seq_len, HV, B), COLUMNS, 0, taken(problem, *summed)),
+        Launch("kda_backward_forward", grid, COLUMNS, smem, forward),
+        Launch("kda_backward_reverse", grid, COLUMNS, smem, backward),
+        Launch("kda_backward_sum", (problem.seq_len, HV, B), COLUMNS, 0, summed),
         *gate_launch(problem),
     )
     states = Workspace("states", DType.FP32, (B, HV, problem.pieces(config.span), K, V))
     partials = Workspace("partials", DType.FP32, (_blocks(problem), B, problem.seq_len, HV, 3 * K + 1))
-    constants: dict[str, int | str] = {"smem_bytes": smem, "gate_threads": GATE_THREADS, **pointers(problem)}
+    constants = {"smem_bytes": smem, **gate_constants(problem)}
     return Plan(launches, constants, (states, partials, *gate_sums(problem, problem.seq_len)))
 
 

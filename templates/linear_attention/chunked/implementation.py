@@ -4,8 +4,7 @@ from tuner.arch import GPU
 from tuner.spec import DType, Implementation, Launch, Plan, Work, Workspace
 
 from .. import scan, tiles
-from ..operator import cost
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from ..operator import SCALARS, cost
 from ..problem import Problem
 from ..tiles import smem_bytes, staged, sum_bytes, tile_bytes
 from ..work import blocks, initial_bytes, pair_bytes, row_tiles, state_bytes, tensor_bytes, tile_beta_bytes, tiled
@@ -17,21 +16,19 @@ def plan(problem: Problem, config: Config) -> Plan:
     in_shared, out_smem = bool(staged(problem, config)), int(smem_bytes(problem, config))
     sum_smem = sum_bytes(config) + in_shared * 2 * tile_bytes(problem, config)
     grid, threads = (blocks(problem, config), 1, 1), config.threads
-    sums = taken(problem, "k", "v", "beta", "initial_state", "cu_seqlens", *SCALARS)
-    scanned = taken(problem, "beta", "cu_seqlens", *SCALARS)
-    out = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
+    sums = ("k", "v", "beta", "initial_state", "cu_seqlens", *SCALARS, "carries")
+    scanned = ("beta", "cu_seqlens", *SCALARS, "carries")
     return Plan(
         launches=(
-            Launch("linear_attention_sums", grid, threads, sum_smem, (*sums, "carries")),
-            Launch("linear_attention_scan", (scan.blocks(problem), 1, 1), scan.THREADS, 0, (*scanned, "carries")),
-            Launch("linear_attention_out", grid, threads, out_smem, (*out, "carries")),
+            Launch("linear_attention_sums", grid, threads, sum_smem, sums),
+            Launch("linear_attention_scan", (scan.blocks(problem), 1, 1), scan.THREADS, 0, scanned),
+            Launch("linear_attention_out", grid, threads, out_smem),
         ),
         constants={
             "staged": in_shared,
             "sum_smem": sum_smem,
             "out_smem": out_smem,
             **scan.constants(),
-            **pointers(problem),
         },
         workspaces=(Workspace("carries", DType.FP32, (row_tiles(problem, config), problem.channels, 2)),),
     )

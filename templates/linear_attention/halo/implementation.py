@@ -8,8 +8,7 @@ import numpy as np
 from tuner.arch import GPU, Arch
 from tuner.spec import Implementation, Launch, Plan, Space, Work
 
-from ..operator import cost
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
+from ..operator import ARGUMENTS, cost
 from ..problem import Problem
 from ..tiles import Shape, register_constraint, shape_constraints, sum_bytes, widths
 from ..work import blocks, state_bytes, tile_beta_bytes, tiled
@@ -60,11 +59,11 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    arguments = tuple(name for name in taken(problem, *INPUTS, *OUTPUTS, *SCALARS) if not name.startswith("initial"))
+    arguments = tuple(argument.name for argument in ARGUMENTS if argument.name != "initial_state")
     launch = Launch(
         "linear_attention_halo", (blocks(problem, config), 1, 1), config.threads, sum_bytes(config), arguments
     )
-    constants = {"smem_bytes": sum_bytes(config), "reach_bits": reach_bits(problem), **pointers(problem)}
+    constants = {"smem_bytes": sum_bytes(config), "reach_bits": reach_bits(problem)}
     return Plan((launch,), constants)
 
 

@@ -5,7 +5,6 @@ from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspa
 
 from .. import tiles
 from ..operator import cost
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from ..problem import Problem
 from ..sizes import Sizes
 from ..tiles import WARP, smem_bytes, staged
@@ -26,7 +25,6 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
     smem = int(smem_bytes(problem, config, TICKET))
-    arguments = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
     clear = ("batch", "seq_len", "heads", "flags", "ticket")
     return Plan(
         launches=(
@@ -36,14 +34,12 @@ def plan(problem: Problem, config: Config) -> Plan:
                 (blocks(problem, config), 1, 1),
                 config.threads,
                 smem,
-                (*arguments, "sums", "ends", "flags", "ticket"),
             ),
         ),
         constants={
             "staged": bool(staged(problem, config, TICKET)),
             "smem_bytes": smem,
             "clear_threads": CLEAR_THREADS,
-            **pointers(problem),
         },
         workspaces=(
             Workspace("sums", DType.FP32, (tiles, channels, 2), exchanged=True),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from tuner.arch import GPU, Arch
 from tuner.spec import Implementation, Launch, Plan, Space, Work
 
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from ..problem import Problem
 from ..work import per_thread
 
@@ -23,8 +22,7 @@ def space(_problem: Problem, _arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     blocks = -(-problem.sequences * problem.channels // config.threads)
-    arguments = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
-    return Plan((Launch(ENTRY, (blocks, 1, 1), config.threads, 0, arguments),), pointers(problem))
+    return Plan((Launch(ENTRY, (blocks, 1, 1), config.threads, 0),), {})
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

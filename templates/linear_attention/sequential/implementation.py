@@ -8,7 +8,6 @@ import numpy as np
 from tuner.arch import GPU, Arch
 from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
 
-from ..optional import INPUTS, OUTPUTS, SCALARS, pointers, taken
 from ..problem import Problem
 from ..tiles import widths
 from ..work import per_thread
@@ -46,8 +45,7 @@ def register_estimate(problem: Problem, c: Any) -> Any:
 
 def plan(problem: Problem, config: Config) -> Plan:
     blocks = -(-problem.sequences * problem.channels // (config.threads * config.width))
-    arguments = taken(problem, *INPUTS, *OUTPUTS, *SCALARS)
-    return Plan((Launch(ENTRY, (blocks, 1, 1), config.threads, 0, arguments),), pointers(problem))
+    return Plan((Launch(ENTRY, (blocks, 1, 1), config.threads, 0),), {})
 
 
 def default(problem: Problem, _arch: Arch) -> Config:

@@ -5,11 +5,10 @@ from tuner.spec import DType, Implementation, Launch, Plan, Work, Workspace
 
 from ...linear_attention import scan
 from ...linear_attention.lookback.implementation import flag_words
-from ...linear_attention.optional import pointers, taken
 from ...linear_attention.tiles import sum_bytes, tile_bytes
 from ...linear_attention.work import blocks, row_tiles
 from .. import beta_sums
-from ..optional import INPUTS, OUTPUTS, SCALARS
+from ..operator import INPUTS, OUTPUTS, SCALARS
 from ..problem import Problem
 from ..tiles import Config, default, smem_bytes, space, staged
 from . import work as lookback_work
@@ -19,9 +18,9 @@ def plan(problem: Problem, config: Config) -> Plan:
     in_shared, smem = bool(staged(problem, config)), int(smem_bytes(problem, config))
     sum_smem = sum_bytes(config) + in_shared * 2 * tile_bytes(problem, config)
     grid, tiles, channels = (blocks(problem, config), 1, 1), row_tiles(problem, config), problem.channels
-    sums = taken(problem, "k", "v", "beta", "initial_state", "cu_seqlens", *SCALARS)
-    scanned = taken(problem, "beta", "cu_seqlens", "dht", "dh0", *SCALARS)
-    main = taken(problem, *INPUTS, *OUTPUTS, *SCALARS, "beta_parts")
+    sums = ("k", "v", "beta", "initial_state", "cu_seqlens", *SCALARS)
+    scanned = ("beta", "cu_seqlens", "dht", "dh0", *SCALARS)
+    main = (*INPUTS, *OUTPUTS, *SCALARS, *("beta_parts",) * problem.use_beta)
     return Plan(
         launches=(
             Launch(f"{_NAME}_sums", grid, config.threads, sum_smem, (*sums, "carries", "flags", "ticket")),
@@ -41,7 +40,6 @@ def plan(problem: Problem, config: Config) -> Plan:
             "smem_bytes": smem,
             **scan.constants(),
             **beta_sums.constants(problem),
-            **pointers(problem),
         },
         workspaces=(
             Workspace("carries", DType.FP32, (tiles, channels, 2)),

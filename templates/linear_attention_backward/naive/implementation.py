@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from tuner.arch import GPU, Arch
 from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
 
-from ...linear_attention.optional import pointers, taken
 from ...linear_attention.tiles import WARP
 from ...linear_attention.work import beta_bytes, tensor_bytes
 from .. import beta_sums
-from ..operator import cost
-from ..optional import INPUTS, OUTPUTS, SCALARS
+from ..operator import INPUTS, OUTPUTS, SCALARS, cost
 from ..problem import Problem
 from ..work import state_bytes
 
@@ -28,12 +26,12 @@ def space(_problem: Problem, _arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    arguments = taken(problem, *INPUTS, *OUTPUTS, *SCALARS, "states", "beta_parts")
+    arguments = (*INPUTS, *OUTPUTS, *SCALARS, "states", *("beta_parts",) * problem.use_beta)
     main = Launch(ENTRY, (_blocks(problem, config), 1, 1), config.threads, 0, arguments)
     states = Workspace("states", DType.FP32, (_stored(problem, config), problem.channels, 4))  # two fp64 each
     return Plan(
         launches=(main, *beta_sums.launch(problem)),
-        constants={**beta_sums.constants(problem), **pointers(problem)},
+        constants={**beta_sums.constants(problem)},
         workspaces=(states, *beta_sums.parts(problem, problem.sequences)),
     )
 

@@ -9,8 +9,7 @@ from ...flash_attention.mma_sync import implementation as dense
 from ...flash_attention.mma_sync.config import q_in_ring, register_estimate, smem_budgets, smem_bytes
 from ...flash_attention.problem import plain
 from ...flash_attention.split_keys.config import SPLITS, WARP, filling, merge_blocks
-from ..optional import with_optional
-from ..problem import Problem, unpacked
+from ..problem import Problem, optional_constants, unpacked
 from ..split_keys.implementation import RAGGED, parts
 from .config import Config
 from .work import blocks
@@ -49,7 +48,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     merge = Launch(ENTRIES[1], (merge_blocks(problem, config), 1, 1), threads, 0)
     constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}
     spaces = parts(problem, (shares, config.BM) if split else ())
-    return with_optional(problem, Plan((attend, merge) if split else (attend,), constants, spaces))
+    return Plan((attend, merge) if split else (attend,), {**constants, **optional_constants(problem)}, spaces)
 
 
 _FEW = 64  # rows that four warps take 16 each of

@@ -8,12 +8,11 @@ from tuner.spec import Implementation, Plan, Work
 from ...flash_attention.naive.implementation import Config, default, space
 from ...streaming_attention.naive.implementation import plan_of, work_of
 from ..operator import cost
-from ..optional import with_optional
-from ..problem import Problem, unpacked
+from ..problem import Problem, optional_constants, unpacked
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    return with_optional(problem, plan_of("paged_attention_naive", problem, config))
+    return replace(plan_of("paged_attention_naive", problem, config), constants=optional_constants(problem))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

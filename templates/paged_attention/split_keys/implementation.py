@@ -9,8 +9,7 @@ from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspa
 from ...flash_attention.mma_sync.work import with_softcap as with_softcap_work
 from ...flash_attention.split_keys import config as shared
 from ...flash_attention.split_keys.config import WARP, Config
-from ..optional import with_optional
-from ..problem import Problem, unpacked
+from ..problem import Problem, optional_constants, unpacked
 from .work import with_widening
 from .work import work as work_when_full
 
@@ -32,7 +31,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     attend = Launch(ENTRIES[0], (shares * row_tiles * problem.kv_heads, 1, 1), threads, smem)
     merge = Launch(ENTRIES[1], (shared.merge_blocks(problem, config), 1, 1), threads, 0)
     spaces = parts(problem, (shares, problem.heads, problem.longest) if split else ())
-    return with_optional(problem, Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, spaces))
+    return Plan((attend, merge) if split else (attend,), {"smem_bytes": smem, **optional_constants(problem)}, spaces)
 
 
 def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:

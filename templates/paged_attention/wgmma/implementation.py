@@ -19,8 +19,7 @@ from ...flash_attention.wgmma.config import (
     widest_product,
 )
 from ...flash_attention.wgmma.maps import attention_maps, spelled
-from ..optional import eight_bits_refusal
-from ..problem import Problem, unpacked
+from ..problem import Problem, eight_bits_refusal, unpacked
 from ..split_keys.implementation import RAGGED, parts
 from .config import (
     LEAST_BOX,
@@ -143,13 +142,10 @@ def merge_launch(entry: str, problem: Problem, optional: tuple[str, ...], left: 
 def optional_arguments(problem: Problem, *, split: bool) -> tuple[tuple[str, ...], dict[str, Scalar]]:
     """The arguments that packed queries and a softcap bring; what templates read of these, of workspaces and of what
     all have in common."""
-    packed, capped = problem.use_cu_seqlens_q, problem.use_softcap
-    names = (("o", "cu_seqlens_q", "max_seqlen_q") if packed else ()) + (("softcap",) if capped else ())
-    return names, {
-        "cu_seqlens_q_argument": "cu_seqlens_q" if packed else "nullptr",
+    packed = problem.use_cu_seqlens_q
+    return (*("o",) * packed, "cu_seqlens_q", "max_seqlen_q", "softcap"), {
         "longest_argument": "max_seqlen_q" if packed else "seq_q",
         "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
-        "softcap_argument": "softcap" if capped else "0.0f",
         "shares_argument": "shares" if split else "nullptr",
         "parts_argument": "part_o, part_rows" if split else "nullptr, nullptr",
         "window_box": WINDOW_BOX,

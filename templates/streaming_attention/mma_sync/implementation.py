@@ -8,7 +8,6 @@ from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space
 from ...flash_attention.mma_sync import implementation as dense
 from ...flash_attention.mma_sync.config import q_in_ring, register_estimate, smem_budgets, smem_bytes
 from ...flash_attention.problem import plain
-from ..optional import with_lengths
 from ..problem import Problem
 from .config import Config, packed
 from .work import work
@@ -52,11 +51,8 @@ def plan(problem: Problem, config: Config) -> Plan:
     heads = packed(problem, config)
     grid = (-(-problem.seq_q // (config.BM // heads)), problem.heads // heads, problem.batch)
     smem = int(smem_bytes(D, config))
-    plan = Plan(
-        launches=(Launch(ENTRY, grid, 32 * config.warps, smem),),
-        constants={"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))},
-    )
-    return with_lengths(problem, plan)
+    constants = {"smem_bytes": smem, "q_in_ring": bool(q_in_ring(D, config))}
+    return Plan((Launch(ENTRY, grid, 32 * config.warps, smem),), constants)
 
 
 _REGISTERS = 196  # flash_attention's default with a higher estimate spills with the masks here

@@ -11,7 +11,6 @@ from tuner.spec import Cost, DType, Implementation, Plan, Work
 from ...flash_attention.naive import implementation as dense
 from ...flash_attention.naive.implementation import Config
 from ..operator import cost
-from ..optional import with_lengths
 from ..problem import Problem, attended_keys
 
 
@@ -22,7 +21,7 @@ def default(problem: Any, arch: Arch) -> Config:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    return with_lengths(problem, plan_of("streaming_attention_naive", problem, config))
+    return plan_of("streaming_attention_naive", problem, config)
 
 
 def plan_of(entry: str, problem: Any, config: Config) -> Plan:

@@ -9,13 +9,12 @@ from ...flash_attention.split_keys import config as shared
 from ...flash_attention.split_keys.config import Config
 from ...flash_attention.split_keys.work import Walked, work_of_walks
 from ..operator import cost
-from ..optional import with_lengths
 from ..problem import Problem
 from ..visits import Keys, Walks
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    return with_lengths(problem, shared.plan(problem, config, "streaming_attention"))
+    return shared.plan(problem, config, "streaming_attention")
 
 
 def default(problem: Problem, arch: Arch) -> Config:

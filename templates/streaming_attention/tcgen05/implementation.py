@@ -35,11 +35,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     taken = blocks(problem, config) * (problem.heads // heads) * problem.batch
-    lengths = ("cache_seqlens",) if problem.ragged else ()
-    constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, config.BN, 1)
     maps = attention_maps(D, D, config.value_columns, rows, keys, piece=PIECE)
-    return dense.block_plan(ENTRY, problem, config, taken, maps, (*wgmma.SCALARS, *lengths), constants)
+    return dense.block_plan(ENTRY, problem, config, taken, maps, (*wgmma.SCALARS, "cache_seqlens"))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -75,12 +75,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     taken = row_tiles(problem, config) * int(taken_heads(problem, config)) * problem.kv_heads * problem.batch
-    lengths = ("cache_seqlens",) if problem.ragged else ()
-    constants = {"cache_seqlens_pointer": "cache_seqlens" if problem.ragged else "nullptr"}
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, config.BN // config.cluster, 1)
     maps = attention_maps(D, D, config.value_columns, rows, keys, piece=PIECE)
     smem = int(smem_bytes(D, config))
-    return dense.block_plan(ENTRY, smem, config, taken, maps, (*SCALARS, *lengths), constants)
+    return dense.block_plan(ENTRY, smem, config, taken, maps, (*SCALARS, "cache_seqlens"))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -7,14 +7,13 @@ from tuner.spec import Implementation, Plan, Work
 
 from ...flash_attention.naive.implementation import Config, default, space
 from ...flash_attention_backward.naive import implementation as dense
-from ...flash_attention_backward.optional import taken
 from ...streaming_attention.problem import attended_keys
 from ..operator import ARGUMENTS
 from ..problem import Problem
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    takes = taken(problem, *(each.name for each in ARGUMENTS))
+    takes = tuple(argument.name for argument in ARGUMENTS)
     return dense.plan_of("streaming_attention_backward_naive", problem, config, takes)
 
 

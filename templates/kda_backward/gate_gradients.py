@@ -1,33 +1,10 @@
-"""The optional tensors: which of them a launch takes, and what a template reads in their place; and what the launch
-for the gate's parameters is."""
+"""The launch that sums the gradients of the gate's parameters, and the bytes of states."""
 
-from tuner.spec import DType, Launch, Work, Workspace
+from tuner.spec import DType, Launch, Scalar, Work, Workspace
 
 from .problem import Problem
 
 GATE_THREADS = 512  # of the launch that adds up: a row of 2 K sums is one element a thread or less
-
-_FLAGS = {
-    "cu_seqlens": "use_cu_seqlens",
-    "initial_state": "use_initial_state",
-    "dh0": "use_initial_state",
-    "dht": "use_final_gradient",
-    "A_log": "use_gate_in_kernel",
-    "dA_log": "use_gate_in_kernel",
-    "gate_sums": "use_gate_in_kernel",
-    "dt_bias": "use_dt_bias",
-    "ddt_bias": "use_dt_bias",
-}
-
-
-def taken(problem: Problem, *names: str) -> tuple[str, ...]:
-    """`names` less the tensors that the problem does not have: what a launch takes."""
-    return tuple(name for name in names if name not in _FLAGS or getattr(problem, _FLAGS[name]))
-
-
-def pointers(problem: Problem) -> dict[str, str]:
-    """`<name>_pointer` → the C++ parameter, or a null pointer where the launch takes none."""
-    return {f"{name}_pointer": name if getattr(problem, flag) else "nullptr" for name, flag in _FLAGS.items()}
 
 
 def state_bytes(problem: Problem) -> int:
@@ -38,9 +15,16 @@ def state_bytes(problem: Problem) -> int:
 
 def gate_launch(problem: Problem) -> tuple[Launch, ...]:
     """Adds up what the tokens give to A_log and dt_bias; none where the kernel computes no gate."""
-    names = taken(problem, "cu_seqlens", "dA_log", "ddt_bias", "batch", "seq_len", "boundaries", "gate_sums")
+    names = ("cu_seqlens", "dA_log", "ddt_bias", "batch", "seq_len", "boundaries", "gate_sums")
     launch = Launch("kda_backward_gate", (problem.value_heads, 1, 1), GATE_THREADS, 4 * GATE_THREADS, names)
     return (launch,) * problem.use_gate_in_kernel
+
+
+def gate_constants(problem: Problem) -> dict[str, Scalar]:
+    return {
+        "gate_threads": GATE_THREADS,
+        "gate_sums_argument": "gate_sums" if problem.use_gate_in_kernel else "nullptr",
+    }
 
 
 def gate_sums(problem: Problem, rows: int) -> tuple[Workspace, ...]:
