@@ -35,6 +35,7 @@ AS_THEY_STAND: list[tuple[Edit, str]] = [
     ((OPERATOR, X, 'Argument("x", "dtype", ("rows", "cols"))'), "argument x has a dim 'cols', which is no field"),
     ((OPERATOR, X, 'Argument("x", "type", ("rows", "columns"))'), "the dtype of 'type', which is no field"),
     ((OPERATOR, 'Argument("x"', 'Argument("new"'), r"argument 'new' is a word of C\+\+"),
+    ((OPERATOR, X, f'{X[:-1]}, optional="use_x")'), "argument x is optional='use_x', which is no field"),
     ((OPERATOR, ", Role.OUTPUT", ""), "no argument has Role.OUTPUT"),
     ((OPERATOR, 'extent("M", default=4096)', "4096"), r"Problem\.rows must be static\(…\)"),
     ((OPERATOR, "frozen=True, ", ""), "Problem must be a frozen dataclass"),
