@@ -4,14 +4,13 @@
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, Space, Value
+from tuner.spec import Block, Constraint, Quantity, Space, Value, limits
 
 from .problem import Problem
 from .sizes import Sizes
@@ -50,9 +49,8 @@ def widths(problem: Sizes) -> tuple[int, ...]:
 
 
 def smem_budgets(arch: Arch) -> tuple[int, ...]:
-    """What an SM leaves each of so many blocks, in bytes, ascending."""
-    shares = (arch.smem_per_sm // ctas - arch.smem_reserved for ctas in BUDGETS)
-    return tuple(min(share // 128 * 128, arch.smem_per_block) for share in shares)
+    """Of a block of which an SM holds so many, in bytes, ascending."""
+    return arch.smem_budgets(BUDGETS)
 
 
 def groups(c: Any) -> Any:
@@ -93,27 +91,19 @@ def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
     return kept + 2 * tokens + 4 * c.width + 40
 
 
-def shape_constraints(problem: Sizes, arch: Arch, smem: Callable[[Any], Any]) -> tuple[Constraint, ...]:
-    """What every tile needs whose block takes smem(c) bytes of shared memory."""
+def shape_constraints(problem: Sizes, arch: Arch, block: Block) -> tuple[Constraint, ...]:
+    """What every tile needs."""
     return (
         Constraint("a loop over sequences forgets weights", lambda c: ~c.keep_weights | (not problem.varlen)),
         Constraint("a thread folds a channel", lambda c: c.threads >= c.BK),
         Constraint("groups of threads are whole", lambda c: c.threads * c.width % c.BK == 0),
         Constraint("groups share the tokens of a tile evenly", lambda c: c.BT % np.maximum(groups(c), 1) == 0),
         Constraint("a thread's loop over its tokens is unrolled", lambda c: tokens_per_thread(c) <= MAX_TOKENS),
-        Constraint("the groups' sums fit a block", lambda c: sum_bytes(c) <= arch.smem_per_block),
-        Constraint(
-            "the blocks asked for fit the threads of an SM",
-            lambda c: c.min_ctas * c.threads <= arch.threads_per_sm,
-        ),
-        Constraint(
-            "the blocks asked for fit the shared memory of an SM",
-            lambda c: c.min_ctas * (smem(c) + arch.smem_reserved) <= arch.smem_per_sm,
-        ),
+        *limits(arch, block),
     )
 
 
-def budget_constraints(arch: Arch, smem: Callable[[Any], Any]) -> tuple[Constraint, ...]:
+def budget_constraints(arch: Arch, smem: Quantity) -> tuple[Constraint, ...]:
     """What a tile needs besides that stays in shared memory where the budget has room."""
     budgets = smem_budgets(arch)
     return (
@@ -125,16 +115,17 @@ def budget_constraints(arch: Arch, smem: Callable[[Any], Any]) -> tuple[Constrai
     )
 
 
-def register_constraint(problem: Problem, arch: Arch, in_registers: Any) -> Constraint:
-    return Constraint(
-        "a thread's vectors fit its registers",
-        lambda c: register_estimate(problem, c, in_registers(c)) <= register_limit(arch, c),
-    )
+def tile_block(entry: str, smem: Quantity, registers: Quantity | None = None) -> Block:
+    return Block(entry, lambda c: c.threads, smem, registers, lambda c: c.min_ctas)
 
 
-def register_limit(arch: Arch, c: Any) -> Any:
-    """What the blocks asked for leave a thread."""
-    return np.minimum(arch.registers_per_sm // (c.threads * c.min_ctas) // 8 * 8, arch.registers_per_thread)
+def budgeted_block(entry: str, problem: Problem, extra: int = 0) -> Block:
+    """Of a tile that stays in shared memory where the budget has room, beside `extra` bytes."""
+
+    def registers(c: Any) -> Any:
+        return register_estimate(problem, c, ~np.asarray(staged(problem, c, extra), bool))
+
+    return tile_block(entry, lambda c: smem_bytes(problem, c, extra), registers)
 
 
 def choices(problem: Sizes, arch: Arch) -> dict[str, tuple[Value, ...]]:
@@ -153,16 +144,13 @@ def choices(problem: Sizes, arch: Arch) -> dict[str, tuple[Value, ...]]:
 def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
     """Every tile of an implementation whose blocks take `extra` bytes of shared memory besides."""
 
-    def smem(c: Any) -> Any:
-        return smem_bytes(problem, c, extra)
-
+    block = budgeted_block("", problem, extra)
     return Space(
         Budgeted,
         choices=choices(problem, arch),
         constraints=(
-            *shape_constraints(problem, arch, smem),
-            *budget_constraints(arch, smem),
-            register_constraint(problem, arch, lambda c: ~np.asarray(staged(problem, c, extra), bool)),
+            *shape_constraints(problem, arch, block),
+            *budget_constraints(arch, block.smem),
         ),
     )
 

@@ -4,12 +4,13 @@
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Space
+from tuner.spec import Block, Constraint, DType, Space
 
 from ..linear_attention.tiles import (
     LOAD,
@@ -17,10 +18,10 @@ from ..linear_attention.tiles import (
     Budgeted,
     budget_constraints,
     choices,
-    register_limit,
     shape_constraints,
     smem_budgets,
     sum_bytes,
+    tile_block,
     tile_bytes,
     tokens_per_thread,
     widths,
@@ -28,6 +29,7 @@ from ..linear_attention.tiles import (
 from .problem import Problem
 
 Config = Budgeted
+ENTRY = "linear_attention_backward_lookback"
 TENSORS = 4  # k, v, do, q
 CP_ASYNC = 4  # bytes: the least that it copies
 THREADS = 128  # of a block, by default
@@ -62,19 +64,18 @@ def register_estimate(problem: Problem, c: Any) -> Any:
 
 
 def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
-    def smem(c: Any) -> Any:
-        return smem_bytes(problem, c)
-
+    block = block_of(problem)
     return (
-        *shape_constraints(problem, arch, smem),
+        *shape_constraints(problem, arch, block),
         Constraint(
             "a thread's loops over its elements are unrolled", lambda c: tokens_per_thread(c) * c.width <= MAX_ELEMENTS
         ),
-        *budget_constraints(arch, smem),
-        Constraint(
-            "a thread's elements fit its registers", lambda c: register_estimate(problem, c) <= register_limit(arch, c)
-        ),
+        *budget_constraints(arch, block.smem),
     )
+
+
+def block_of(problem: Problem) -> Block:
+    return tile_block(ENTRY, partial(smem_bytes, problem), partial(register_estimate, problem))
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -97,5 +98,5 @@ def default(problem: Problem, arch: Arch) -> Config:
     configs = [Config(BT, BK, THREADS, width, 1, False, budget) for budget in smem_budgets(arch)]
     fitting = [c for c in configs if smem_bytes(problem, c) <= c.smem_budget]
     found = next((c for c in fitting if staged(problem, c)), fitting[0])
-    room = 3 * (smem_bytes(problem, found) + arch.smem_reserved) <= arch.smem_per_sm
+    room = arch.fits_smem(smem_bytes(problem, found), 3)
     return replace(found, min_ctas=3) if room and problem.decay == "scalar" else found

@@ -1,10 +1,15 @@
 """Compile targets and what they let a block and an SM use: CUDA C++ Programming Guide, "Technical Specifications per
 Compute Capability"."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 MMA_FLOPS = 16 * 8 * 16 * 2  # of one m16n8k16, in which matrix products are counted
 PARTITIONS = 4  # of an SM: each has a scheduler, a quarter of the registers and pipes of its own, and its own warps
+SMEM_UNIT = 128  # bytes; shared memory is given to blocks in multiples of this
 _KB = 1024
 
 
@@ -33,6 +38,34 @@ class Arch:
     def l1_bytes(self) -> int:
         """L1 and shared memory together: 28 KB are always L1's (CUDA C++ Programming Guide, "Shared Memory")."""
         return self.smem_per_sm + 28 * _KB
+
+    def fits_smem(self, nbytes: Any, ctas: Any = 1) -> Any:
+        """Whether an SM holds `ctas` blocks of so much shared memory; numbers or arrays."""
+        return (nbytes <= self.smem_per_block) & (ctas * (nbytes + self.smem_reserved) <= self.smem_per_sm)
+
+    def fits_threads(self, threads: Any, ctas: Any = 1) -> Any:
+        """Whether an SM holds `ctas` blocks of so many threads; numbers or arrays."""
+        return (threads <= self.threads_per_block) & (ctas * threads <= self.threads_per_sm)
+
+    def registers_for(self, threads: Any) -> Any:
+        """Registers a thread may have where an SM holds so many threads; numbers or arrays.
+
+        Each partition has a quarter of the registers and of the warps. ptxas allocates registers in steps of 8.
+        """
+        warps = -(-np.maximum(threads, 1) // (32 * PARTITIONS))  # of a partition
+        share = self.registers_per_sm // PARTITIONS // (32 * warps)
+        return np.minimum(share // 8 * 8, self.registers_per_thread)
+
+    def smem_budgets(self, ctas: Iterable[int]) -> tuple[int, ...]:
+        """Bytes of shared memory a block that an SM leaves to each of so many blocks."""
+        shares = (self.smem_per_sm // count - self.smem_reserved for count in ctas)
+        return tuple(min(share // SMEM_UNIT * SMEM_UNIT, self.smem_per_block) for share in shares)
+
+    def ctas_by_smem(self, nbytes: int) -> int:
+        """How many blocks of so much shared memory an SM holds, as the driver rounds it; 0 if it launches none."""
+        if nbytes > self.smem_per_block:
+            return 0
+        return self.smem_per_sm // (-(-(nbytes + self.smem_reserved) // SMEM_UNIT) * SMEM_UNIT)
 
     @property
     def has_wgmma(self) -> bool:

@@ -8,7 +8,6 @@ from tuner.spec.plan import Launch
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_SMEM_UNIT = 128  # bytes; shared memory is given to CTAs in multiples of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def occupancy(usage: Usage, launch: Launch, arch: Arch) -> Occupancy:
     if launch.cluster != usage.cluster:
         return Occupancy(0, f"__cluster_dims__ says {usage.cluster} CTAs, the launch {launch.cluster}")
     fits = {
-        "shared memory": _by_smem(usage.static_shared + launch.smem_bytes, arch),
+        "shared memory": arch.ctas_by_smem(usage.static_shared + launch.smem_bytes),
         "registers": _by_registers(usage, launch.block_threads, arch),
         "threads": _by_threads(usage, launch.block_threads, arch),
         "CTA slots": arch.ctas_per_sm,
@@ -84,12 +83,6 @@ def occupancy(usage: Usage, launch: Launch, arch: Arch) -> Occupancy:
         fits["tensor memory"] = arch.tensor_columns // launch.tensor_columns
     limiter = min(fits, key=lambda name: fits[name])
     return Occupancy(fits[limiter], limiter)
-
-
-def _by_smem(smem_bytes: int, arch: Arch) -> int:
-    if smem_bytes > arch.smem_per_block:
-        return 0
-    return arch.smem_per_sm // _round_up(smem_bytes + arch.smem_reserved, _SMEM_UNIT)
 
 
 def _by_registers(usage: Usage, threads: int, arch: Arch) -> int:

@@ -2,6 +2,7 @@
 
 from tuner.base.fields import Fields, Scalar
 from tuner.spec.argument import Argument, Role, within
+from tuner.spec.block import Block, Quantity, limits
 from tuner.spec.constraint import Constraint
 from tuner.spec.draw import normal, random_tensor
 from tuner.spec.dtype import DType, Precision
@@ -16,6 +17,7 @@ __all__ = [
     "Argument",
     "Array",
     "Arrays",
+    "Block",
     "Constraint",
     "Cost",
     "DType",
@@ -26,6 +28,7 @@ __all__ = [
     "Operator",
     "Plan",
     "Precision",
+    "Quantity",
     "Reduction",
     "Request",
     "Role",
@@ -40,6 +43,7 @@ __all__ = [
     "common_fields",
     "extent",
     "first_fit",
+    "limits",
     "normal",
     "random_tensor",
     "static",

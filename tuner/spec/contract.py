@@ -14,6 +14,7 @@ import numpy as np
 
 from tuner.errors import TemplateError, TunerError
 from tuner.spec.argument import KEYWORDS, Argument, Role
+from tuner.spec.block import disagreements
 from tuner.spec.operator import Cost, Gradient, Implementation, Operator, Work, not_defined
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import sizes, statics
@@ -239,7 +240,11 @@ def checked_implementation(
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
         return checked(getattr(implementation, name), place, operator.folder, f"{name}({called})", check)
 
-    plan = hold("plan", "problem, config", lambda found, *_: _plan(found))
+    def plans(found: Any, problem: Any, config: Any) -> Complaints:
+        yield from _plan(found)
+        yield from disagreements(implementation.blocks(problem), found, config)
+
+    plan = hold("plan", "problem, config", plans)
     calls = count()
 
     def works(found: Any, problem: Any, config: Any, _: Any) -> Complaints:

@@ -12,6 +12,7 @@ from tuner.arch import GPU, Arch
 from tuner.base.fields import Fields
 from tuner.errors import TemplateError
 from tuner.spec.argument import Argument, Role
+from tuner.spec.block import Block
 from tuner.spec.plan import Plan
 from tuner.spec.problem import Arrays, P
 from tuner.spec.space import Space
@@ -187,6 +188,7 @@ class Implementation(Generic[P, C]):
     plan: Callable[[P, C], Plan]
     refusal: Callable[[P, Arch], str | None] = not_defined
     default: Callable[[P, Arch], C] = not_defined
+    blocks: Callable[[P], tuple[Block, ...]] = lambda _: ()  # of launches whose blocks are declared
     work: Callable[[P, C, GPU], tuple[Work, ...]] = not_defined
     declares_work: bool = True  # whether `work` is the implementation's own
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem

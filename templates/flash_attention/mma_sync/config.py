@@ -34,9 +34,8 @@ class Config(Tiles):
 
 
 def smem_budgets(arch: Arch) -> tuple[int, ...]:
-    """What an SM leaves each of 4, 3, 2 blocks or 1, in bytes, ascending."""
-    shares = (arch.smem_per_sm // ctas - arch.smem_reserved for ctas in (4, 3, 2, 1))
-    return tuple(min(share // 128 * 128, arch.smem_per_block) for share in shares)
+    """Of a block of which an SM holds 4, 3, 2 or 1, in bytes."""
+    return arch.smem_budgets((4, 3, 2, 1))
 
 
 def row_bytes(D: int, swizzle: Any) -> Any:
@@ -81,10 +80,3 @@ def register_estimate(D: int, c: Any, DV: int = 0) -> Any:
     """
     query = np.where(c.q_in_registers, D * c.d_warps / 2, 0)
     return c.BM * ((DV or D) + c.BN + query) / (32 * c.warps) + 30
-
-
-def register_limit(c: Any, arch: Arch) -> Any:
-    """Registers a thread may have when an SM holds min_ctas blocks: their warps share its 4 register files."""
-    warps = -(-c.warps * c.min_ctas // 4)
-    share = arch.registers_per_sm // 4 // (32 * warps)
-    return np.minimum(share // 8 * 8, arch.registers_per_thread)

@@ -7,14 +7,13 @@ import numpy as np
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space
+from tuner.spec import Block, Constraint, DType, Implementation, Launch, Plan, Space, limits
 
 from ..problem import Problem
 from .config import (
     Config,
     q_in_ring,
     register_estimate,
-    register_limit,
     smem_budgets,
     smem_bytes,
 )
@@ -61,17 +60,24 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             arch,
             DV,
             16,
-            lambda c: smem_bytes(D, c, DV),
-            lambda c: register_estimate(D, c, DV) <= register_limit(c, arch),
+            _block(problem),
         ),
     )
 
 
-def tile_constraints(
-    arch: Arch, DV: int, keys: int, smem: Callable[[Any], Any], fits: Callable[[Any], Any]
-) -> tuple[Constraint, ...]:
-    """Of tiles whose P V takes `keys` keys a step: `smem` gives their bytes, `fits` whether registers hold them."""
-    budgets = smem_budgets(arch)
+def _block(problem: Problem) -> Block:
+    D, DV = problem.head_dim, problem.head_dim_v
+    return tile_block(ENTRY, lambda c: smem_bytes(D, c, DV), lambda c: register_estimate(D, c, DV))
+
+
+def tile_block(entry: str, smem: Callable[[Any], Any], registers: Callable[[Any], Any]) -> Block:
+    """A block of tiles of queries and keys."""
+    return Block(entry, lambda c: 32 * c.warps, smem, registers, lambda c: c.min_ctas)
+
+
+def tile_constraints(arch: Arch, DV: int, keys: int, block: Block) -> tuple[Constraint, ...]:
+    """Of tiles whose P V takes `keys` keys a step."""
+    budgets, smem = smem_budgets(arch), block.smem
     return (
         Constraint(
             "a warp owns 16 or 32 rows of Q",
@@ -92,18 +98,7 @@ def tile_constraints(
             "a smaller shared-memory budget holds the same tiles",
             lambda c: smem(c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
         ),
-        Constraint(
-            "the blocks asked for fit the threads of an SM",
-            lambda c: c.min_ctas * 32 * c.warps <= arch.threads_per_sm,
-        ),
-        Constraint(
-            "the blocks asked for fit the shared memory of an SM",
-            lambda c: c.min_ctas * (smem(c) + arch.smem_reserved) <= arch.smem_per_sm,
-        ),
-        Constraint(
-            "accumulators, scores and operands fit the registers",
-            fits,
-        ),
+        *limits(arch, block),
     )
 
 
@@ -151,5 +146,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (_block(problem),),
     work=work,
 )

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import DType, Implementation, Launch, Plan, Space
+from tuner.spec import Block, DType, Implementation, Launch, Plan, Space
 
-from ..mma_sync.config import register_limit, smem_budgets
-from ..mma_sync.implementation import SHARED_FROM, exceeds_grid, tile_constraints
+from ..mma_sync.config import smem_budgets
+from ..mma_sync.implementation import SHARED_FROM, exceeds_grid, tile_block, tile_constraints
 from ..problem import Problem
 from .config import Config, q_in_ring, register_estimate, smem_bytes
 from .work import terms, work
@@ -51,10 +52,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             arch,
             DV,
             8,
-            lambda c: smem_bytes(D, DV, c),
-            lambda c: register_estimate(D, DV, terms(problem), c) <= register_limit(c, arch),
+            _block(problem),
         ),
     )
+
+
+def _block(problem: Problem) -> Block:
+    D, DV = problem.head_dim, problem.head_dim_v
+    return tile_block(ENTRY, partial(smem_bytes, D, DV), partial(register_estimate, D, DV, terms(problem)))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -129,6 +134,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (_block(problem),),
     work=work,
     example=Problem(head_dim=72, dtype=DType.FP32),
 )

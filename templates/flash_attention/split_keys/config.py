@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Launch, Plan, Space, Workspace
+from tuner.spec import Block, DType, Launch, Plan, Space, Workspace, limits
 
 from ..mma_sync.config import ELEMENT, ring_bytes
 from ..mma_sync.implementation import MAX_GRID_YZ
@@ -35,7 +35,6 @@ def refusal(problem: Any, _arch: Arch) -> str | None:
 
 def space(problem: Any, arch: Arch, element: int = ELEMENT) -> Space[Config]:
     """`element`: bytes of one of K or V."""
-    D, DV = problem.head_dim, problem.head_dim_v
     return Space(
         Config,
         choices={
@@ -46,16 +45,18 @@ def space(problem: Any, arch: Arch, element: int = ELEMENT) -> Space[Config]:
             "splits": SPLITS,
             "q_in_registers": (False, True),
         },
-        constraints=(
-            Constraint(
-                "the tiles fit the shared memory of a block",
-                lambda c: smem_bytes(D, c, DV, element) <= arch.smem_per_block,
-            ),
-            Constraint(
-                "accumulators, scores and operands fit the registers",
-                lambda c: register_estimate(D, c, DV) <= arch.registers_per_thread,
-            ),
-        ),
+        constraints=limits(arch, block("flash_attention", problem, element)),
+    )
+
+
+def block(operator: str, problem: Any, element: int = ELEMENT) -> Block:
+    """Of `operator`_split_keys. `element`: bytes of one of K or V."""
+    D, DV = problem.head_dim, problem.head_dim_v
+    return Block(
+        f"{operator}_split_keys",
+        lambda c: WARP * c.warps,
+        lambda c: smem_bytes(D, c, DV, element),
+        lambda c: register_estimate(D, c, DV),
     )
 
 
@@ -115,7 +116,7 @@ def default(problem: Any, arch: Arch, keys: int, least: int = 1, element: int = 
     if 2 * smem_bytes(D, config, DV, element) > arch.smem_per_sm:  # two blocks an SM before four stages
         config = replace(config, stages=2)
     narrower = config, replace(config, BN=16), replace(config, BM=16, BN=16)  # for keys much wider than values
-    config = next(each for each in narrower if smem_bytes(D, each, DV, element) <= arch.smem_per_block)
+    config = next(each for each in narrower if arch.fits_smem(smem_bytes(D, each, DV, element)))
     steps = -(-keys // (config.BN * config.warps))
     blocks = row_tiles(problem, config) * problem.kv_heads * problem.batch
     splits = filling(blocks, arch.sm_count, steps)

@@ -52,5 +52,6 @@ IMPLEMENTATION = Implementation(
     space=shared.space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (shared.block("flash_attention", problem),),
     work=work,
 )

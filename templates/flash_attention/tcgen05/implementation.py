@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, Implementation, Launch, Plan, Scalar, Space, TensorMap
+from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Scalar, Space, TensorMap, limits
 
 from ..arguments import optional_refusal
 from ..problem import Problem
@@ -66,15 +66,18 @@ def tile_constraints(D: int, DV: int, arch: Arch, work: int = WORK) -> tuple[Con
         Constraint(
             "several widths only where one does not divide V", lambda c: (c.value_columns != 0) | (DV % 64 != 0)
         ),
-        Constraint(
-            "the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, DV, c, work) <= arch.smem_per_block
-        ),
+        *limits(arch, block(ENTRY, D, DV, work)),
         Constraint("O, scores and P fit tensor memory", lambda c: used_columns(DV, c) <= LAST_COLUMNS),
         Constraint(
             "P lies over scores only where it has no place of its own: the next scores then wait for its product",
             lambda c: ~c.overlaid | (apart_columns(DV, c) > LAST_COLUMNS),
         ),
     )
+
+
+def block(entry: str, D: int, DV: int, work: int = WORK) -> Block:
+    """`work`: bytes of what is to be computed."""
+    return Block(entry, lambda c: ROWS * (c.row_tiles + 1), lambda c: smem_bytes(D, DV, c, work))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -149,6 +152,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (block(ENTRY, problem.head_dim, problem.head_dim_v),),
     work=work,
     unproven=True,
 )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import Arch
+from tuner.spec import Block
 
 from ..problem import Problem
 
@@ -130,10 +131,14 @@ def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
     return c.warpgroups * tile_bytes(ELEMENT * max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + taken
 
 
+def block(entry: str, D: int, DV: int = 0) -> Block:
+    """A block of producer and consumer warpgroups. DV: of values (0: D)."""
+    return Block(entry, lambda c: 128 * (c.warpgroups + 1), lambda c: smem_bytes(D, c, DV), ctas=ctas)
+
+
 def fits(D: int, c: Any, arch: Arch, DV: int = 0) -> Any:
-    """Whether the blocks that are to share an SM find room in its shared memory. DV: of values (0: D)."""
-    used = smem_bytes(D, c, DV)
-    return (used <= arch.smem_per_block) & (ctas(c) * (used + arch.smem_reserved) <= arch.smem_per_sm)
+    """Whether an SM has the shared memory for the blocks that are to share it. DV: of values (0: D)."""
+    return arch.fits_smem(smem_bytes(D, c, DV), ctas(c))
 
 
 def panel_width(D: int) -> int:

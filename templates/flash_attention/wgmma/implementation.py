@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.arch import DEVICES, Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace, limits
 
 from ..arguments import optional_refusal
 from ..problem import Problem
@@ -15,6 +15,7 @@ from .config import (
     ROWS,
     WIDTHS,
     Config,
+    block,
     consumer_registers,
     ctas,
     fits,
@@ -139,7 +140,7 @@ def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[
             "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
             lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
         ),
-        Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch, DV)),
+        *limits(arch, block(ENTRY, D, DV)),
         Constraint(
             "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
             lambda c: (c.warpgroups == 2) | (widest_product(DV, c) <= 192),
@@ -254,6 +255,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (block(ENTRY, problem.head_dim, problem.head_dim_v),),
     work=work,
     unproven=True,
 )

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch
-
 from ...flash_attention.mma_sync.config import row_bytes
 
 WARP = 32
@@ -56,9 +54,3 @@ def kv_register_estimate(D: int, DV: int, c: Any) -> Any:
 def q_register_estimate(D: int, c: Any) -> Any:
     """The same for dQ."""
     return c.BM_q / c.q_warps / WARP * (D + 2 * c.BN_q) + 40
-
-
-def register_limit(warps: Any, min_ctas: Any, arch: Arch) -> Any:
-    """Registers a thread may have when an SM holds so many blocks: their warps share its 4 register files."""
-    share = arch.registers_per_sm // 4 // (WARP * -(-warps * min_ctas // 4))
-    return np.minimum(share // 8 * 8, arch.registers_per_thread)

@@ -4,7 +4,7 @@ from typing import Any
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+from tuner.spec import Block, Constraint, DType, Implementation, Launch, Plan, Space, Workspace, limits
 
 from ...flash_attention.mma_sync.implementation import exceeds_grid
 from ..problem import Problem, lse_gradient_row
@@ -16,7 +16,6 @@ from .config import (
     kv_smem_bytes,
     q_register_estimate,
     q_smem_bytes,
-    register_limit,
 )
 from .work import row_lanes, tiles, work
 
@@ -58,16 +57,29 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
             Constraint("a thread loads the values of a query", lambda c: c.BM_kv <= WARP * c.kv_warps),
             Constraint("only D > 96 is worth being cut into slices", lambda c: (c.kv_slices == 1) | (D + DV > 192)),
             Constraint("every slice holds columns", lambda c: _holds_columns(max(D, DV), c)),
-            _fits(arch, "dK and dV", lambda c: kv_smem_bytes(D, DV, c), lambda c: c.kv_min_ctas),
-            _fits(arch, "dQ", lambda c: q_smem_bytes(D, DV, c), lambda c: c.q_min_ctas),
-            Constraint(
-                "sums, scores and products of dK and dV fit the registers",
-                lambda c: kv_register_estimate(D, DV, c) <= register_limit(c.kv_warps, c.kv_min_ctas, arch),
-            ),
-            Constraint(
-                "sums, scores and products of dQ fit the registers",
-                lambda c: q_register_estimate(D, c) <= register_limit(c.q_warps, c.q_min_ctas, arch),
-            ),
+            *limits(arch, *blocks_of("flash_attention_backward", D, DV)),
+        ),
+    )
+
+
+def blocks_of(operator: str, D: int, DV: int) -> tuple[Block, ...]:
+    """Those of dK and dV, and of dQ."""
+    return (
+        Block(
+            f"{operator}_dkv",
+            lambda c: WARP * c.kv_warps,
+            lambda c: kv_smem_bytes(D, DV, c),
+            lambda c: kv_register_estimate(D, DV, c),
+            lambda c: c.kv_min_ctas,
+            "a block of dK and dV",
+        ),
+        Block(
+            f"{operator}_dq",
+            lambda c: WARP * c.q_warps,
+            lambda c: q_smem_bytes(D, DV, c),
+            lambda c: q_register_estimate(D, c),
+            lambda c: c.q_min_ctas,
+            "a block of dQ",
         ),
     )
 
@@ -79,13 +91,6 @@ def _holds_columns(D: int, c: Any) -> Any:
 
 def _whole_rows(of: str, rows: Any, warps: Any) -> Constraint:
     return Constraint(f"a warp owns 16 or 32 {of}", lambda c: (rows(c) == 16 * warps(c)) | (rows(c) == 32 * warps(c)))
-
-
-def _fits(arch: Arch, of: str, smem: Any, min_ctas: Any) -> Constraint:
-    return Constraint(
-        f"the blocks of {of} asked for fit the shared memory of an SM",
-        lambda c: (smem(c) <= arch.smem_per_block) & (min_ctas(c) * (smem(c) + arch.smem_reserved) <= arch.smem_per_sm),
-    )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -173,7 +178,7 @@ def default(problem: Any, arch: Arch) -> Config:
             config = Config(BN_kv, BM_kv, kv_warps, 2, kv_slices, 1, BM_q, BN_q, q_warps, 2, 1)
             smem = max(int(kv_smem_bytes(D, DV, config)), int(q_smem_bytes(D, DV, config)))
             registers = max(float(kv_register_estimate(D, DV, config)), float(q_register_estimate(D, config)))
-            if smem <= arch.smem_per_block and registers <= _REGISTERS:
+            if arch.fits_smem(smem) and registers <= _REGISTERS:
                 return config
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
 
@@ -186,5 +191,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: blocks_of("flash_attention_backward", problem.head_dim, problem.head_dim_v),
     work=work,
 )

@@ -1,11 +1,12 @@
 """flash_attention_backward on tcgen05: one thread issues all products, sums and what they are made of lie in tensor
 memory, and a thread has a row of P and dS."""
 
+from functools import partial
 from itertools import product
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space
+from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Space, limits
 
 from ...flash_attention.tcgen05.config import LAST_COLUMNS, ROWS, allocated
 from ...flash_attention.wgmma.config import WIDTHS, panel_width, round_up
@@ -37,6 +38,7 @@ from .work import work
 _TILES = tuple(range(32, 129, 16))
 _STAGES = (2, 3, 4)
 _POLYNOMIALS = (0, 8, 4, 3)
+THREADS = 128 * (WARPGROUPS + 1)
 _SMALLEST = Config(_TILES[0], 1, 2, 0, _TILES[0], 1, 2, 0, WIDTHS[-1])
 
 
@@ -50,8 +52,8 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    D, DV, packed = problem.head_dim, problem.head_dim_v, problem.use_cu_seqlens
-    widest, room = max(D, DV), arch.smem_per_block
+    D, DV = problem.head_dim, problem.head_dim_v
+    widest = max(D, DV)
     return Space(
         Config,
         choices={
@@ -75,21 +77,23 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             ),
             Constraint("dK, dV, S, dP, P and dS fit tensor memory", lambda c: kv_columns(D, DV, c) <= LAST_COLUMNS),
             Constraint("dQ, S, dP and dS fit tensor memory", lambda c: q_columns(D, c) <= LAST_COLUMNS),
-            Constraint(
-                "the tiles of dK and dV fit the shared memory of an SM",
-                lambda c: kv_smem_bytes(D, DV, c, packed=packed) <= room,
-            ),
-            Constraint(
-                "the tiles of dQ fit the shared memory of an SM",
-                lambda c: q_smem_bytes(D, DV, c, packed=packed) <= room,
-            ),
+            *limits(arch, *_blocks(problem)),
         ),
+    )
+
+
+def _blocks(problem: Problem) -> tuple[Block, ...]:
+    D, DV, packed = problem.head_dim, problem.head_dim_v, problem.use_cu_seqlens
+    kv, q = (partial(smem, D, DV, packed=packed) for smem in (kv_smem_bytes, q_smem_bytes))
+    return (
+        Block(f"{ENTRY}dkv", lambda _: THREADS, kv, name="a block of dK and dV"),
+        Block(f"{ENTRY}dq", lambda _: THREADS, q, name="a block of dQ"),
     )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
     D, DV, B, H, HK = problem.head_dim, problem.head_dim_v, problem.batch, problem.heads, problem.kv_heads
-    packed, threads = problem.use_cu_seqlens, 128 * (WARPGROUPS + 1)
+    packed, threads = problem.use_cu_seqlens, THREADS
     kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
     kv_tensor, q_tensor = int(allocated(kv_columns(D, DV, config))), int(allocated(q_columns(D, config)))
     kv_grid = (tiles(problem, problem.seq_k, ROWS * config.kv_row_tiles), HK, B)
@@ -146,6 +150,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=_blocks,
     work=work,
     unproven=True,
 )

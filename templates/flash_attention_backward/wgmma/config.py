@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch
-
 from ...flash_attention.wgmma.config import ELEMENT, WIDTHS, round_up, tile_bytes
 
 ROWS = 64  # that a warpgroup owns
@@ -82,11 +80,6 @@ def padded(D: int, columns: Any) -> Any:
 def row_bytes(D: int, DV: int, c: Any) -> tuple[Any, Any]:
     """Of a row of Q or K, and of dO or V."""
     return ELEMENT * padded(D, c.columns), ELEMENT * padded(DV, c.columns)
-
-
-def fits(smem: Any, warpgroups: Any, arch: Arch) -> Any:
-    """Whether the blocks that are to share an SM find room in its shared memory."""
-    return (smem <= arch.smem_per_block) & (ctas(warpgroups) * (smem + arch.smem_reserved) <= arch.smem_per_sm)
 
 
 def _smem_bytes(rows: tuple[Any, Any], owners: Any, tile: Any, stages: Any, values: int) -> Any:

@@ -3,10 +3,22 @@
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from typing import Any
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, TensorMap, Workspace, first_fit
+from tuner.spec import (
+    Block,
+    Constraint,
+    DType,
+    Implementation,
+    Launch,
+    Plan,
+    Scalar,
+    Space,
+    TensorMap,
+    Workspace,
+    first_fit,
+    limits,
+)
 
 from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
@@ -14,7 +26,7 @@ from ..problem import Problem, lse_gradient_row
 from .config import (
     ROWS,
     Config,
-    fits,
+    ctas,
     kv_owners,
     kv_register_estimate,
     kv_smem_bytes,
@@ -81,8 +93,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
                 lambda c: ((widest <= 192) | (c.kv_warpgroups == 2)) & ((D <= 192) | (c.q_warpgroups == 2)),
             ),
-            _room(arch, "dK and dV", lambda c: kv_smem_bytes(D, DV, c, packed=packed), lambda c: c.kv_warpgroups),
-            _room(arch, "dQ", lambda c: q_smem_bytes(D, DV, c, packed=packed), lambda c: c.q_warpgroups),
+            *limits(arch, *_blocks(problem)),
             Constraint(
                 "sums, scores and products of dK and dV fit the registers",
                 lambda c: kv_register_estimate(D, DV, c, capped=capped) <= registers(c.kv_warpgroups, packed=packed),
@@ -95,9 +106,24 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     )
 
 
-def _room(arch: Arch, of: str, smem: Any, warpgroups: Any) -> Constraint:
-    reason = f"the tiles of {of} fit the shared memory of an SM"
-    return Constraint(reason, lambda c: fits(smem(c), warpgroups(c), arch))
+def _blocks(problem: Problem) -> tuple[Block, ...]:
+    D, DV, packed = problem.head_dim, problem.head_dim_v, problem.use_cu_seqlens
+    return (
+        Block(
+            f"{ENTRY}dkv",
+            lambda c: 128 * (c.kv_warpgroups + 1),
+            lambda c: kv_smem_bytes(D, DV, c, packed=packed),
+            ctas=lambda c: ctas(c.kv_warpgroups),
+            name="a block of dK and dV",
+        ),
+        Block(
+            f"{ENTRY}dq",
+            lambda c: 128 * (c.q_warpgroups + 1),
+            lambda c: q_smem_bytes(D, DV, c, packed=packed),
+            ctas=lambda c: ctas(c.q_warpgroups),
+            name="a block of dQ",
+        ),
+    )
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -205,6 +231,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=_blocks,
     work=work,
     unproven=True,
 )

@@ -3,7 +3,19 @@
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace, first_fit
+from tuner.spec import (
+    Block,
+    Constraint,
+    DType,
+    Implementation,
+    Launch,
+    Plan,
+    Space,
+    TensorMap,
+    Workspace,
+    first_fit,
+    limits,
+)
 
 from ...flash_attention.wgmma.config import WIDTHS, panel_width
 from ..mma_sync.work import row_lanes, tiles
@@ -51,7 +63,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     D = problem.head_dim
-    room, packed = arch.smem_per_block, problem.use_cu_seqlens
+    packed = problem.use_cu_seqlens
     return Space(
         Config,
         choices={"stages": (2, 3, 4), "parts": (1, 2), "held": (0, 1, 2), "columns": WIDTHS},
@@ -61,9 +73,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "sums, scores, products and held operands fit the registers",
                 lambda c: register_estimate(D, c.held) <= registers(packed=packed)[0],
             ),
-            Constraint("the tiles fit the shared memory of an SM", lambda c: smem_bytes(D, c, packed=packed) <= room),
+            *limits(arch, *_blocks(problem)),
         ),
     )
+
+
+def _blocks(problem: Problem) -> tuple[Block, ...]:
+    D, packed = problem.head_dim, problem.use_cu_seqlens
+    return (Block(f"{_ENTRY}once", lambda _: 128 * (WARPGROUPS + 1), lambda c: smem_bytes(D, c, packed=packed)),)
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -147,6 +164,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=_blocks,
     work=work,
     unproven=True,
 )

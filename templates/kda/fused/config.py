@@ -1,13 +1,11 @@
 """Blocks of warps that prepare chunks and warps that carry a state through them: choices, and the sizes that follow."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch
-from tuner.spec import Constraint
+from tuner.spec import Block, Constraint, Quantity
 
 from ..operands import BF16 as BF16_OPERANDS
 from ..operands import Operands, operands_of
@@ -18,7 +16,6 @@ from ..prep_scan.config import (
     prep_smem_bytes,
     prep_threads,
     stage_bytes,
-    thread_registers,
     token_registers,
     tokens_fit,
 )
@@ -67,21 +64,12 @@ def register_estimate(K: int, c: Any, rows: Any, operands: Operands = BF16_OPERA
     return np.maximum(carries, np.maximum(100 + a_token * c.C // c.prep_groups, c.C + 60))
 
 
-def registers_fit(problem: Problem, arch: Arch, c: Any, rows: Any, threads: Any) -> Any:
-    """Whether those of `threads` hold `rows` columns a warp, and what prepares chunks."""
-    estimate = register_estimate(problem.key_dim, c, rows, operands_of(problem), token_registers(problem))
-    return estimate <= thread_registers(threads, arch)
-
-
-def block_limits(
-    problem: Problem, arch: Arch, threads: Callable[[Any], Any], nbytes: Callable[[Any], Any]
-) -> tuple[Constraint, ...]:
-    """What a block holds, of so many threads and bytes of shared memory."""
-    return (
-        Constraint("a block has at most 1024 threads", lambda c: threads(c) <= arch.threads_per_block),
-        Constraint("the stages and the producers fit the shared memory", lambda c: nbytes(c) <= arch.smem_per_block),
-        Constraint("the state fits the registers", lambda c: registers_fit(problem, arch, c, c.rows, threads(c))),
-    )
+def chunk_block(
+    entry: str, problem: Problem, threads: Quantity, smem: Quantity, rows: Quantity = lambda c: c.rows
+) -> Block:
+    """Of warps that prepare chunks, and of warps that carry `rows` columns each."""
+    K, operands, a_token = problem.key_dim, operands_of(problem), token_registers(problem)
+    return Block(entry, threads, smem, lambda c: register_estimate(K, c, rows(c), operands, a_token))
 
 
 def chunk_barriers(problem: Problem, c: Any) -> int:

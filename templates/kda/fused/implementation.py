@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Fields, Implementation, Launch, Plan, Space, first_fit
+from tuner.spec import Block, Constraint, DType, Fields, Implementation, Launch, Plan, Space, first_fit, limits
 
 from ..launches import SCALARS, TENSORS, pool_strides
 from ..operands import operands_of
 from ..prep_scan.config import by_registers
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
-from .config import CHOICES, Config, block_bytes, block_limits, block_threads, turns
+from .config import CHOICES, Config, block_bytes, block_threads, chunk_block, turns
 from .work import work
 
 ENTRY = "kda_fused"
@@ -45,9 +45,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
             *turns(K),
-            *block_limits(problem, arch, lambda c: threads(K, c), lambda c: block_bytes(problem, c, c.BV)),
+            *limits(arch, block(ENTRY, problem)),
         ),
     )
+
+
+def block(entry: str, problem: Problem) -> Block:
+    K = problem.key_dim
+    return chunk_block(entry, problem, lambda c: threads(K, c), lambda c: block_bytes(problem, c, c.BV))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -160,5 +165,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (block(ENTRY, problem),),
     work=work,
 )

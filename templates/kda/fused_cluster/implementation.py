@@ -1,15 +1,16 @@
 """fused in clusters (sm_90 and up): the blocks of a head prepare each chunk once, and copy it to each other."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space, first_fit
+from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Space, first_fit, limits
 
-from ..fused.config import block_limits
+from ..fused.config import chunk_block
 from ..fused.implementation import rows_of, warps_prepare_chunks, widths
 from ..launches import SCALARS, TENSORS, pool_strides
-from ..prep_scan.config import WARP, by_registers, prep_threads, thread_registers, tokens_fit
+from ..prep_scan.config import WARP, by_registers, prep_threads, tokens_fit
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
 from .config import Config, smem_bytes, threads
@@ -58,9 +59,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "a stage is always filled by the same producers of the same block: its barriers keep their order",
                 lambda c: c.stages % (c.producers * c.cluster) == 0,
             ),
-            *block_limits(problem, arch, lambda c: threads(K, c), lambda c: smem_bytes(problem, c)),
+            *limits(arch, _block(problem)),
         ),
     )
+
+
+def _block(problem: Problem) -> Block:
+    return chunk_block(ENTRY, problem, partial(threads, problem.key_dim), partial(smem_bytes, problem))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -81,7 +86,7 @@ def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
     K, found = problem.key_dim, space(problem, arch)
     for BV, (groups, stages, producers) in product(widths(problem, arch), _producing(problem)):
         config = Config(16, BV, 2, rows_of(BV), stages, 1, groups, producers)
-        if thread_registers(threads(K, config), arch) >= _registers(config) and found.refusal(config) is None:
+        if arch.registers_for(threads(K, config)) >= _registers(config) and found.refusal(config) is None:
             yield config
 
 
@@ -106,6 +111,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (_block(problem),),
     work=work,
     unproven=True,
 )

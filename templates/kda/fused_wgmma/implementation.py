@@ -1,7 +1,7 @@
 """fused on wgmma (sm_90a): warpgroups carry 64 columns of a state each, and read what warps prepare once for all."""
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space, first_fit
+from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Space, first_fit, limits
 
 from ..launches import SCALARS, TENSORS, pool_strides
 from ..prep_scan.config import WARP, by_registers
@@ -66,12 +66,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "beside more warps producers have no registers for the lengths of long rows",
                 lambda c: few(c) | (not crowded(problem)),
             ),
-            Constraint(
-                "the stages and the producers fit the shared memory",
-                lambda c: smem_bytes(problem, c) <= arch.smem_per_block,
-            ),
+            *limits(arch, *_blocks(problem)),
         ),
     )
+
+
+def _blocks(problem: Problem) -> tuple[Block, ...]:
+    return (Block(ENTRY, threads, lambda c: smem_bytes(problem, c)),)
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -108,6 +109,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=_blocks,
     work=work,
     unproven=True,
 )

@@ -1,9 +1,10 @@
 """kda with one thread for a column of the state, in fp32: the first step of the ladder."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tuner.arch import GPU, Arch
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
+from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Space, Work, limits
 
 from ..launches import SCALARS, TENSORS, pool_strides, state_bytes
 from ..operator import cost
@@ -23,12 +24,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         Config,
         choices={"threads": (32, 64, 128, 256)},
         constraints=(
-            Constraint(
-                "the columns fit the shared memory", lambda c: _smem_bytes(problem, c.threads) <= arch.smem_per_block
-            ),
+            *limits(arch, _block(problem)),
             Constraint("no thread without a column in every block", lambda c: c.threads < problem.value_dim + WARP),
         ),
     )
+
+
+def _block(problem: Problem) -> Block:
+    return Block(ENTRY, lambda c: c.threads, lambda c: _smem_bytes(problem, c.threads))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -64,7 +67,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     return (launch,)
 
 
-def _smem_bytes(problem: Problem, threads: int) -> int:
+def _smem_bytes(problem: Problem, threads: Any) -> Any:
     return 4 * problem.key_dim * threads
 
 
@@ -79,6 +82,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (_block(problem),),
     work=work,
     oracle=True,
 )

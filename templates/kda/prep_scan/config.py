@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch
-
 from ..operands import BF16 as BF16_OPERANDS
 from ..operands import Operands, column_stride, operands_of
 from ..problem import Problem
@@ -111,13 +109,3 @@ def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any
     ahead = np.where(c.ahead > 0, tokens * operands.nbytes / 4 + c.ahead * c.C / 4, 0)
     other = np.where(c.loader, 30, 44) + 8 * (operands.registers - 4)
     return c.rows * K / 32 + tokens * (1 + packed + c.partials) + ahead + other
-
-
-def register_limit(c: Any, arch: Arch) -> Any:
-    """Registers a thread of scan may have when an SM holds one block."""
-    return thread_registers(scan_threads(c), arch)
-
-
-def thread_registers(threads: Any, arch: Arch) -> Any:
-    """What ptxas lets a thread of the only block of an SM have: warps count in fours, one on each part of the SM."""
-    return np.minimum(arch.registers_per_sm // (-(-threads // 128) * 128) // 8 * 8, arch.registers_per_thread)

@@ -1,9 +1,10 @@
 """kda in two launches on mma.sync (sm_80 and up): chunks are prepared in parallel, then the state passes through."""
 
+from functools import partial
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit
+from tuner.spec import Block, Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit, limits
 
 from ..launches import SCALARS, pool_strides
 from ..operands import operands_of
@@ -15,7 +16,6 @@ from .config import (
     prep_block_bytes,
     prep_threads,
     register_estimate,
-    register_limit,
     scan_smem_bytes,
     scan_threads,
     token_registers,
@@ -33,7 +33,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
         return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers: use recurrent, or tf32"
     needed = int(scan_smem_bytes(problem.key_dim, SMALLEST, operands_of(problem), problem.dtype.itemsize))
-    if needed > arch.smem_per_block:
+    if not arch.fits_smem(needed):
         return (
             f"two chunks of key_dim {problem.key_dim} in {problem.operands} are {needed} bytes of shared memory, and a "
             f"block on {arch.name} has {arch.smem_per_block}: use recurrent"
@@ -42,7 +42,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V, operands, element = problem.key_dim, problem.value_dim, operands_of(problem), problem.dtype.itemsize
+    K, V, operands = problem.key_dim, problem.value_dim, operands_of(problem)
     a_token = token_registers(problem)
     return Space(
         Config,
@@ -76,14 +76,21 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                     <= arch.registers_per_sm
                 ),
             ),
-            Constraint("prep fits the shared memory", lambda c: prep_block_bytes(problem, c) <= arch.smem_per_block),
-            Constraint(
-                "the stages fit the shared memory",
-                lambda c: scan_smem_bytes(K, c, operands, element) <= arch.smem_per_block,
-            ),
-            Constraint(
-                "the state fits the registers", lambda c: register_estimate(K, c, operands) <= register_limit(c, arch)
-            ),
+            *limits(arch, *blocks(problem)),
+        ),
+    )
+
+
+def blocks(problem: Problem) -> tuple[Block, ...]:
+    K, operands, element = problem.key_dim, operands_of(problem), problem.dtype.itemsize
+    return (
+        Block("kda_prep", partial(prep_threads, K), partial(prep_block_bytes, problem), name="a block of prep"),
+        Block(
+            "kda_scan",
+            scan_threads,
+            lambda c: scan_smem_bytes(K, c, operands, element),
+            lambda c: register_estimate(K, c, operands),
+            name="a block of scan",
         ),
     )
 
@@ -132,5 +139,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=blocks,
     work=work,
 )

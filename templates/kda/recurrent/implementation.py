@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
+from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Space, Work, limits
 
 from ..launches import SCALARS, TENSORS, pool_strides, state_bytes
 from ..operator import cost
@@ -43,7 +43,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("every warp stages at least one token", lambda c: threads(c) <= c.BT * WARP),
             Constraint("the state fits the registers", lambda c: K // c.splits * c.columns <= 128),
             Constraint("the tokens on their way fit the registers", lambda c: staged_registers(K, c) <= 64),
-            Constraint("the staged tokens fit the shared memory", lambda c: smem_bytes(K, c) <= arch.smem_per_block),
+            *limits(arch, *_blocks(problem)),
         ),
     )
 
@@ -60,6 +60,10 @@ def staged_registers(K: int, c: Any) -> Any:
 def smem_bytes(K: int, c: Any) -> Any:
     """q, k and loss; v and o; beta and q·k: of BT tokens in fp32."""
     return 4 * c.BT * (3 * K + 2 * c.BV + 2)
+
+
+def _blocks(problem: Problem) -> tuple[Block, ...]:
+    return (Block(ENTRY, threads, lambda c: smem_bytes(problem.key_dim, c)),)
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -125,5 +129,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=_blocks,
     work=work,
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.spec import Constraint
+from tuner.spec import Block, Constraint
 
 from ..prep_scan.config import Config as ScanConfig
 from ..problem import Problem
@@ -35,6 +35,10 @@ def exceeds_grid(problem: Problem, segments: int) -> str | None:
 
 def merge_threads(K: int) -> int:
     return 2 * K
+
+
+def merge_block(K: int) -> Block:
+    return Block("kda_merge", lambda _: merge_threads(K), lambda c: merge_smem_bytes(K, c), name="a block of merge")
 
 
 def merge_smem_bytes(K: int, c: Any) -> Any:

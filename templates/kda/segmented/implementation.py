@@ -5,16 +5,16 @@ from itertools import product
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, limits
 
 from ..operands import operands_of
-from ..prep_scan.config import register_estimate, scan_threads, thread_registers
+from ..prep_scan.config import register_estimate, scan_threads
 from ..prep_scan.implementation import loads_apart
 from ..prep_scan.implementation import plan as scan_plan
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..prep_scan.implementation import space as scan_space
 from ..problem import Problem
-from .config import MERGE_STAGES, Config, exceeds_grid, merge_smem_bytes, merge_threads, within_grid
+from .config import MERGE_STAGES, Config, exceeds_grid, merge_block, merge_smem_bytes, merge_threads, within_grid
 from .work import work
 
 SEGMENTS = (4, 8, 16, 32, 64)
@@ -42,11 +42,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("a block has columns of the state or of its map, not both", lambda c: K % c.BV == 0),
             Constraint(
                 "the blocks of a scan asked for fit the registers of an SM",
-                lambda c: (
-                    register_estimate(K, c, operands) <= thread_registers(c.scan_min_ctas * scan_threads(c), arch)
-                ),
+                lambda c: register_estimate(K, c, operands) <= arch.registers_for(c.scan_min_ctas * scan_threads(c)),
             ),
-            Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
+            *limits(arch, merge_block(K)),
             within_grid(problem),
         ),
     )
@@ -118,5 +116,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (merge_block(problem.key_dim),),
     work=work,
 )

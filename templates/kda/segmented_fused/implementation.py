@@ -3,19 +3,20 @@ needed."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit
+from tuner.spec import Block, Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit, limits
 
-from ..fused.config import block_bytes, registers_fit
+from ..fused.config import block_bytes, chunk_block
 from ..fused.implementation import producing, threads_with_registers
 from ..fused.implementation import space as fused_space
 from ..launches import SCALARS, TENSORS, pool_strides
 from ..operands import operands_of
 from ..prep_scan.implementation import refusal as refused_by_chunks
 from ..problem import Problem
-from ..segmented.config import MERGE_STAGES, exceeds_grid, merge_smem_bytes, merge_threads, within_grid
+from ..segmented.config import MERGE_STAGES, exceeds_grid, merge_block, merge_smem_bytes, merge_threads, within_grid
 from .config import Config, map_bytes, map_threads, scan_threads
 from .work import work
 
@@ -64,21 +65,16 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "the first segment has a block of map for each of its own",
                 lambda c: c.map_columns * V <= c.BV * (K + V),
             ),
-            Constraint(
-                "a block of map has at most 1024 threads", lambda c: map_threads(K, c) <= arch.threads_per_block
-            ),
-            Constraint(
-                "the stages and the producers of map fit the shared memory",
-                lambda c: map_bytes(problem, c) <= arch.smem_per_block,
-            ),
-            Constraint(
-                "the map fits the registers",
-                lambda c: registers_fit(problem, arch, c, c.map_rows, map_threads(K, c)),
-            ),
-            Constraint("merge fits the shared memory", lambda c: merge_smem_bytes(K, c) <= arch.smem_per_block),
+            *limits(arch, *_blocks(problem)),
             within_grid(problem),
         ),
     )
+
+
+def _blocks(problem: Problem) -> tuple[Block, ...]:
+    K = problem.key_dim
+    maps = chunk_block("kda_map", problem, partial(map_threads, K), partial(map_bytes, problem), lambda c: c.map_rows)
+    return replace(maps, name="a block of map"), merge_block(K)
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -163,5 +159,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=_blocks,
     work=work,
 )

@@ -2,12 +2,13 @@
 once; what a segment starts from is added to its outputs."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit
+from tuner.spec import Block, Constraint, DType, Implementation, Launch, Plan, Space, Workspace, first_fit, limits
 
-from ..fused.config import CHOICES, registers_fit, turns
+from ..fused.config import CHOICES, chunk_block, turns
 from ..fused.implementation import producing, threads_with_registers
 from ..launches import SCALARS, TENSORS, pool_strides
 from ..prep_scan.config import WARP
@@ -56,21 +57,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("a warp has columns of B or of A, not both", lambda c: (V % c.rows == 0) & (K % c.rows == 0)),
             *turns(K),
-            Constraint(
-                "a block of pass has at most 1024 threads",
-                lambda c: pass_threads(problem, c) <= arch.threads_per_block,
-            ),
-            Constraint(
-                "the stages and the producers fit the shared memory",
-                lambda c: pass_bytes(problem, c) <= arch.smem_per_block,
-            ),
-            Constraint(
-                "the columns of a warp fit the registers",
-                lambda c: registers_fit(problem, arch, c, c.rows, pass_threads(problem, c)),
-            ),
+            *limits(arch, _block(problem)),
             within_grid(problem),
         ),
     )
+
+
+def _block(problem: Problem) -> Block:
+    return chunk_block("kda_pass", problem, partial(pass_threads, problem), partial(pass_bytes, problem))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -128,5 +122,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (_block(problem),),
     work=work,
 )

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tuner.arch import Arch
-
 from ...kda.operands import Operands, operands_of
 from ..problem import Problem
 
@@ -126,13 +124,3 @@ def prepare_registers(image: Image) -> int:
 def gradient_registers(image: Image, c: Any) -> Any:
     """An estimate of a thread's: sums a channel and token, operands on their way, and what no config does without."""
     return 1.75 * c.channels + 40 * image.weight + 70
-
-
-def gradient_limit(c: Any, arch: Arch) -> Any:
-    return register_limit(gradient_threads(c) * c.gradient_ctas, arch)
-
-
-def register_limit(threads: Any, arch: Arch) -> Any:
-    """Registers a thread may have when an SM holds so many; its four quarters share the warps, and the registers."""
-    quarters = -(-np.maximum(threads, 1) // (4 * WARP)) * (4 * WARP)
-    return np.minimum(arch.registers_per_sm // quarters // 8 * 8, arch.registers_per_thread)

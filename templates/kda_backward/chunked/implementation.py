@@ -2,7 +2,7 @@
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+from tuner.spec import Block, Constraint, DType, Implementation, Launch, Plan, Space, Workspace, limits
 
 from ..gate_gradients import gate_constants, gate_launch, gate_sums
 from ..problem import Problem
@@ -10,14 +10,12 @@ from .config import (
     CHUNK,
     WARP,
     Config,
-    gradient_limit,
     gradient_registers,
     gradient_smem_bytes,
     gradient_threads,
     image_of,
     prepare_registers,
     prepare_smem_bytes,
-    register_limit,
     scan_registers,
     scan_smem_bytes,
     scan_threads,
@@ -35,7 +33,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
         return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers: use naive, or tf32"
     needed = int(scan_smem_bytes(problem, image_of(problem).reverse, SMALLEST))
-    if needed > arch.smem_per_block:
+    if not arch.fits_smem(needed):
         return (
             f"two chunks of key_dim {problem.key_dim} in {problem.operands} are {needed} bytes of shared memory, and a "
             f"block on {arch.name} has {arch.smem_per_block}: use naive"
@@ -44,7 +42,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    K, V, image, normalized = problem.key_dim, problem.value_dim, image_of(problem), problem.use_qk_l2norm_in_kernel
+    K, V, image = problem.key_dim, problem.value_dim, image_of(problem)
     return Space(
         Config,
         choices={
@@ -63,33 +61,43 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
             Constraint("warps share the channels of a chunk evenly", lambda c: K % c.channels == 0),
-            Constraint(
-                "the stages of reverse fit the shared memory",
-                lambda c: scan_smem_bytes(problem, image.reverse, c) <= arch.smem_per_block,
-            ),
-            Constraint(
-                "the chunks of prepare fit the shared memory",
-                lambda c: prepare_smem_bytes(image, c) <= arch.smem_per_block,
-            ),
+            *limits(arch, *_blocks(problem)),
             Constraint("each warp of a chunk has channels", lambda c: c.slab_warps * c.channels <= K),
             Constraint("states are made for even pieces of the values", lambda c: V % c.values == 0),
-            Constraint(
-                "the chunks of gradients fit the shared memory",
-                lambda c: gradient_smem_bytes(image, c, normalized=normalized) <= arch.smem_per_block,
-            ),
             Constraint("a block of gradients has at most 512 threads", lambda c: gradient_threads(c) <= 512),
             Constraint(
                 "the chunks of prepare fit the registers",
-                lambda c: prepare_registers(image) <= register_limit(WARP * c.prepare_warps * c.prepare_ctas, arch),
-            ),
-            Constraint(
-                "the state fits the registers",
-                lambda c: scan_registers(image, c) <= register_limit(scan_threads(c), arch),
+                lambda c: prepare_registers(image) <= arch.registers_for(WARP * c.prepare_warps * c.prepare_ctas),
             ),
             Constraint(
                 "the sums of gradients fit the registers",
-                lambda c: gradient_registers(image, c) <= gradient_limit(c, arch),
+                lambda c: gradient_registers(image, c) <= arch.registers_for(gradient_threads(c) * c.gradient_ctas),
             ),
+        ),
+    )
+
+
+def _blocks(problem: Problem) -> tuple[Block, ...]:
+    image, normalized = image_of(problem), problem.use_qk_l2norm_in_kernel
+    return (
+        Block(
+            "kda_backward_prepare",
+            lambda c: WARP * c.prepare_warps,
+            lambda c: prepare_smem_bytes(image, c),
+            name="a block of prepare",
+        ),
+        Block(
+            "kda_backward_reverse",
+            scan_threads,
+            lambda c: scan_smem_bytes(problem, image.reverse, c),
+            lambda c: scan_registers(image, c),
+            name="a block of reverse",
+        ),
+        Block(
+            "kda_backward_gradients",
+            gradient_threads,
+            lambda c: gradient_smem_bytes(image, c, normalized=normalized),
+            name="a block of gradients",
         ),
     )
 
@@ -217,5 +225,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=_blocks,
     work=work,
 )

@@ -78,5 +78,6 @@ IMPLEMENTATION = Implementation(
     space=tiles.space,
     plan=plan,
     default=tiles.default,
+    blocks=lambda problem: (tiles.budgeted_block("linear_attention_out", problem),),
     work=work,
 )

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.spec import Implementation, Launch, Plan, Space, Work
+from tuner.spec import Block, Implementation, Launch, Plan, Space, Work
 
 from ..operator import ARGUMENTS, cost
 from ..problem import Problem
-from ..tiles import Shape, register_constraint, shape_constraints, sum_bytes, widths
+from ..tiles import Shape, register_estimate, shape_constraints, sum_bytes, tile_block, widths
 from ..work import blocks, state_bytes, tile_beta_bytes, tiled
 
 MAX_BETA = 0.95  # beyond, the halo is longer than any tile
 PRECISION_BITS = 24  # what is left out is below half an ulp of n
+
+
+ENTRY = "linear_attention_halo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +54,17 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             "min_ctas": (1, 2, 3, 4, 6, 8),
             "keep_weights": (False, True),
         },
-        constraints=(
-            *shape_constraints(problem, arch, sum_bytes),
-            register_constraint(problem, arch, lambda c: np.ones(np.shape(c.BT), bool)),
-        ),
+        constraints=(*shape_constraints(problem, arch, _block(problem)),),
     )
+
+
+def _block(problem: Problem) -> Block:
+    return tile_block(ENTRY, sum_bytes, lambda c: register_estimate(problem, c, in_registers=True))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
     arguments = tuple(argument.name for argument in ARGUMENTS if argument.name != "initial_state")
-    launch = Launch(
-        "linear_attention_halo", (blocks(problem, config), 1, 1), config.threads, sum_bytes(config), arguments
-    )
+    launch = Launch(ENTRY, (blocks(problem, config), 1, 1), config.threads, sum_bytes(config), arguments)
     constants = {"smem_bytes": sum_bytes(config), "reach_bits": reach_bits(problem)}
     return Plan((launch,), constants)
 
@@ -110,6 +112,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (_block(problem),),
     work=work,
     example=Problem(beta_bound=0.9, key_floor=10),
 )

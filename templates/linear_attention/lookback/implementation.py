@@ -94,5 +94,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (tiles.budgeted_block("linear_attention_lookback", problem, TICKET),),
     work=work,
 )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.spec import Constraint, Implementation, Launch, Plan, Space, Work
+from tuner.spec import Block, Implementation, Launch, Plan, Space, Work, limits
 
 from ..problem import Problem
 from ..tiles import widths
@@ -27,13 +27,12 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     return Space(
         Config,
         choices={"threads": (32, 64, 128, 256), "width": widths(problem), "ahead": (1, 2, 4, 8, 16)},
-        constraints=(
-            Constraint(
-                "the tokens ahead and those at work fit the registers",
-                lambda c: register_estimate(problem, c) <= arch.registers_per_thread,
-            ),
-        ),
+        constraints=limits(arch, _block(problem)),
     )
+
+
+def _block(problem: Problem) -> Block:
+    return Block(ENTRY, lambda c: c.threads, lambda _: 0, lambda c: register_estimate(problem, c))
 
 
 def register_estimate(problem: Problem, c: Any) -> Any:
@@ -67,5 +66,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (_block(problem),),
     work=work,
 )

@@ -1,17 +1,19 @@
 """What split_keys is free to choose, and the sizes that follow; functions take a config or columns of many."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tuner.arch import Arch
-from tuner.spec import Constraint, DType, Launch, Plan, Space, Workspace
+from tuner.spec import Block, Constraint, DType, Launch, Plan, Space, Workspace, limits
 
 from ...flash_attention.mma_sync.config import ELEMENT
 from ...flash_attention.split_keys.config import SPLITS, WARP, filling, merge_blocks
 from ..problem import Problem
 
+ENTRIES = ("mla_decode_split_keys", "mla_decode_merge")
 # Splits of a batch, at least, by BM: sequences longer than others take what the others leave; but the more rows a block
 # has, the larger are the parts that it leaves to the merge.
 RAGGED = {16: 4, 32: 4, 64: 2}
@@ -43,18 +45,19 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
-    D, DV = problem.head_dim, problem.head_dim_v
+    DV = problem.head_dim_v
     return (
         Constraint("warps share rows in whole groups", lambda c: c.warps % c.parts == 0),
         Constraint("a warp owns 16 or 32 rows", lambda c: _rows_fit(c.BM * c.parts / c.warps)),
         Constraint("warps that share rows score 8 keys each, or 16 at a time", lambda c: _scored(c.BN / c.parts)),
         Constraint("warps that share rows own whole pairs of column tiles of O", lambda c: DV % (16 * c.parts) == 0),
-        Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
-        Constraint(
-            "accumulators, scores and operands fit the registers",
-            lambda c: register_estimate(DV, c) <= np.minimum(arch.registers_per_thread, 2048 // c.warps),
-        ),
+        *limits(arch, block(problem, ENTRIES[0])),
     )
+
+
+def block(problem: Problem, entry: str) -> Block:
+    smem, registers = partial(smem_bytes, problem.head_dim), partial(register_estimate, problem.head_dim_v)
+    return Block(entry, lambda c: WARP * c.warps, smem, registers)
 
 
 def _rows_fit(rows: Any) -> Any:
@@ -142,4 +145,4 @@ def deepest(config: Config, D: int, arch: Arch) -> Config:
     if 2 * (smem_bytes(D, config) + arch.smem_reserved) <= arch.smem_per_sm:
         return config
     deeper = (replace(config, stages=stages) for stages in (4, 3, 2))
-    return next(each for each in deeper if smem_bytes(D, each) <= arch.smem_per_block)
+    return next(each for each in deeper if arch.fits_smem(smem_bytes(D, each)))

@@ -5,10 +5,8 @@ from tuner.spec import DType, Implementation, Plan, Work
 
 from ..problem import Problem
 from . import config as sizes
-from .config import Config
+from .config import ENTRIES, Config
 from .work import work as work_when_full
-
-ENTRIES = ("mla_decode_split_keys", "mla_decode_merge")
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
@@ -35,6 +33,7 @@ IMPLEMENTATION = Implementation(
     refusal=refusal,
     space=sizes.space,
     plan=plan,
+    blocks=lambda problem: (sizes.block(problem, ENTRIES[0]),),
     default=sizes.default,
     work=work,
 )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tuner.arch import GPU, Arch
-from tuner.spec import Constraint, DType, Implementation, Plan, Space, Work
+from tuner.spec import Block, Constraint, DType, Implementation, Plan, Space, Work, limits
 
 from ...flash_attention.mma_sync.config import ELEMENT
 from ...flash_attention.split_keys.config import SPLITS
@@ -20,6 +20,7 @@ ROWS = 64  # a block
 PRODUCT = 16 * 8 * 16  # of an m16n8k16, in which Work counts
 HELD = (0, 64, 128, 192, 256)
 MOST_HELD = 192  # by default: with 256, 10 registers are left of 255
+THREADS = 256
 PAIRS = 4  # of warps, one of each warpgroup, that have the same rows
 
 
@@ -58,9 +59,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("Q has the columns that stay in registers", lambda c: c.held <= D),
             Constraint("some rows of a tile are not late", lambda c: c.late < c.BN),
-            Constraint("the tiles fit the shared memory of a block", lambda c: smem_bytes(D, c) <= arch.smem_per_block),
+            *limits(arch, *blocks(problem)),
         ),
     )
+
+
+def blocks(problem: Problem) -> tuple[Block, ...]:
+    return (Block(ENTRIES[0], lambda _: THREADS, lambda c: smem_bytes(problem.head_dim, c)),)
 
 
 def smem_bytes(D: int, c: Any) -> Any:

@@ -72,5 +72,6 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (shared.block("paged_attention", problem, problem.kv_cache_dtype.itemsize),),
     work=work,
 )

@@ -79,6 +79,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (dense.block(ENTRY, problem.head_dim, problem.head_dim, WORK),),
     work=work,
     unproven=True,
     example=Problem(seq_q=512),

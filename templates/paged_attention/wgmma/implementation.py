@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, Workspace
+from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Scalar, Space, Workspace, limits
 
 from ...flash_attention.split_keys.config import SPLITS, WARP, filling
 from ...flash_attention.wgmma import implementation as dense
 from ...flash_attention.wgmma.config import (
     ROWS,
     WIDTHS,
+    block,
     ctas,
     fits,
     panel_width,
@@ -87,7 +88,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: (c.blocks == 0) | (c.splits == 1),
             ),
             Constraint("a panel of V no wider than V, or one panel", lambda c: c.value_columns < 2 * D),
-            Constraint("the tiles fit the shared memory of an SM", lambda c: fits(D, c, arch)),
+            *limits(arch, block(ENTRY, D)),
             Constraint(
                 "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
                 lambda c: (c.warpgroups == 2) | (widest_product(D, c) <= 192),
@@ -191,6 +192,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (block(ENTRY, problem.head_dim),),
     work=work,
     unproven=True,
     example=Problem(seq_q=512),

@@ -36,5 +36,6 @@ IMPLEMENTATION = Implementation(
     space=shared.space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (shared.block("streaming_attention", problem),),
     work=work,
 )

@@ -64,6 +64,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (dense.block(ENTRY, problem.head_dim, problem.head_dim),),
     work=work,
     unproven=True,
 )

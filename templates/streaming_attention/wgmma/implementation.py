@@ -12,6 +12,7 @@ from tuner.spec import Constraint, Implementation, Plan, Space
 from ...flash_attention.wgmma import implementation as dense
 from ...flash_attention.wgmma.config import (
     ROWS,
+    block,
     consumer_registers,
     fits,
     l2_share,
@@ -139,6 +140,7 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (block(ENTRY, problem.head_dim),),
     work=work,
     unproven=True,
 )

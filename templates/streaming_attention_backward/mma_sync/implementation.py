@@ -1,14 +1,15 @@
 """streaming_attention_backward on mma.sync (sm_80 and up): dK and dV by blocks of keys, the sinks' apart, then dQ."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
-from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, Workspace
+from tuner.spec import Block, Constraint, DType, Implementation, Launch, Plan, Space, Workspace, limits
 
 from ...flash_attention_backward.mma_sync import implementation as dense
-from ...flash_attention_backward.mma_sync.config import WARP, register_limit
+from ...flash_attention_backward.mma_sync.config import WARP
 from ...streaming_attention.mma_sync import implementation as forward
 from ..problem import Problem
 from .config import SINK_KEYS, Config, sink_register_estimate, sink_smem_bytes
@@ -45,14 +46,13 @@ def _constraints(D: int, arch: Arch) -> tuple[Constraint, ...]:
             "a warp takes 16 or 32 queries of the sinks",
             lambda c: (c.BM_sink == 16 * c.sink_warps) | (c.BM_sink == 32 * c.sink_warps),
         ),
-        Constraint(
-            "a block of sinks fits the shared memory of an SM", lambda c: sink_smem_bytes(D, c) <= arch.smem_per_block
-        ),
-        Constraint(
-            "sums, scores and products of the sinks fit the registers",
-            lambda c: sink_register_estimate(D, c) <= register_limit(c.sink_warps, 1, arch),
-        ),
+        *limits(arch, _sinks(D)),
     )
+
+
+def _sinks(D: int) -> Block:
+    smem, registers = partial(sink_smem_bytes, D), partial(sink_register_estimate, D)
+    return Block(f"{_ENTRY}sinks", lambda c: WARP * c.sink_warps, smem, registers, name="a block of sinks")
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -99,7 +99,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     splits = next((n for n in (1, 2, 4, 8, 16, 32, 64) if n * alike >= _BLOCKS), 128)
     for BM, warps in _SINKS:
         config = Config(**tiles, BM_sink=BM, sink_warps=warps, sink_stages=2, sink_splits=splits)
-        if sink_smem_bytes(problem.head_dim, config) <= arch.smem_per_block:
+        if arch.fits_smem(sink_smem_bytes(problem.head_dim, config)):
             return config
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {problem.head_dim}")
 
@@ -112,5 +112,9 @@ IMPLEMENTATION = Implementation(
     space=space,
     plan=plan,
     default=default,
+    blocks=lambda problem: (
+        *dense.blocks_of("streaming_attention_backward", problem.head_dim, problem.head_dim_v),
+        _sinks(problem.head_dim),
+    ),
     work=work,
 )
