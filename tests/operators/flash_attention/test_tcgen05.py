@@ -105,7 +105,7 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     [
         (128, replace(BASE, BN=96, value_columns=64), "O, scores and P fit tensor memory"),
         (256, replace(BASE, value_columns=64), "O, scores and P fit tensor memory"),
-        (256, replace(ONE, BN=96, value_columns=64), "the tiles fit the shared memory of an SM"),
+        (256, replace(ONE, BN=96, value_columns=64), "a block fits the shared memory of an SM"),
         (
             64,
             replace(BASE, value_columns=64, overlaid=True),

@@ -106,7 +106,7 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     [
         (128, replace(BASE, BN=208, value_columns=64), "O, scores and P fit the consumers' registers"),
         (256, replace(BASE, BN=32, value_columns=64, warpgroups=1, ping_pong=False), NARROW),
-        (256, replace(BASE, BN=64, value_columns=64, stages=3), "the tiles fit the shared memory of an SM"),
+        (256, replace(BASE, BN=64, value_columns=64, stages=3), "a block fits the shared memory of an SM"),
         (64, replace(BASE, warpgroups=1, value_columns=64), "ping-pong takes two warpgroups or more"),
         (64, replace(OVER_BOTH, ping_pong=True, value_columns=64), "ping-pong orders the products of overlap 1"),
         (

@@ -95,7 +95,7 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     [
         (128, replace(BASE, BM_kv=64), "sums, scores and products of dK and dV fit the registers"),
         (128, replace(BASE, BN_q=128), "sums, scores and products of dQ fit the registers"),
-        (256, replace(SPLIT, BM_kv=64, kv_stages=3), "the tiles of dK and dV fit the shared memory of an SM"),
+        (256, replace(SPLIT, BM_kv=64, kv_stages=3), "a block of dK and dV fits the shared memory of an SM"),
         (128, replace(SPLIT, kv_warpgroups=3), "two warpgroups share the keys of a split"),
         (128, replace(SPLIT, kv_chained=True), "only a block that sums both is chained or not"),
         (64, SPLIT, "only D > 96 is worth a split"),
