@@ -41,16 +41,17 @@ def test_rows_are_made_whole() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_expected_o_and_lse_are_about_those_of_the_forward_pass(causal: bool) -> None:
+def test_expected_o_and_lse_follow_the_number_of_attended_keys(causal: bool) -> None:
     operator = operators.load("flash_attention_backward")
     problem = operator.problem(head_dim=64, causal=causal, batch=1, heads=2, seq_q=512)
     exact = operator.inputs(problem, np.random.default_rng(0), "normal")
     attended = np.arange(1, 513) if causal else np.full(512, 512)
-    found = cases._expected(problem, exact, np.random.default_rng(1), attended)
-    late = slice(64, None)  # queries of few keys are no average
-    assert np.abs(found["lse"] - exact["lse"])[..., late].mean() < 0.1
-    spread = [array.astype(np.float64)[:, late].std() for array in (found["o"], exact["o"])]
-    assert spread[0] == pytest.approx(spread[1], rel=0.15)
+    expected = cases._expected(problem, exact, np.random.default_rng(1), attended)
+    for queries in (slice(64, 128), slice(384, 512)):  # the first queries attend too few keys for an average
+        error = expected["lse"][..., queries] - exact["lse"][..., queries]
+        assert abs(error.mean()) < 0.05 and error.std() < 0.2
+        spread, exact_spread = (array.astype(np.float64)[:, queries].std() for array in (expected["o"], exact["o"]))
+        assert spread == pytest.approx(exact_spread, rel=0.1)
 
 
 def test_gradients_of_a_large_problem_are_drawn_without_its_forward_pass() -> None:

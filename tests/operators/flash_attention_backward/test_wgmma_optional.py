@@ -63,7 +63,10 @@ def test_a_cap_costs_special_functions_and_no_product() -> None:
     config, plain = WGMMA.default(CAPPED, HOPPER), replace(CAPPED, use_softcap=False)
     pairs = zip(WGMMA.work(CAPPED, config, gpu("H200")), WGMMA.work(plain, config, gpu("H200")), strict=True)
     _, *passes = pairs
-    assert all(capped.mufu == 2.5 * free.mufu and capped.wgmma == free.wgmma for capped, free in passes)
+    assert len(passes) == 2
+    for capped, free in passes:
+        assert capped.wgmma == free.wgmma and capped.dram_bytes == free.dram_bytes
+        assert capped.mufu - free.mufu >= free.mufu  # a tanh a score: an exponential and at least half a reciprocal
 
 
 PACKED = Problem(40, causal=True, use_cu_seqlens=True, batch=1, heads=2, kv_heads=1, seq_q=300, seq_k=350, boundaries=4)
