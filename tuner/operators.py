@@ -52,7 +52,7 @@ def folder(place: Path) -> Iterator[None]:
     finally:
         __path__.remove(str(place))
         for name in (path.parent.name for path in place.glob("*/operator.py")):
-            for module in [each for each in sys.modules if each.startswith(f"{__name__}.{name}")]:
+            for module in [loaded for loaded in sys.modules if loaded.startswith(f"{__name__}.{name}")]:
                 del sys.modules[module]
 
 
@@ -121,7 +121,7 @@ def _check_shape(folder: Path) -> None:
     """Raises TemplateError where implementations are files, with the command that makes folders of them."""
     if not (templates := sorted(folder.glob("*.cu.jinja"))):
         return
-    names = " ".join(each.name.removesuffix(".cu.jinja") for each in templates)
+    names = " ".join(template.name.removesuffix(".cu.jinja") for template in templates)
     move = f"mkdir -p $each && mv $each.py $each/implementation.py && mv $each.cu.jinja $each/{TEMPLATE}"
     adapt = f"sed -i -E {quote(_RELATIVE)} $each/implementation.py"
     command = f"cd {quote(str(folder))} && for each in {names}; do {move} && {adapt}; done"
@@ -133,7 +133,7 @@ def _check_shape(folder: Path) -> None:
 
 def implementation(operator: str, name: str) -> Implementation[Any, Any]:
     """One implementation by name. Raises UsageError with the known ones."""
-    found = {each.name: each for each in implementations(operator)}
+    found = {implementation.name: implementation for implementation in implementations(operator)}
     if name not in found:
         near = suggestion(name, found, f"tuner operators {operator}")
         raise UsageError(f"{operator} has no implementation {name!r}: {near}")
@@ -161,16 +161,16 @@ def _module(operator: str, stem: str) -> Any:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise TemplateError(f"{place} is missing beside {TEMPLATE}: it defines IMPLEMENTATION") from error
-        line = line_of(error, [Path(each, operator) for each in __path__])  # a SyntaxError says so itself
+        line = line_of(error, [Path(path, operator) for path in __path__])  # a SyntaxError says so itself
         raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error
     if stem != _PEERS and (loaded := _peers_loaded() - before):
-        for each in (name, *loaded):  # so that another try is told the same
-            parent, _, own = each.rpartition(".")
-            delattr(sys.modules[parent], own)
-            del sys.modules[each]
+        for imported in (name, *loaded):  # another import then raises the same error
+            parent, _, child = imported.rpartition(".")
+            delattr(sys.modules[parent], child)
+            del sys.modules[imported]
         raise TemplateError(f"{place} imports {PEERS}, which no verdict hears of: move what both need to another file")
     return module
 
 
 def _peers_loaded() -> set[str]:
-    return {each for each in sys.modules if each.startswith(f"{__name__}.") and each.endswith(f".{_PEERS}")}
+    return {module for module in sys.modules if module.startswith(f"{__name__}.") and module.endswith(f".{_PEERS}")}

@@ -187,7 +187,7 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     shapes: tuple[tuple[int, ...], ...] = packed if problem.use_cu_seqlens else dense
     extents: list[dict[str, Any]] = [dict(zip(names, shape, strict=False)) for shape in shapes]
     if problem.use_window:
-        extents = [{**each, **window} for each, window in zip(extents, _WINDOWS, strict=False)]
+        extents = [{**value, **window} for value, window in zip(extents, _WINDOWS, strict=False)]
     return tuple(replace(problem, **sizes) for sizes in extents)
 
 

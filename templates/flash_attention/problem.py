@@ -104,7 +104,7 @@ def _window_refusals(problem: Problem) -> Iterator[str]:
 
 def _refusals(problem: Problem) -> Iterator[str]:
     if problem.precision not in tuple(Precision):
-        yield f"precision {problem.precision}: flash_attention takes {', '.join(each.value for each in Precision)}"
+        yield f"precision {problem.precision}: flash_attention takes {', '.join(known.value for known in Precision)}"
     elif problem.precision is not Precision.DTYPE and problem.dtype is not DType.FP32:
         yield f"precision {problem.precision.value}: {problem.dtype.value} is multiplied as it is; it goes with fp32"
     if problem.use_cu_seqlens and problem.batch != 1:

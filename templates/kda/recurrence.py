@@ -82,7 +82,7 @@ def _chunked(problem: Problem, arrays: Arrays) -> Arrays:
     o = np.zeros(v.shape)
     for start in range(0, problem.seq_len, CHUNK):
         part = slice(start, start + CHUNK)
-        tensors = [each[:, :, part] for each in (q, k, v, g, beta)]
+        tensors = [item[:, :, part] for item in (q, k, v, g, beta)]
         large = _large(problem, tensors[3])
         o[:, :, part], state = _chunk(_SIGNIFICANT_BITS[problem.operands], large, state, *tensors)
     return _outputs(problem, _round(o, problem.dtype), state)

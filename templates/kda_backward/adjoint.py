@@ -179,7 +179,7 @@ def to_dtypes(problem: Problem, found: Arrays) -> Arrays:
     """Outputs with the rounding of their dtypes."""
     dtypes = {"dg": problem.gate_dtype, "dbeta": problem.beta_dtype}
     dtypes |= dict.fromkeys(("dh0", "dA_log", "ddt_bias"), DType.FP32)
-    return {name: each.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, each in found.items()}
+    return {name: x.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, x in found.items()}
 
 
 def _along(state: Array, x: Array) -> Array:

@@ -35,7 +35,7 @@ def gate_sums(problem: Problem, rows: int) -> tuple[Workspace, ...]:
 
 def gate_sums_bytes(problem: Problem, rows: int) -> int:
     """Written once, and read once."""
-    return sum(each.nbytes for each in gate_sums(problem, rows))
+    return sum(workspace.nbytes for workspace in gate_sums(problem, rows))
 
 
 def gate_work(problem: Problem, rows: int) -> tuple[Work, ...]:

@@ -51,7 +51,7 @@ class Problem(Sizes):
 def _refusals(problem: Problem) -> Iterator[str]:
     if problem.dtype not in DTYPES:
         name = getattr(problem.dtype, "value", problem.dtype)
-        yield f"dtype {name}: linear_attention takes {', '.join(each.value for each in DTYPES)}"
+        yield f"dtype {name}: linear_attention takes {', '.join(dtype.value for dtype in DTYPES)}"
     if problem.decay not in DECAYS:
         yield f"decay {problem.decay!r}: linear_attention takes {', '.join(DECAYS)}"
     for name in ("head_dim", "batch", "seq_len", "heads"):

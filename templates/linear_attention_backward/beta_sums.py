@@ -30,7 +30,7 @@ def parts(problem: Problem, rows: int) -> tuple[Workspace, ...]:
 
 def part_bytes(problem: Problem, rows: int) -> int:
     """Of all parts, once."""
-    return sum(each.nbytes for each in parts(problem, rows))
+    return sum(workspace.nbytes for workspace in parts(problem, rows))
 
 
 def work(problem: Problem, rows: int) -> tuple[Work, ...]:

@@ -65,7 +65,7 @@ def _refusals(problem: Problem) -> Iterator[str]:
         yield f"head_dim_v {problem.head_dim_v}: mla_decode takes 16 to head_dim {problem.head_dim} in steps of 16"
     if problem.dtype not in DTYPES:
         name = getattr(problem.dtype, "value", problem.dtype)
-        yield f"dtype {name}: mla_decode takes {', '.join(each.value for each in DTYPES)}"
+        yield f"dtype {name}: mla_decode takes {', '.join(dtype.value for dtype in DTYPES)}"
     if problem.page_size < 1 or problem.page_size & (problem.page_size - 1):
         yield f"page_size {problem.page_size}: mla_decode takes powers of two"
     for name in ("batch", "heads", "seq_q", "page_size", "max_pages", "pages"):

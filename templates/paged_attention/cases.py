@@ -50,7 +50,7 @@ def _stored(problem: Problem, rng: np.random.Generator, *of_both: Array) -> tupl
     descales = {name: rng.uniform(0.02, 2, shape).astype(np.float32) for name in SCALES}
     if not problem.eight_bits:
         return of_both, descales
-    by = (each[:, None, :, None] if problem.descales else np.ones(1) for each in descales.values())
+    by = (value[:, None, :, None] if problem.descales else np.ones(1) for value in descales.values())
     dtype, largest = problem.kv_cache_dtype.numpy, problem.kv_cache_dtype.largest
     stored = ((x / scale).clip(-largest, largest).astype(dtype) for x, scale in zip(of_both, by, strict=True))
     return tuple(stored), descales
@@ -176,4 +176,4 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
         found = sized(problem, (*names, "sequences", "max_seqlen_q"), packed, pages=0)
     else:
         found = sized(problem, names, shapes, pages=0, sequences=0)
-    return tuple(replace(each, descales=i % 2) for i, each in enumerate(found)) if problem.eight_bits else found
+    return tuple(replace(problem, descales=i % 2) for i, problem in enumerate(found)) if problem.eight_bits else found

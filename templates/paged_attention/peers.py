@@ -31,7 +31,7 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     _refuse(problem)
     q, owner = tensors["q"].transpose(1, 2), _owners(problem, tensors)
     rows = problem.pages * problem.page_size
-    k, v = (each.flatten(0, 1).transpose(0, 1).expand(problem.batch, -1, -1, -1) for each in _finite(tensors))
+    k, v = (cache.flatten(0, 1).transpose(0, 1).expand(problem.batch, -1, -1, -1) for cache in _finite(tensors))
     seen, size = _seen(problem, tensors), problem.page_size
 
     def visible(b: Any, _h: Any, query: Any, row: Any) -> Any:

@@ -20,7 +20,7 @@ _LENGTHS = Argument(
 _SCALARS = ("slots", "window", "sinks")
 
 ARGUMENTS = (
-    *(replace(each, dims=_CACHED.get(each.name, each.dims)) for each in dense.ARGUMENTS),
+    *(replace(argument, dims=_CACHED.get(argument.name, argument.dims)) for argument in dense.ARGUMENTS),
     _LENGTHS,
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in _SCALARS),
 )

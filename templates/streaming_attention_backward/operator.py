@@ -15,7 +15,7 @@ from .problem import Problem
 
 _DOCS = {"o": "what streaming_attention returned; rows 16-byte aligned", "lse": "what streaming_attention returned"}
 ARGUMENTS = (
-    *(replace(each, doc=_DOCS.get(each.name, each.doc)) for each in dense.ARGUMENTS),
+    *(replace(argument, doc=_DOCS.get(argument.name, argument.doc)) for argument in dense.ARGUMENTS),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("window", "sinks")),
 )
 

@@ -89,7 +89,7 @@ def closest_model(reported: str, arch: Arch, sm_count: int) -> Device:
     words = _words(reported)
     named = [(len(name), device) for device in models for name in _names(device) if _words(name) <= words]
     if named:
-        return max(named, key=lambda each: each[0])[1]
+        return max(named, key=lambda item: item[0])[1]
     return min(models, key=lambda device: abs(log(device.sm_count / sm_count)))
 
 

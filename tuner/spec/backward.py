@@ -23,19 +23,19 @@ def matching_backward(operator: Operator[Any], gradient: Gradient, backward: Ope
 def differentiable_outputs(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
     """The outputs that a gradient goes through."""
     without = {*gradient.no_gradient, *_integers(operator)}
-    return tuple(each.name for each in operator.outputs if each.name not in without)
+    return tuple(argument.name for argument in operator.outputs if argument.name not in without)
 
 
 def differentiable_parameters(operator: Operator[Any], gradient: Gradient) -> tuple[str, ...]:
     """The parameters of the operator's call that are tensors with a gradient."""
     without = {*gradient.no_gradient, *gradient.unsupported, *_integers(operator)}
-    tensors = (name for name, each in _parameters(operator.call) if each.annotation in _TENSORS)
+    tensors = (name for name, value in _parameters(operator.call) if value.annotation in _TENSORS)
     return tuple(name for name in tensors if name not in without)
 
 
 def _mismatches(operator: Operator[Any], gradient: Gradient, backward: Operator[Any]) -> Complaints:
-    parameters, outputs = dict(_parameters(operator.call)), {each.name for each in operator.outputs}
-    takes, gives = dict(_parameters(backward.call)), {each.name for each in backward.outputs}
+    parameters, outputs = dict(_parameters(operator.call)), {argument.name for argument in operator.outputs}
+    takes, gives = dict(_parameters(backward.call)), {argument.name for argument in backward.outputs}
     yield from _unknown("upstream", gradient.upstream, outputs, f"output of {operator.name}")
     yield from _unknown("upstream", gradient.upstream.values(), takes, f"parameter of {backward.name}")
     yield from _unknown("gradients", gradient.gradients, parameters, f"parameter of {operator.name}")
@@ -44,7 +44,7 @@ def _mismatches(operator: Operator[Any], gradient: Gradient, backward: Operator[
     yield from _unknown(
         "no_gradient", gradient.no_gradient, {**parameters, **dict.fromkeys(outputs)}, f"name of {operator.name}'s"
     )
-    upstream = {gradient.of_output(each) for each in differentiable_outputs(operator, gradient)}
+    upstream = {gradient.of_output(name) for name in differentiable_outputs(operator, gradient)}
     for name in sorted(upstream - takes.keys()):
         yield f"{name} is no parameter of {backward.name}: name it in upstream, or say in no_gradient why there is none"
     for name in differentiable_parameters(operator, gradient):
@@ -56,10 +56,10 @@ def _mismatches(operator: Operator[Any], gradient: Gradient, backward: Operator[
     if backward.updated:
         yield f"is of {backward.name}, which updates {backward.updated[0].name} in place: return it instead"
     known = {*takes, *differentiable_parameters(operator, gradient), *gradient.no_gradient, *gradient.unsupported}
-    for name in (each for each in parameters if each not in known):
+    for name in (parameter for parameter in parameters if parameter not in known):
         yield f"leaves out {name}, which {backward.name} does not take: say why in no_gradient or unsupported"
-    for name, each in takes.items():
-        if each.default is Parameter.empty and name not in {*parameters, *outputs, *upstream}:
+    for name, value in takes.items():
+        if value.default is Parameter.empty and name not in {*parameters, *outputs, *upstream}:
             yield f"does not say what {name} of {backward.name} is: no parameter, output or gradient of {operator.name}"
 
 
@@ -69,7 +69,7 @@ def _parameters(call: Callable[..., Request]) -> Iterator[tuple[str, Parameter]]
 
 def _integers(operator: Operator[Any]) -> Iterator[str]:
     problem = operator.problem()
-    return (each.name for each in operator.arguments if each.dtype_of(problem) in _INTEGERS)
+    return (argument.name for argument in operator.arguments if argument.dtype_of(problem) in _INTEGERS)
 
 
 def _unknown(where: str, names: Any, known: Any, what: str) -> Complaints:

@@ -35,15 +35,15 @@ def checked(
     @wraps(function)
     def run(*args: Any) -> Any:
         try:
-            found = function(*args)
+            returned = function(*args)
         except TunerError:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}{line_of(error, [folder])}"
             raise TemplateError(f"{place}: {called} failed: {reason}") from error
-        for wrong in check(found, *args):
+        for wrong in check(returned, *args):
             raise TemplateError(f"{place}: {called} {wrong}")
-        return found
+        return returned
 
     return run
 
@@ -57,15 +57,19 @@ def line_of(error: Exception, operators: Sequence[Path]) -> str:
     return ""
 
 
-def expect_type(found: Any, kind: Any, wanted: str) -> Complaints:
+def expect_type(returned: Any, kind: Any, wanted: str) -> Complaints:
     """Says what to return instead of a value of another kind."""
-    if not isinstance(found, kind):
-        yield f"returned {brief(found)}: return {wanted}"
+    if not isinstance(returned, kind):
+        yield f"returned {brief(returned)}: return {wanted}"
 
 
-def brief(found: Any) -> str:
+def brief(returned: Any) -> str:
     """A value in few words."""
-    return f"{found!r:.60}" if found is None or isinstance(found, bool | int | str) else f"a {type(found).__name__}"
+    return (
+        f"{returned!r:.60}"
+        if returned is None or isinstance(returned, bool | int | str)
+        else f"a {type(returned).__name__}"
+    )
 
 
 def is_frozen(kind: Any) -> bool:
@@ -89,11 +93,13 @@ def checked_operator(operator: Operator[Any]) -> Operator[Any]:
 
     return replace(
         operator,
-        inputs=hold("inputs", "problem, rng, kind", lambda found, problem, *_: _inputs(operator, problem, found)),
-        reference=hold("reference", "problem, arrays", lambda found, problem, _: _exact(operator, problem, found)),
-        rounded=hold("rounded", "problem, arrays", lambda found, problem, _: _results(operator, problem, found)),
-        tolerance=hold("tolerance", "problem", lambda found, _: _tolerances(operator, found)),
-        cost=hold("cost", "problem", lambda found, _: _cost(found)),
+        inputs=hold("inputs", "problem, rng, kind", lambda returned, problem, *_: _inputs(operator, problem, returned)),
+        reference=hold(
+            "reference", "problem, arrays", lambda returned, problem, _: _exact(operator, problem, returned)
+        ),
+        rounded=hold("rounded", "problem, arrays", lambda returned, problem, _: _results(operator, problem, returned)),
+        tolerance=hold("tolerance", "problem", lambda returned, _: _tolerances(operator, returned)),
+        cost=hold("cost", "problem", lambda returned, _: _cost(returned)),
         tails=hold("tails", "problem", _tails),
     )
 
@@ -115,27 +121,27 @@ def _problem(problem: Any) -> Complaints:
     if not is_frozen(problem):
         yield "Problem must be a frozen dataclass: @dataclass(frozen=True, slots=True)"
         return
-    for each in fields(problem):
-        if each.metadata.get("kind") not in ("static", "extent"):
-            yield f"Problem.{each.name} must be static(…), which selects code, or extent(…), a size at run time"
+    for field in fields(problem):
+        if field.metadata.get("kind") not in ("static", "extent"):
+            yield f"Problem.{field.name} must be static(…), which selects code, or extent(…), a size at run time"
 
 
 def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
     if argument.name in KEYWORDS:
         yield f"argument {argument.name!r} is a word of C++, which cannot name the parameter of a kernel"
-    known = {each.name: None for each in fields(operator.problem)}
+    known = {field.name: None for field in fields(operator.problem)}
     readable = {*known, *(name for name in dir(operator.problem) if not name.startswith("_"))}
     for dim in argument.dims:
         if dim not in readable:
             yield f"argument {argument.name} has a dim {dim!r}, which is no field of Problem ({', '.join(known)})"
     if argument.constant and (argument.role is not Role.INPUT or argument.strided):
         yield f"argument {argument.name} is a __constant__ symbol: that is a dense Role.INPUT"
-    given = [each.name for each in operator.arguments if each.supplied]
+    supplied = [one.name for one in operator.arguments if one.supplied]
     for dim, value in argument.without.items():
-        if argument.role is not Role.OUTPUT or (isinstance(value, str) and value not in given):
+        if argument.role is not Role.OUTPUT or (isinstance(value, str) and value not in supplied):
             yield (
                 f"argument {argument.name} has without={{{dim!r}: {value!r}}}: only an output holds something without "
-                f"a dim, a number or what an argument holds ({', '.join(given)})"
+                f"a dim, a number or what an argument holds ({', '.join(supplied)})"
             )
     if argument.optional and argument.optional not in readable:
         yield f"argument {argument.name} is optional={argument.optional!r}, which is no field of Problem"
@@ -146,30 +152,30 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
         )
 
 
-def _inputs(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
-    if not isinstance(found, Mapping):
-        yield f"returned {brief(found)}: return a dict of arrays by argument"
+def _inputs(operator: Operator[Any], problem: Any, returned: Any) -> Complaints:
+    if not isinstance(returned, Mapping):
+        yield f"returned {brief(returned)}: return a dict of arrays by argument"
         return
-    known = {each.name: each for each in operator.arguments if each.role is not Role.OUTPUT}
-    for name in found.keys() - known.keys():
+    known = {argument.name: argument for argument in operator.arguments if argument.role is not Role.OUTPUT}
+    for name in returned.keys() - known.keys():
         yield f"returned {name!r}, which is no argument that a call brings ({', '.join(known)})"
-    for each in known.values():
-        if each.role is Role.SCALAR:
-            if each.name not in found and each.required(problem):
-                yield f"left out {each.name}: return it, or make it a field of Problem, or give the Argument a default"
-        elif each.name in found:
-            yield from _tensor(each, problem, found[each.name])
-        elif 0 not in each.shape(problem):
-            yield f"left out {each.name}: return an array for every tensor that a call brings"
+    for argument in known.values():
+        if argument.role is Role.SCALAR:
+            if argument.name not in returned and argument.required(problem):
+                yield f"left out {argument.name}: return it, make it a field of Problem, or give its Argument a default"
+        elif argument.name in returned:
+            yield from _tensor(argument, problem, returned[argument.name])
+        elif 0 not in argument.shape(problem):
+            yield f"left out {argument.name}: return an array for every tensor that a call brings"
 
 
-def _tensor(argument: Argument, problem: Any, found: Any) -> Complaints:
+def _tensor(argument: Argument, problem: Any, returned: Any) -> Complaints:
     dtype, shape = argument.dtype_of(problem).numpy, argument.shape(problem)
-    is_array = isinstance(found, np.ndarray)
-    if not is_array or found.dtype != dtype or found.shape != shape:
-        actual = f"{found.dtype}{list(found.shape)}" if is_array else brief(found)
+    is_array = isinstance(returned, np.ndarray)
+    if not is_array or returned.dtype != dtype or returned.shape != shape:
+        actual = f"{returned.dtype}{list(returned.shape)}" if is_array else brief(returned)
         wanted = f"{dtype}{list(shape)}"
-        cast = f": .astype({_spelled(argument)})" if is_array and found.dtype != dtype else ""
+        cast = f": .astype({_spelled(argument)})" if is_array and returned.dtype != dtype else ""
         yield f"returned {argument.name} as {actual}, the problem says {wanted}{cast}"
 
 
@@ -178,49 +184,50 @@ def _spelled(argument: Argument) -> str:
     return f"problem.{argument.dtype}.numpy" if isinstance(argument.dtype, str) else f"{argument.dtype}.numpy"
 
 
-def _results(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
-    names = [each.name for each in operator.written]
-    if not isinstance(found, Mapping) or set(names) - found.keys():
-        what = brief(found) if not isinstance(found, Mapping) else f"{', '.join(found) or 'nothing'}"
+def _results(operator: Operator[Any], problem: Any, returned: Any) -> Complaints:
+    names = [argument.name for argument in operator.written]
+    if not isinstance(returned, Mapping) or set(names) - returned.keys():
+        what = brief(returned) if not isinstance(returned, Mapping) else f"{', '.join(returned) or 'nothing'}"
         yield f"returned {what}: return a dict with {', '.join(names)}"
         return
-    for each in operator.written:
-        if np.shape(found[each.name]) != each.shape(problem):
-            yield f"returned {each.name} of shape {list(np.shape(found[each.name]))}, not {list(each.shape(problem))}"
+    for argument in operator.written:
+        shape, expected = list(np.shape(returned[argument.name])), list(argument.shape(problem))
+        if shape != expected:
+            yield f"returned {argument.name} of shape {shape}, not {expected}"
 
 
-def _exact(operator: Operator[Any], problem: Any, found: Any) -> Complaints:
-    yield from _results(operator, problem, found)
-    for each in operator.written:
-        array = found[each.name]
+def _exact(operator: Operator[Any], problem: Any, returned: Any) -> Complaints:
+    yield from _results(operator, problem, returned)
+    for argument in operator.written:
+        array = returned[argument.name]
         array = array.compressed() if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
         if array.dtype in (np.float16, np.float32):
-            yield f"returned {each.name} in {array.dtype}: compute in float64, which kernels are judged by"
+            yield f"returned {argument.name} in {array.dtype}: compute in float64, which kernels are judged by"
         if array.dtype.kind == "f" and np.isnan(array).any():
-            yield f"returned NaN in {each.name}: no kernel can be judged by that; do the inputs make sense?"
+            yield f"returned NaN in {argument.name}: no kernel can be judged by that; do the inputs make sense?"
 
 
-def _tolerances(operator: Operator[Any], found: Any) -> Complaints:
-    for each in operator.written:
-        if not isinstance(found, Mapping) or not isinstance(found.get(each.name), Tolerance):
-            yield f"says nothing about {each.name}: return {{{each.name!r}: Tolerance(…)}}"
+def _tolerances(operator: Operator[Any], returned: Any) -> Complaints:
+    for argument in operator.written:
+        if not isinstance(returned, Mapping) or not isinstance(returned.get(argument.name), Tolerance):
+            yield f"says nothing about {argument.name}: return {{{argument.name!r}: Tolerance(…)}}"
 
 
-def _cost(found: Any) -> Complaints:
-    yield from expect_type(found, Cost, "a Cost")
-    if not found.bytes > 0 or found.flops < 0 or not found.items > 0:
-        yield f"returned {found}: bytes and items must be over 0, flops 0 or more"
+def _cost(returned: Any) -> Complaints:
+    yield from expect_type(returned, Cost, "a Cost")
+    if not returned.bytes > 0 or returned.flops < 0 or not returned.items > 0:
+        yield f"returned {returned}: bytes and items must be over 0, flops 0 or more"
 
 
-def _tails(found: Any, problem: Any) -> Complaints:
-    if not isinstance(found, tuple) or not found or not all(isinstance(each, type(problem)) for each in found):
-        yield f"returned {brief(found) if found else 'nothing'}: return a tuple of at least one Problem"
+def _tails(returned: Any, problem: Any) -> Complaints:
+    if not isinstance(returned, tuple) or not returned or not all(isinstance(tail, type(problem)) for tail in returned):
+        yield f"returned {brief(returned) if returned else 'nothing'}: return a tuple of at least one Problem"
         return
-    for each in found:
+    for tail in returned:
         for name in set(statics(problem)) - set(sizes(problem)):
-            if getattr(each, name) != getattr(problem, name):
+            if getattr(tail, name) != getattr(problem, name):
                 yield (
-                    f"changed {name} from {getattr(problem, name)} to {getattr(each, name)}: it selects the code that "
+                    f"changed {name} from {getattr(problem, name)} to {getattr(tail, name)}: it selects the code that "
                     f"is to be checked; change sizes only ({', '.join(sizes(problem)) or 'it has none'}), which are "
                     "extent(…), or static(…, size=True) where they are macros"
                 )
@@ -240,60 +247,62 @@ def checked_implementation(
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
         return checked(getattr(implementation, name), place, operator.folder, f"{name}({called})", check)
 
-    def plans(found: Any, problem: Any, config: Any) -> Complaints:
-        yield from _plan(found)
-        yield from disagreements(implementation.blocks(problem), found, config)
+    def plans(returned: Any, problem: Any, config: Any) -> Complaints:
+        yield from _plan(returned)
+        yield from disagreements(implementation.blocks(problem), returned, config)
 
     plan = hold("plan", "problem, config", plans)
     calls = count()
 
-    def works(found: Any, problem: Any, config: Any, _: Any) -> Complaints:
-        yield from _works(found)
+    def works(returned: Any, problem: Any, config: Any, _: Any) -> Complaints:
+        yield from _works(returned)
         if not next(calls):  # the first stands for all: a space may have millions of configs to rank
-            yield from _one_a_launch(found, plan(problem, config))
+            yield from _one_a_launch(returned, plan(problem, config))
 
     return replace(
         implementation,
         refusal=hold(
-            "refusal", "problem, arch", lambda found, *_: expect_type(found, (str, type(None)), "None or a reason")
+            "refusal",
+            "problem, arch",
+            lambda returned, *_: expect_type(returned, (str, type(None)), "None or a reason"),
         ),
-        space=hold("space", "problem, arch", lambda found, *_: _space(found, config)),
+        space=hold("space", "problem, arch", lambda returned, *_: _space(returned, config)),
         plan=plan,
-        default=hold("default", "problem, arch", lambda found, *_: expect_type(found, config, "a Config")),
+        default=hold("default", "problem, arch", lambda returned, *_: expect_type(returned, config, "a Config")),
         work=hold("work", "problem, config, gpu", works),
     )
 
 
-def _space(found: Any, config: Any) -> Complaints:
-    yield from expect_type(found, Space, "a Space")
-    wanted = [each.name for each in fields(config)]
-    if set(wanted) != set(found.choices):
-        yield f"has choices for {', '.join(found.choices)}: give them for each field of Config ({', '.join(wanted)})"
-    for name, values in found.choices.items():
+def _space(returned: Any, config: Any) -> Complaints:
+    yield from expect_type(returned, Space, "a Space")
+    wanted = [field.name for field in fields(config)]
+    if set(wanted) != set(returned.choices):
+        yield f"has choices for {', '.join(returned.choices)}: give them for each field of Config ({', '.join(wanted)})"
+    for name, values in returned.choices.items():
         if isinstance(values, str) or not len(values):
             yield f"has the choices {values!r} for {name}: give a tuple of at least one value"
 
 
-def _plan(found: Any) -> Complaints:
-    yield from expect_type(found, Plan, "a Plan")
-    launches = found.launches
-    if not isinstance(launches, tuple) or not launches or not all(isinstance(each, Launch) for each in launches):
+def _plan(returned: Any) -> Complaints:
+    yield from expect_type(returned, Plan, "a Plan")
+    launches = returned.launches
+    if not isinstance(launches, tuple) or not launches or not all(isinstance(launch, Launch) for launch in launches):
         yield f"has launches that are {brief(launches)}: give a tuple of Launch, (Launch(…),) for one"
         return
-    for each in launches:
-        grid = each.grid
+    for launch in launches:
+        grid = launch.grid
         if not isinstance(grid, tuple) or len(grid) != 3 or not all(_whole(size) for size in grid):
-            yield f"launches {each.entry} with the grid {grid!r}: give three whole numbers (blocks along x, y, z)"
-        elif not _threads(each.threads) or not _whole(each.smem_bytes) or each.smem_bytes < 0:
+            yield f"launches {launch.entry} with the grid {grid!r}: give three whole numbers (blocks along x, y, z)"
+        elif not _threads(launch.threads) or not _whole(launch.smem_bytes) or launch.smem_bytes < 0:
             yield (
-                f"launches {each.entry} with {each.threads!r} threads a block and {each.smem_bytes!r} bytes of shared "
-                "memory: give whole numbers, 1 thread or more; (x, y) or (x, y, z) for a block of more dimensions"
+                f"launches {launch.entry} with {launch.threads!r} threads a block and {launch.smem_bytes!r} bytes of "
+                "shared memory: give whole numbers, 1 thread or more, or a tuple of up to three"
             )
-        elif not _sampled(each.sample, prod(grid)):
-            yield f"launches {each.entry} with the sample {each.sample!r}: give places in the grid, below {prod(grid)}"
-        elif each.tensor_columns not in _COLUMNS:
+        elif not _sampled(launch.sample, prod(grid)):
+            yield f"launches {launch.entry} with the sample {launch.sample!r}: give block indices below {prod(grid)}"
+        elif launch.tensor_columns not in _COLUMNS:
             yield (
-                f"launches {each.entry} with {each.tensor_columns!r} columns of tensor memory: give what a block "
+                f"launches {launch.entry} with {launch.tensor_columns!r} columns of tensor memory: give what a block "
                 "allocates, 0 for none, else a multiple of 32 up to 512"
             )
 
@@ -311,11 +320,11 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int | np.integer)
 
 
-def _works(found: Any) -> Complaints:
-    if not isinstance(found, tuple) or not all(isinstance(each, Work) for each in found):
-        yield f"returned {brief(found)}: return a tuple with a Work for each launch, (Work(…),) for one"
+def _works(returned: Any) -> Complaints:
+    if not isinstance(returned, tuple) or not all(isinstance(work, Work) for work in returned):
+        yield f"returned {brief(returned)}: return a tuple with a Work for each launch, (Work(…),) for one"
 
 
-def _one_a_launch(found: tuple[Work, ...], plan: Plan) -> Complaints:
-    if len(found) != len(plan.launches):
-        yield f"returned {len(found)} Work: return one for each of the {len(plan.launches)} launches of the plan"
+def _one_a_launch(returned: tuple[Work, ...], plan: Plan) -> Complaints:
+    if len(returned) != len(plan.launches):
+        yield f"returned {len(returned)} Work: return one for each of the {len(plan.launches)} launches of the plan"

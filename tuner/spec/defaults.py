@@ -60,11 +60,12 @@ def _missing(value: Any, made: Functions) -> dict[str, Any]:
 
 def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> Arrays:
     """Standard normal numbers for every tensor that is given."""
-    for each in operator.arguments:
-        if each.required(problem):
+    for argument in operator.arguments:
+        if argument.required(problem):
             wanted = "write inputs, or give the Argument a default"
-            raise TemplateError(f"{operator.name}: no inputs are made up for {each.name}, a free scalar: {wanted}")
-    return {each.name: _normal(operator, each, problem, rng) for each in operator.arguments if each.supplied}
+            raise TemplateError(f"{operator.name}: no inputs are made up for {argument.name}, a free scalar: {wanted}")
+    supplied = (argument for argument in operator.arguments if argument.supplied)
+    return {argument.name: _normal(operator, argument, problem, rng) for argument in supplied}
 
 
 def _normal(operator: Operator[Any], argument: Argument, problem: Any, rng: np.random.Generator) -> Any:
@@ -77,7 +78,7 @@ def _normal(operator: Operator[Any], argument: Argument, problem: Any, rng: np.r
 def rounded(operator: Operator[Any], problem: Any, arrays: Arrays) -> Arrays:
     """The reference, each result rounded once, to its dtype."""
     exact = operator.reference(problem, arrays)
-    kinds = {each.name: each.dtype_of(problem).numpy for each in operator.written}
+    kinds = {argument.name: argument.dtype_of(problem).numpy for argument in operator.written}
     # What a reference masks has no value to round.
     known = {name: np.ma.filled(exact[name], 0) if np.ma.isMaskedArray(exact[name]) else exact[name] for name in kinds}
     return {name: np.asarray(known[name]).astype(kind).astype(np.float64) for name, kind in kinds.items()}
@@ -90,8 +91,8 @@ def tolerance(operator: Operator[Any], problem: Any) -> Mapping[str, Tolerance]:
 
 def cost(operator: Operator[Any], problem: Any) -> Cost:
     """Every tensor moved once, what is updated in place twice; no arithmetic."""
-    tensors = [each for each in operator.arguments if each.role is not Role.SCALAR]
-    moved = sum(each.nbytes(problem) for each in (*tensors, *operator.updated))
+    tensors = [argument for argument in operator.arguments if argument.role is not Role.SCALAR]
+    moved = sum(argument.nbytes(problem) for argument in (*tensors, *operator.updated))
     return Cost(flops=0.0, bytes=float(moved))
 
 
@@ -103,9 +104,9 @@ def tails(problem: Any) -> tuple[Any, ...]:
     units = {name: _unit(problem, name) for name in sizes(problem)}
     wanted = [{name: unit * size for name, unit in units.items()} for size in _SMALL]
     for large, unit in units.items():
-        others = {name: 2 * each for name, each in units.items()}
+        others = {name: 2 * value for name, value in units.items()}
         wanted.append({**others, large: -(-_LARGE // unit) * unit})
-    found = tuple(dict.fromkeys(each for extent in wanted if (each := _accepted(problem, extent)) is not None))
+    found = tuple(dict.fromkeys(tail for extent in wanted if (tail := _accepted(problem, extent)) is not None))
     if not found:
         raise TemplateError(f"no tails are made up, since Problem refuses all of {wanted}: write tails")
     return found
@@ -131,17 +132,18 @@ def _accepted(problem: Any, extent: Mapping[str, int]) -> Any:
 def call(operator: Operator[Any]) -> Callable[..., Request]:
     """The tensors that are given, in order; then by name what they do not show: fields of the Problem, and scalars,
     of which None leaves one at its default."""
-    given = {each.name: each for each in operator.arguments if each.supplied}
-    chosen = {each.name: each for each in fields(operator.problem) if each.name not in _shown(operator)}
-    free = [each.name for each in operator.arguments if each.required(operator.problem)]
-    usual = [each.name for each in operator.arguments if each.role is Role.SCALAR and each.default is not None]
+    given = {argument.name: argument for argument in operator.arguments if argument.supplied}
+    chosen = {field.name: field for field in fields(operator.problem) if field.name not in _shown(operator)}
+    free = [argument.name for argument in operator.arguments if argument.required(operator.problem)]
+    scalars = (argument for argument in operator.arguments if argument.role is Role.SCALAR)
+    usual = [scalar.name for scalar in scalars if scalar.default is not None]
     parameters = [
-        Parameter(each.name, Parameter.POSITIONAL_OR_KEYWORD, annotation=Updated if each.written else Any)
-        for each in given.values()
+        Parameter(argument.name, Parameter.POSITIONAL_OR_KEYWORD, annotation=Updated if argument.written else Any)
+        for argument in given.values()
     ]
     parameters += [
-        Parameter(each.name, Parameter.KEYWORD_ONLY, default=_usual(operator, each), annotation=each.type)
-        for each in chosen.values()
+        Parameter(value.name, Parameter.KEYWORD_ONLY, default=_usual(operator, value), annotation=value.type)
+        for value in chosen.values()
     ]
     parameters += [Parameter(name, Parameter.KEYWORD_ONLY, annotation=float) for name in free]
     parameters += [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=float | None) for name in usual]
@@ -161,12 +163,12 @@ def call(operator: Operator[Any]) -> Callable[..., Request]:
 
 def _shown(operator: Operator[Any]) -> set[Any]:
     """The fields of the Problem that a given tensor shows by a dim or its dtype."""
-    return {name for each in operator.arguments if each.supplied for name in (*each.dims, each.dtype)}
+    return {name for argument in operator.arguments if argument.supplied for name in (*argument.dims, argument.dtype)}
 
 
-def _usual(operator: Operator[Any], each: Field[Any]) -> Any:
+def _usual(operator: Operator[Any], field: Field[Any]) -> Any:
     """A size has no default in a call: the Problem's is where a search starts."""
-    return Parameter.empty if each.default is MISSING or each.name in extents(operator.problem) else each.default
+    return Parameter.empty if field.default is MISSING or field.name in extents(operator.problem) else field.default
 
 
 def first(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> Any:
@@ -184,7 +186,7 @@ def _refusing(space: Any) -> str:
 def work(least: Cost, plan: Plan) -> tuple[Work, ...]:
     """The least work, shared out among the launches; what else there is, machine code tells (`undeclared`)."""
     share = 1 / len(plan.launches)
-    return tuple(_least(least, share, prod(each.grid), each.block_threads) for each in plan.launches)
+    return tuple(_least(least, share, prod(launch.grid), launch.block_threads) for launch in plan.launches)
 
 
 def _least(least: Cost, share: float, ctas: int, threads: int) -> Work:

@@ -29,11 +29,11 @@ class Region:
     @property
     def before(self) -> int:
         """Bytes that lie before the first element."""
-        return -int(sum(each for each in self._reach if each < 0)) if prod(self.shape) else 0
+        return -int(sum(step for step in self._reach if step < 0)) if prod(self.shape) else 0
 
     @property
     def nbytes(self) -> int:
-        reach = sum(each for each in self._reach if each > 0)
+        reach = sum(step for step in self._reach if step > 0)
         return int(self.before + reach + self.dtype.itemsize) if prod(self.shape) else 0
 
     @property
@@ -47,7 +47,7 @@ class Region:
     def located(self, address: int) -> DeviceTensor:
         """At an address of its memory."""
         return DeviceTensor(
-            address + self.before, self.shape, tuple(each // self.dtype.itemsize for each in self.strides)
+            address + self.before, self.shape, tuple(stride // self.dtype.itemsize for stride in self.strides)
         )
 
 
@@ -83,17 +83,17 @@ class Layout:
         What has no address is an input that is not given: a null pointer.
         """
         tensors = {argument.name: DeviceTensor(0) for argument in self.operator.arguments}
-        regions = (each for each in (*self.tensors, *workspaces(plan)) if each.name in addresses)
-        tensors |= {each.name: each.located(addresses[each.name]) for each in regions}
+        regions = (workspace for workspace in (*self.tensors, *workspaces(plan)) if workspace.name in addresses)
+        tensors |= {region.name: region.located(addresses[region.name]) for region in regions}
         for launch in plan.launches:
             taken = parameters(self.operator, self.problem, plan, launch)
-            yield launch, [each.value(tensors, self.scalars) for each in taken]
+            yield launch, [parameter.value(tensors, self.scalars) for parameter in taken]
 
 
 def workspaces(plan: Plan) -> tuple[Region, ...]:
     """The memory that the launches of a plan share."""
-    return tuple(_dense(each.name, each.dtype.numpy, each.shape) for each in plan.workspaces)
+    return tuple(_dense(workspace.name, workspace.dtype.numpy, workspace.shape) for workspace in plan.workspaces)
 
 
 def _dense(name: str, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Region:
-    return Region(name, dtype, shape, tuple(dtype.itemsize * int(each) for each in dense_strides(shape)))
+    return Region(name, dtype, shape, tuple(dtype.itemsize * int(size) for size in dense_strides(shape)))

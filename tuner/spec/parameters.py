@@ -29,7 +29,7 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
     """The parameters of one kernel, in order."""
     known = {argument.name: argument for argument in operator.arguments}
     spaces = {workspace.name: workspace for workspace in plan.workspaces}
-    maps = {each.name: each for each in plan.maps}
+    maps = {tensor_map.name: tensor_map for tensor_map in plan.maps}
     names = launch.arguments if launch.arguments is not None else (*known, *spaces, *maps)
     found: list[Parameter] = []
     for name in names:

@@ -54,13 +54,13 @@ def statics(problem: Any) -> tuple[str, ...]:
 
 def common_fields(problem: Any, other: type[Any]) -> dict[str, Any]:
     """Those fields of a Problem that another one has, too: a backward call's for the forward call."""
-    names = {each.name for each in fields(other)}
-    return {each.name: getattr(problem, each.name) for each in fields(problem) if each.name in names}
+    names = {item.name for item in fields(other)}
+    return {item.name: getattr(problem, item.name) for item in fields(problem) if item.name in names}
 
 
 def to_fields(value: Any) -> dict[str, Scalar]:
     """A Problem or Config as plain data; enums by their value."""
-    items = ((each.name, getattr(value, each.name)) for each in fields(value))
+    items = ((item.name, getattr(value, item.name)) for item in fields(value))
     return {name: item.value if isinstance(item, Enum) else item for name, item in items}
 
 
@@ -82,10 +82,10 @@ def parse_fields(cls: type[Any], data: Fields) -> dict[str, Any]:
     if unknown := data.keys() - types.keys():
         raise TypeError(f"{cls.__name__} has no field {shortened(min(unknown))}")
     parsed = {name: _parsed(name, types[name], value) for name, value in data.items()}
-    for each in fields(cls):
-        choices = each.metadata.get("choices", ())
-        if choices and types[each.name] is str and parsed.get(each.name, choices[0]) not in choices:
-            raise ValueError(f"{each.name} is {shortened(parsed[each.name])}, not among {', '.join(choices)}")
+    for item in fields(cls):
+        choices = item.metadata.get("choices", ())
+        if choices and types[item.name] is str and parsed.get(item.name, choices[0]) not in choices:
+            raise ValueError(f"{item.name} is {shortened(parsed[item.name])}, not among {', '.join(choices)}")
     return parsed
 
 
@@ -100,7 +100,7 @@ def check_fields(value: Any) -> None:
 @cache
 def _field_types(cls: type[Any]) -> Mapping[str, Any]:
     hints = get_type_hints(cls)
-    return {each.name: hints[each.name] for each in fields(cls)}
+    return {item.name: hints[item.name] for item in fields(cls)}
 
 
 def _parsed(name: str, declared: Any, value: Any) -> Any:
@@ -109,7 +109,7 @@ def _parsed(name: str, declared: Any, value: Any) -> Any:
         try:
             return declared(value)
         except ValueError:
-            names = ", ".join(str(each.value) for each in declared)
+            names = ", ".join(str(member.value) for member in declared)
             raise ValueError(f"{name} is {shortened(value)}, not among {names}") from None
     if declared is bool and isinstance(value, bool | np.bool_):
         return bool(value)

@@ -27,8 +27,8 @@ _LARGEST = 1 << 62  # places in the product are 64-bit integers
 
 def first_fit(configs: Iterable[C], arch: Arch, what: str) -> C:
     """The first of configs that fit. Raises TemplateError where none is: the arch has no room for `what`."""
-    for each in configs:
-        return each
+    for config in configs:
+        return config
     raise TemplateError(f"{arch.name} has no room for {what}")
 
 
@@ -126,7 +126,7 @@ class Space(Generic[C]):
 
     def allowed(self, configs: Iterable[C]) -> Iterator[C]:
         """Those of some configs that are in the space."""
-        return (each for each in configs if self.refusal(each) is None)
+        return (config for config in configs if self.refusal(config) is None)
 
     def refusals(self, config: C) -> tuple[str, ...]:
         """Every reason why `config` is not in the space: values that are no choice, then violated constraints.
@@ -136,7 +136,7 @@ class Space(Generic[C]):
         strangers = self._strangers(config)
         # A column of one, not scalars: on a Python bool, ~ would give -2, which is true.
         columns = Columns(lambda name: np.array([getattr(config, known(name, self.names))]))
-        kept = (_kept(each, columns, strange=bool(strangers)) for each in self.constraints)
+        kept = (_kept(constraint, columns, strange=bool(strangers)) for constraint in self.constraints)
         return (*strangers, *(c.reason for c, ok in zip(self.constraints, kept, strict=True) if not ok))
 
     def _strangers(self, config: C) -> list[str]:

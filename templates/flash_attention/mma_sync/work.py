@@ -33,7 +33,7 @@ class Visits:
     @classmethod
     def of_tiles(cls, problem: Problem, BM: int, rows: int, BN: int) -> "Visits":
         """Of blocks of BM queries, in groups of `rows`, to tiles of BN keys."""
-        starts, group_starts = (np.arange(0, problem.seq_q, each) for each in (BM, rows))
+        starts, group_starts = (np.arange(0, problem.seq_q, step) for step in (BM, rows))
         begins = first_keys(problem)[starts]
         blocks = -(-np.maximum(_end_of_keys(problem, starts, BM) - begins, 0) // BN)
         of_block = begins[group_starts // BM]  # with which the tiles begin that its groups visit

@@ -116,7 +116,7 @@ def default(problem: Any, arch: Arch, keys: int, least: int = 1, element: int = 
     if 2 * smem_bytes(D, config, DV, element) > arch.smem_per_sm:  # two blocks an SM before four stages
         config = replace(config, stages=2)
     narrower = config, replace(config, BN=16), replace(config, BM=16, BN=16)  # for keys much wider than values
-    config = next(each for each in narrower if arch.fits_smem(smem_bytes(D, each, DV, element)))
+    config = next(candidate for candidate in narrower if arch.fits_smem(smem_bytes(D, candidate, DV, element)))
     steps = -(-keys // (config.BN * config.warps))
     blocks = row_tiles(problem, config) * problem.kv_heads * problem.batch
     splits = filling(blocks, arch.sm_count, steps)

@@ -103,7 +103,7 @@ def block_plan(
     """The launch of so many blocks; `others` are the arguments behind the maps, `work` bytes of what one computes."""
     D, DV = problem.head_dim, problem.head_dim_v
     smem, columns = int(smem_bytes(D, DV, config, work)), int(tensor_columns(DV, config))
-    arguments = (*(each.name for each in maps), *others)
+    arguments = (*(tensor_map.name for tensor_map in maps), *others)
     launch = Launch(entry, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
     read = {"smem_bytes": smem, "tensor_columns": columns, **spelled(maps), **constants}
     return Plan((launch,), read, maps=maps)

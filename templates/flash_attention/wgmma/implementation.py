@@ -176,7 +176,7 @@ def block_plan(
     """The launch for so many row tiles, or clusters of them, with `smem` bytes of shared memory; `others` are the
     arguments behind the maps."""
     ticket = ("ticket",) if config.blocks else ()
-    arguments = (*(each.name for each in maps), *others, *ticket)
+    arguments = (*(tensor_map.name for tensor_map in maps), *others, *ticket)
     grid = (config.cluster * (walkers(taken, config) if config.blocks else taken), 1, 1)
     launch = Launch(entry, grid, 128 * (config.warpgroups + 1), smem, arguments, config.cluster)
     return Plan(

@@ -45,10 +45,10 @@ def spelled(maps: Iterable[TensorMap]) -> Mapping[str, str | int]:
     and `<tensor>_widths`, the sum of those that some have."""
     found: dict[str, dict[int, str]] = {}
     widths: dict[str, int] = {}
-    for each in maps:
-        width = each.box[-1]
-        suffix = each.name.removeprefix(f"{each.argument}_{width}")
-        found.setdefault(f"{each.argument}{suffix}_maps", {})[width] = f"&{each.name}"
-        widths[f"{each.argument}_widths"] = widths.get(f"{each.argument}_widths", 0) | width
+    for tensor_map in maps:
+        width = tensor_map.box[-1]
+        suffix = tensor_map.name.removeprefix(f"{tensor_map.argument}_{width}")
+        found.setdefault(f"{tensor_map.argument}{suffix}_maps", {})[width] = f"&{tensor_map.name}"
+        widths[f"{tensor_map.argument}_widths"] = widths.get(f"{tensor_map.argument}_widths", 0) | width
     addresses = {name: ", ".join(of.get(width, "nullptr") for width in WIDTHS) for name, of in found.items()}
     return {**addresses, **widths}

@@ -33,7 +33,7 @@ def default(problem: Problem, _arch: Arch) -> Config:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    found = plan_of(_ENTRY, problem, config, tuple(each.name for each in (*ARGUMENTS, *OPTIONAL, DS_AUX)))
+    found = plan_of(_ENTRY, problem, config, tuple(argument.name for argument in (*ARGUMENTS, *OPTIONAL, DS_AUX)))
     takes, threads = found.launches[0].arguments, config.threads
     of_logits = (Launch(f"{_ENTRY}_ds_aux", (-(-problem.heads // threads), 1, 1), threads, 0, takes),)
     launches = found.launches + of_logits * problem.use_s_aux
@@ -64,8 +64,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     found = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))), equal.seq_k, equal.seq_q)
     least = cost(problem).bytes / 2
     both = tuple(
-        replace(each, ctas=blocks, dram_bytes=max(each.dram_bytes, least))
-        for each, blocks in zip(found, _blocks(problem, config), strict=True)
+        replace(value, ctas=blocks, dram_bytes=max(value.dram_bytes, least))
+        for value, blocks in zip(found, _blocks(problem, config), strict=True)
     )
     return both + (_work_of_logits(problem, config),) * problem.use_s_aux
 

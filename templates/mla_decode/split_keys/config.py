@@ -96,7 +96,7 @@ def plan(problem: Problem, config: Config, entries: tuple[str, str]) -> Plan:
         Workspace("part_rows", DType.FP32, (*rows, 2)),
         Workspace("shares", DType.INT32, (problem.batch, 2)),
     )
-    workspaces = tuple(each if split else replace(each, shape=(1,)) for each in spaces)
+    workspaces = tuple(workspace if split else replace(workspace, shape=(1,)) for workspace in spaces)
     return Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces)
 
 
@@ -145,4 +145,4 @@ def deepest(config: Config, D: int, arch: Arch) -> Config:
     if 2 * (smem_bytes(D, config) + arch.smem_reserved) <= arch.smem_per_sm:
         return config
     deeper = (replace(config, stages=stages) for stages in (4, 3, 2))
-    return next(each for each in deeper if arch.fits_smem(smem_bytes(D, each)))
+    return next(candidate for candidate in deeper if arch.fits_smem(smem_bytes(D, candidate)))

@@ -41,7 +41,7 @@ def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
         Workspace("part_rows", DType.FP32, (*rows, 2)),
         Workspace("shares", DType.INT32, (problem.sequences, 2)),
     )
-    return spaces if rows else tuple(replace(each, shape=(1,)) for each in spaces)
+    return spaces if rows else tuple(replace(workspace, shape=(1,)) for workspace in spaces)
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -61,7 +61,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
         attend = with_widening(problem, gpu.arch, attend, registers, registers)
     blocks = [prod(launch.grid) for launch in plan(problem, config).launches]
     works = zip((attend, *merge), blocks, strict=True)
-    return tuple(replace(each, ctas=n, longest_cta=each.longest_cta * n / each.ctas) for each, n in works)
+    return tuple(replace(value, ctas=n, longest_cta=value.longest_cta * n / value.ctas) for value, n in works)
 
 
 IMPLEMENTATION = Implementation(

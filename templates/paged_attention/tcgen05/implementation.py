@@ -38,7 +38,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, box_rows(problem, config), 1)
     maps = attention_maps(D, D, config.value_columns, rows, keys, "_cache")
     spaces = parts(problem, (grid, ROWS * config.row_tiles)) if split else ()
-    left = tuple(each.name for each in spaces)
+    left = tuple(workspace.name for workspace in spaces)
     optional, spelled = wgmma.optional_arguments(problem, split=split)
     given = (*wgmma.others(optional), *left)
     attend = dense.block_plan(ENTRY, problem, config, grid, maps, given, spelled, WORK)

@@ -26,7 +26,7 @@ class Config(Tiles):
     @property
     def tile(self) -> dense.Config:
         """flash_attention's config with the same tiles and steps."""
-        shared = {each.name: getattr(self, each.name) for each in fields(Tiles)}
+        shared = {field.name: getattr(self, field.name) for field in fields(Tiles)}
         return dense.Config(**shared, heavy_first=True, packed_heads=self.packed_heads, cluster=1, blocks=self.blocks)
 
 

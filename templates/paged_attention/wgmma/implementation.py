@@ -109,9 +109,9 @@ def plan(problem: Problem, config: Config) -> Plan:
     smem, grid = int(smem_bytes(D, config)), blocks(problem, config)
     spaces = parts(problem, (grid, ROWS * config.warpgroups)) if split else ()
     spaces += (Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else ()
-    left = tuple(each.name for each in spaces)
+    left = tuple(workspace.name for workspace in spaces)
     optional, read = optional_arguments(problem, split=split)
-    given = (*(each.name for each in maps), *others(optional), *left)
+    given = (*(tensor_map.name for tensor_map in maps), *others(optional), *left)
     launches = (
         *((Launch(f"{ENTRY}_clear", (1, 1, 1), WARP, 0, left),) if config.blocks else ()),
         Launch(ENTRY, (grid, 1, 1), 128 * (config.warpgroups + 1), smem, given),

@@ -108,7 +108,7 @@ def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
     taken = row_tiles(problem, alone) * (problem.heads // heads[-1]) * problem.batch
     if _most_tiles(problem, alone) <= _SHORT and taken >= _SHORT * sms:
         return replace(alone, blocks=sms)
-    pairs = [each for each in heads if _groups(problem, replace(alone, packed_heads=each)) % 2 == 0]
+    pairs = [count for count in heads if _groups(problem, replace(alone, packed_heads=count)) % 2 == 0]
     return replace(alone, packed_heads=pairs[-1], cluster=2) if pairs and D > 96 and not problem.ragged else alone
 
 
