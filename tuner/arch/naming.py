@@ -127,7 +127,7 @@ def _unknown(name: str, wanted: str) -> str:
         return f"{name} is no GPU of NVIDIA's, and no others are served; {listing}"
     near = _near(wanted)
     hint = f": did you mean {' or '.join(near)}" if near else ""
-    if models := [each for each in near if each in DEVICES]:
+    if models := [candidate for candidate in near if candidate in DEVICES]:
         hint += f", or describe it as '{name} ({DEVICES[models[0]].arch.name}, N SMs)'"
     return f"unknown GPU {name!r}{hint}{'?' if near else ':'} {listing}"
 
