@@ -160,7 +160,7 @@ def test_expected_improvement_is_what_draws_improve_by_and_never_underflows() ->
 def test_of_very_many_results_a_prediction_learns_from_the_best_and_from_some_of_all_others() -> None:
     values = np.array([math.inf if (value := COSTS[index]) is None else value for index in range(200)])
     history = Observations(np.arange(200), values, np.zeros(0, int))
-    few = representative(history, 40)
+    few = history.where(representative(history, 40))
     assert len(few.tried) == 40
     assert sorted(few.values)[:20] == sorted(values)[:20] and np.isinf(few.values).any() == np.isinf(values).any()
     np.testing.assert_array_equal(predicted_scores(SPACE, history, 40), predicted_scores(SPACE, few))

@@ -22,7 +22,8 @@ _LOG_NOISE_SPREAD = 1.5
 _JITTER = 1e-6
 _BOUNDS_SCALE = (np.log(0.05), np.log(30.0))
 _BOUNDS_NOISE = (np.log(1e-6), np.log(0.5))
-_PSEUDO_RESULTS = 2.0  # weight of the belief that scores have variance 1
+_PSEUDO_RESULTS = 2.0  # weight of the assumption that scores have variance 1
+_BLOCK = 32  # results
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +122,13 @@ class Posterior:
         self.rows = 0
 
     def append(self, points: Array) -> None:
-        """Condition on results at `points` [m, width]."""
-        points = points * self._inverse_scale
+        """Condition on results at `points` [m, width], in blocks: kernels with the whole pool are large."""
+        for start in range(0, len(points), _BLOCK):
+            self._append(points[start : start + _BLOCK] * self._inverse_scale)
+
+    def _append(self, points: Array) -> None:
         old, new = self.rows, self.rows + len(points)
+        self._reserve(new)
         known, factor = self._points[:old], self._factor
         cross = _kernel(points.astype(float), known.astype(float), _norms(known.astype(float)))
         factor[old:new, :old] = solve_triangular(factor[:old, :old], cross.T, lower=True).T if old else cross
@@ -137,6 +142,19 @@ class Posterior:
         self._variance -= np.einsum("ij,ij->j", self._solved[old:new], self._solved[old:new])
         self._points[old:new] = points
         self.rows = new
+
+    def _reserve(self, rows: int) -> None:
+        """Make room for so many results, and for some more."""
+        more = rows + rows // 4 - len(self._points)
+        if rows > len(self._points):
+            self._points = np.pad(self._points, ((0, more), (0, 0)))
+            self._factor = np.pad(self._factor, (0, more))
+            self._solved = np.pad(self._solved, ((0, more), (0, 0)))
+
+    def keep(self, candidates: Array) -> None:
+        """Go on with some candidates of the pool, by position."""
+        self._pool, self._pool_norms = self._pool[candidates], self._pool_norms[candidates]
+        self._variance, self._solved = self._variance[candidates], self._solved[:, candidates]
 
     def mean(self, scores: Array) -> Array:
         """Mean [candidates], given the scores of the first rows (the others are being tried)."""
@@ -166,7 +184,8 @@ def _kernel(points: Array, others: Array, norms_of_others: Array) -> Array:
     squared *= -2
     squared += _norms(points)[:, None]
     squared += norms_of_others
-    distance = np.sqrt(np.maximum(5 * squared, 0))
+    squared *= 5
+    distance = np.sqrt(np.maximum(squared, 0, out=squared), out=squared)
     kernel: Array = (1 + distance + distance * distance / 3) * np.exp(-distance)
     return kernel
 

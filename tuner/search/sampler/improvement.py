@@ -26,12 +26,16 @@ from tuner.spec.space import Array, Space
 _FAILED = 0.8  # a failure scores like this quantile of the valid results
 _SURE_FAILURE = 0.9  # highest believed probability that a config fails
 _HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
-_ROOM = 64  # rows that a model can grow by before it is fitted again
-_MOST_RESULTS = 1000  # a fit compares each pair of them
-_MOST_LEARNT = 600  # … and a prediction for all configs fits anew, from more steps
+_MOST_RESULTS = 1000  # beyond these the categorical strategy takes over
+_MOST_ROWS = 400  # results that a model is conditioned on at a fit; of more, representative ones
+_MOST_FITTED = 256  # … and that its hyperparameters are fitted to: a fit compares each pair of them
+_MOST_LEARNT = 600  # results that a prediction for all configs learns from; it is made once
+_REFIT_AFTER = 64  # results at most
+_FEW_ROWS = 128  # up to which a posterior on the whole pool is cheap; beyond, on so many of the most promising
+_PROMISING = 4_096
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Model:
     """A fit, and its posterior on a pool of candidates; grows row by row until the next fit is due."""
 
@@ -40,13 +44,27 @@ class Model:
     pool: Array  # indices of the candidates
     posterior: Posterior
     fitted: int  # results at the fit
+    chosen: Array  # positions, among these results, of those that are rows
     rows: list[int]  # indices of the configs that the posterior is conditioned on
+    reduced: bool = False  # to a part of the pool
 
     def covers(self, observations: Observations) -> bool:
-        """Whether the observations continue the rows, and brings too few results for another fit."""
-        n = len(observations.tried)
-        continues = self.rows == observations.known[: len(self.rows)].tolist()
-        return continues and n - self.fitted < max(2, n // 10) and len(observations.known) < self.fitted + _ROOM
+        """Whether the observations continue the rows, and bring too few results for another fit."""
+        n, known = len(observations.tried), self.known(observations)
+        continues = self.rows == known[: len(self.rows)].tolist()
+        return continues and n - self.fitted < min(max(2, n // 10), _REFIT_AFTER)
+
+    def exhausted(self, observations: Observations) -> bool:
+        """Whether it has kept a part of the pool, of which half is known by now."""
+        return self.reduced and 2 * np.count_nonzero(np.isin(self.pool, observations.known)) > len(self.pool)
+
+    def known(self, observations: Observations) -> Array:
+        """Indices of the configs that are to be rows: the chosen results, those since the fit, and pending ones."""
+        return np.concatenate([self.of_results(observations.tried), observations.pending])
+
+    def of_results(self, values: Array) -> Array:
+        """Of one value a result, those of the rows."""
+        return np.concatenate([values[: self.fitted][self.chosen], values[self.fitted :]])
 
     def extend(self, known: Array) -> None:
         """Condition on the configs of `known` that are not rows yet."""
@@ -54,6 +72,11 @@ class Model:
         if len(fresh):
             self.posterior.append(self.coordinates.of(fresh))
             self.rows.extend(fresh.tolist())
+
+    def keep(self, candidates: Array) -> None:
+        """Go on with some candidates of the pool, by position."""
+        self.pool, self.reduced = self.pool[candidates], True
+        self.posterior.keep(candidates)
 
 
 class Gaussian:
@@ -86,11 +109,13 @@ class Gaussian:
 
     def _most_promising(self, observations: Observations) -> int:
         shown = self._starts.shown(observations)
-        model = self._model_of(shown)
-        scores = standard_scores(shown.values)
-        posterior, best = model.posterior, float(scores[shown.worked].min())
-        gain = log_expected_improvement(posterior.mean(scores), posterior.deviation(scores), best)
-        gain += np.log1p(-np.clip(posterior.mean(1.0 - shown.worked), 0, _SURE_FAILURE))
+        model, scores = self._model_of(shown), standard_scores(shown.values)
+        gain = self._gain(model, scores, shown)
+        if model.posterior.rows > _FEW_ROWS and len(model.pool) > 2 * _PROMISING:
+            left = self._starts.left(model.pool, observations)
+            promising = np.argsort(np.where(left, -gain, np.inf), kind="stable")[:_PROMISING]
+            model.keep(np.sort(promising))
+            gain = gain[np.sort(promising)]
         free = ~np.isin(model.pool, observations.known)
         gain[~free] = -np.inf
         promising = np.partition(gain, -min(_HORIZON, len(gain)))[-_HORIZON:]
@@ -101,25 +126,40 @@ class Gaussian:
         chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))
         return int(model.pool[chosen])
 
+    def _gain(self, model: Model, scores: Array, observations: Observations) -> Array:
+        """The logarithm of the improvement of the score that is expected of each candidate [pool]."""
+        posterior, rows = model.posterior, model.of_results(scores)
+        best = float(scores[observations.worked].min())
+        gain = log_expected_improvement(posterior.mean(rows), posterior.deviation(rows), best)
+        failed = 1.0 - model.of_results(observations.worked)
+        if failed.any():
+            gain += np.log1p(-np.clip(posterior.mean(failed), 0, _SURE_FAILURE))
+        return gain
+
     def _model_of(self, observations: Observations) -> Model:
         """The last model with a few more rows, or a new fit."""
-        if self._model is None or not self._model.covers(observations):
-            self._model = self._fit(observations)
-        self._model.extend(observations.known)
+        if self._model is None or not self._model.covers(observations) or self._model.exhausted(observations):
+            last = None if self._model is None else self._model.hyperparameters
+            self._model = None  # its memory is needed for the next one
+            self._model = self._fit(observations, last)
+        self._model.extend(self._model.known(observations))
         return self._model
 
-    def _fit(self, observations: Observations) -> Model:
-        axes, last = self._axes, self._model.hyperparameters if self._model is not None else None
-        points, scores = axes.of(observations.tried), standard_scores(observations.values)
+    def _fit(self, observations: Observations, last: Hyperparameters | None) -> Model:
+        axes, scores = self._axes, standard_scores(observations.values)
+        learnt = representative(observations, _MOST_FITTED)
+        points = axes.of(observations.tried[learnt])
         iterations = 30 if last is None else 12
         # Around the starts of a prior long scales would hold the search: what is near differs by little there.
         guided = self._starts.led_by_times(observations)
         typical = axes.typical_scales / 2 if guided else axes.typical_scales
-        spread = FREE_SPREAD if guided else spread_after(len(points))
-        fitted = fit(points, axes.axis_of_column, scores, typical, last, iterations, spread)
-        pool = candidates(self._space, observations, self._rng)
-        posterior = Posterior(fitted, axes.axis_of_column, axes.of(pool), len(observations.known) + _ROOM)
-        return Model(axes, fitted, pool, posterior, len(observations.tried), [])
+        spread = FREE_SPREAD if guided else spread_after(len(scores))
+        fitted = fit(points, axes.axis_of_column, scores[learnt], typical, last, iterations, spread)
+        pool, chosen = candidates(self._space, observations, self._rng), representative(observations, _MOST_ROWS)
+        posterior = Posterior(
+            fitted, axes.axis_of_column, axes.of(pool), len(chosen) + len(observations.pending) + _REFIT_AFTER
+        )
+        return Model(axes, fitted, pool, posterior, len(scores), chosen, [])
 
 
 def predicted_scores(space: Space[Any], observations: Observations, most: int = _MOST_LEARNT) -> Array:
@@ -127,7 +167,7 @@ def predicted_scores(space: Space[Any], observations: Observations, most: int = 
 
     Of more than `most` results it learns from so many.
     """
-    observations = representative(observations, most)
+    observations = observations.where(representative(observations, most))
     axes, scores = coordinates(space), standard_scores(observations.values)
     with ThreadpoolController().limit(limits=1):
         points = axes.of(observations.tried)
@@ -140,15 +180,14 @@ def predicted_scores(space: Space[Any], observations: Observations, most: int = 
     return np.concatenate(means)
 
 
-def representative(observations: Observations, most: int) -> Observations:
-    """At most so many results: half of them the best, half spread evenly over the ranks of the others."""
+def representative(observations: Observations, most: int) -> Array:
+    """Positions of at most so many results: half of them the best, half spread evenly over the ranks of the others."""
     ranked = np.argsort(observations.values, kind="stable")
     if len(ranked) <= most:
-        return observations
+        return np.arange(len(ranked))
     best, others = ranked[: most // 2], ranked[most // 2 :]
     spread = others[np.linspace(0, len(others) - 1, most - len(best)).astype(int)]
-    kept = np.sort(np.concatenate([best, spread]))
-    return Observations(observations.tried[kept], observations.values[kept], observations.pending)
+    return np.sort(np.concatenate([best, spread]))
 
 
 def standard_scores(values: Array) -> Array:

@@ -40,7 +40,7 @@ class Observations:
         return np.isfinite(self.values)
 
     def where(self, kept: Array) -> Observations:
-        """The results that are `kept`, booleans [n], and what is being tried."""
+        """The results that are `kept`, booleans or positions, and what is being tried."""
         return Observations(self.tried[kept], self.values[kept], self.pending)
 
     def best(self, count: int) -> Array:

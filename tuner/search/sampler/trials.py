@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,10 @@ class ValidSampler(BaseSampler):
         self.distributions = distributions(space)
         self._space, self._propose = space, propose
         self._index_of_trial: dict[int, int] = {}
+        self._of: Study | None = None  # the study of which the following is known
+        self._finished: list[tuple[int, int, float]] = []  # (number, index, value) of its finished trials, by number
+        self._open: list[int] = []  # numbers of the others
+        self._seen = 0  # trials that are in either list
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
         return self.distributions
@@ -61,17 +66,22 @@ class ValidSampler(BaseSampler):
         return self._index_of_trial[trial.number]
 
     def observations(self, study: Study) -> Observations:
-        """What the study's trials say."""
-        every = study.get_trials(deepcopy=False)
-        # One that is being asked for has no parameters yet, but those of a single choice that stand first.
-        trials = [trial for trial in every if trial.params.keys() == self.distributions.keys()]
-        done = [trial for trial in trials if trial.state.is_finished()]
-        values = [trial.value if trial.state == TrialState.COMPLETE else None for trial in done]
-        return Observations(
-            np.array([self.index(trial) for trial in done], dtype=int),
-            np.array([np.inf if value is None else value for value in values], dtype=float),
-            np.array([self.index(trial) for trial in trials if not trial.state.is_finished()], dtype=int),
-        )
+        """What the study's trials say. Only trials that were unfinished at the last call are looked at again."""
+        if self._of is not study:
+            self._of, self._finished, self._open, self._seen = study, [], [], 0
+        trials = study.get_trials(deepcopy=False)
+        self._open += range(self._seen, len(trials))
+        self._seen = len(trials)
+        # A trial that is being asked for has no parameters yet, but those of a single choice that stand first.
+        whole = [n for n in self._open if trials[n].params.keys() == self.distributions.keys()]
+        done = {n for n in whole if trials[n].state.is_finished()}
+        self._open = [n for n in self._open if n not in done]
+        for n in sorted(done):
+            value = trials[n].value if trials[n].state == TrialState.COMPLETE else None
+            insort(self._finished, (n, self.index(trials[n]), np.inf if value is None else value))
+        _, tried, values = zip(*self._finished, strict=True) if self._finished else ((), (), ())
+        pending = [self.index(trials[n]) for n in whole if n not in done]
+        return Observations(np.array(tried, int), np.array(values, float), np.array(pending, int))
 
 
 class RepairedTPE:
