@@ -3,23 +3,57 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tuner.arch import GPU
+from tuner.backends.emulator.pool import PATIENCE_S
+from tuner.compiler.nvrtc import Compiler
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.check.verdict_cache import VerdictCache
+from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.results.attempt import Evidence
 from tuner.results.ranking import order, regret
 from tuner.search import portfolio
 from tuner.search.portfolio import Family, Portfolio, ServedProblem, Terms
-from tuner.search.session import Observe, Session
+from tuner.search.session import Observe, Session, compilers_beside_timing, evidence_for, session
 from tuner.search.study import Outcome, SearchRequest, Tried
 from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance
+from tuner.spec.operator import Operator
 from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.space import Array
 from tuner.store.records import distance
+from tuner.store.sql import Store
 
 Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
 
 _COLUMNS = 8  # configs that are compared at least, where so many are good; every winner is
+
+
+@dataclass(frozen=True)
+class CampaignRequest:
+    """Searches of one operator's problems on one GPU, and what they share."""
+
+    searches: tuple[SearchRequest, ...]
+    terms: Terms
+    policy: MeasurementPolicy
+    workers: int | None = None  # processes that compile, and that check; None: one a core, fewer beside a device
+    check_seconds: float = PATIENCE_S  # for one config
+    db: str | None = None  # path or URL; None: the user's own
+
+    @property
+    def operator(self) -> Operator[Any]:
+        return self.searches[0].operator
+
+    @property
+    def gpu(self) -> GPU:
+        return self.searches[0].gpu
+
+    @property
+    def problems(self) -> list[Any]:
+        return [search.problem for search in self.searches]
 
 
 @dataclass(frozen=True)
@@ -30,8 +64,22 @@ class Campaign:
     families: tuple[Family, ...]
 
 
+def run(request: CampaignRequest, watch: Watch, stopped: Callable[[], bool]) -> Campaign:
+    """Open what the searches need, and make them: see `campaign`."""
+    measured = evidence_for(request.gpu) is Evidence.MEASURED
+    compilers = request.workers or (compilers_beside_timing() if measured else None)
+    retry = any(search.retry for search in request.searches)
+    with (
+        Store.open(request.db) as store,
+        Compiler(compilers) as compiler,
+        Checker(request.workers, request.check_seconds, known=VerdictCache.of_user()) as checker,
+        session(request.gpu, store, compiler, checker, request.policy, retry=retry) as opened,
+    ):
+        return campaign(request.searches, opened, watch, stopped, request.terms)
+
+
 def campaign(
-    requests: Sequence[SearchRequest], session: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
+    requests: Sequence[SearchRequest], searches: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
 ) -> Campaign:
     """Search the problems one after another, then find the portfolios. What one finds is where its neighbours start.
 
@@ -40,14 +88,14 @@ def campaign(
     outcomes: list[Outcome] = []
     for request in requests:
         with watch(request) as observe:
-            outcomes.append(session.search(request, observe, stopped))
+            outcomes.append(searches.search(request, observe, stopped))
         if stopped():
             return Campaign(tuple(outcomes), ())
     families = []
     for places in _families(outcomes):
         if stopped():
             break
-        shared, family = _share([outcomes[place] for place in places], session, watch, terms)
+        shared, family = _share([outcomes[place] for place in places], searches, watch, terms)
         for place, outcome in zip(places, shared, strict=True):
             outcomes[place] = outcome
         families.append(family)
@@ -77,14 +125,14 @@ def _families(outcomes: Sequence[Outcome]) -> Iterator[list[int]]:
     return (places for places in grouped.values() if len(places) > 1)
 
 
-def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: Terms) -> tuple[list[Outcome], Family]:
+def _share(outcomes: Sequence[Outcome], searches: Session, watch: Watch, terms: Terms) -> tuple[list[Outcome], Family]:
     """Try the best of each on all, then choose; every member gets a verdict on each problem that it serves."""
     columns = list(_columns(outcomes, terms.within))
     shared = []
     for outcome in outcomes:
         if wanted := outcome.bandit.untried(columns):
             with watch(outcome.request) as observe:
-                outcome = session.extend(outcome, wanted, observe)
+                outcome = searches.extend(outcome, wanted, observe)
         shared.append(outcome)
     while True:
         regrets = _regrets(shared, columns)
@@ -95,7 +143,7 @@ def _share(outcomes: Sequence[Outcome], session: Session, watch: Watch, terms: T
         for i, wanted in enumerate(open_):
             if wanted:
                 with watch(shared[i].request) as observe:
-                    shared[i] = session.check(shared[i], wanted, observe)
+                    shared[i] = searches.check(shared[i], wanted, observe)
 
 
 def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:

@@ -29,24 +29,19 @@ from tuner.cli.output import (
     other_database,
     say,
 )
-from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, TemplateError
-from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import too_large
-from tuner.evaluate.check.verdict_cache import VerdictCache
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.report import default_path, prepare, summary
 from tuner.results.attempt import Evidence
 from tuner.search import study
-from tuner.search.campaign import Campaign, campaign
+from tuner.search.campaign import Campaign, CampaignRequest, run
 from tuner.search.portfolio import Terms
-from tuner.search.request import serving_implementations
 from tuner.search.sampler import METHODS
-from tuner.search.session import Observe, compilers_beside_timing, evidence_for, session, why_predicted
+from tuner.search.session import Observe, evidence_for, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
-from tuner.store.sql import Store
 
 
 def search(
@@ -94,44 +89,46 @@ def search(
 ) -> None:
     """Search, check, store and report."""
     target = named(gpu)
-    policy = MeasurementPolicy(l2=l2, launch="graph" if graph else "eager")  # type: ignore[arg-type]  # which checks it
-    requests = [
-        study.SearchRequest(
-            operator,
-            problem,
-            target,
-            effort=effort,
-            budget=budget,
-            seconds=seconds,
-            seed=seed,
-            method=sampler,
-            resume=resume,
-            implementation=implementation,
-            command=_command_line(),
-            history=history,
-            retry=retry,
-        )
-        for problem in problems
-    ]
-    tried = [
-        serving_implementations(operator, request.problem, target, implementation) for request in requests
-    ]  # or all are refused
-    _warn_of_promises(requests[0], tried[0])
-    evidence = _evidence(target)
-    if evidence is Evidence.PREDICTED:
-        _refuse_large_edges(requests[0], tried[0])
+    request = CampaignRequest(
+        tuple(
+            study.SearchRequest(
+                operator,
+                problem,
+                target,
+                effort=effort,
+                budget=budget,
+                seconds=seconds,
+                seed=seed,
+                method=sampler,
+                resume=resume,
+                implementation=implementation,
+                command=_command_line(),
+                history=history,
+                retry=retry,
+            )
+            for problem in problems
+        ),
+        Terms(portfolio, regret),
+        MeasurementPolicy(l2=l2, launch="graph" if graph else "eager"),  # type: ignore[arg-type]  # which checks it
+        workers,
+        check_seconds,
+        db,
+    )
     page = report or default_path(operator.name, target.name, problems, other_database(db))
+    _search(request, page, quiet=quiet, as_json=as_json)
+
+
+def _search(request: CampaignRequest, page: Path, *, quiet: bool, as_json: bool) -> None:
+    """Refuse what cannot succeed, then search and report."""
+    first = request.searches[0]
+    serving, *_ = [search.implementations for search in request.searches]  # or all are refused
+    _warn_of_promises(first, serving)
+    evidence = _evidence(request.gpu)
+    if evidence is Evidence.PREDICTED:
+        _refuse_large_edges(first, serving)
     prepare(page)
-    compilers = workers or (compilers_beside_timing() if evidence is Evidence.MEASURED else None)
-    with (
-        Store.open(db) as store,
-        Compiler(compilers) as compiler,
-        Checker(workers, check_seconds, known=VerdictCache.of_user()) as checker,
-        session(target, store, compiler, checker, policy, retry=retry) as opened,
-        _interruptible(check_seconds) as stop,
-    ):
-        watch = partial(_shown, evidence, quiet)
-        result = campaign(requests, opened, watch, stop.is_set, Terms(portfolio, regret))
+    with _interruptible(request.check_seconds) as stop:
+        result = run(request, partial(_shown, evidence, quiet), stop.is_set)
         summary.write(result.outcomes, page, result.families)
     show(result, page, as_json=as_json)
     _refuse_failed(result, page)
