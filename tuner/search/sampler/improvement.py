@@ -56,7 +56,7 @@ class Model:
 
     def exhausted(self, observations: Observations) -> bool:
         """Whether it has kept a part of the pool, of which half is known by now."""
-        return self.reduced and 2 * np.count_nonzero(np.isin(self.pool, observations.known)) > len(self.pool)
+        return self.reduced and bool(2 * np.count_nonzero(np.isin(self.pool, observations.known)) > len(self.pool))
 
     def known(self, observations: Observations) -> Array:
         """Indices of the configs that are to be rows: the chosen results, those since the fit, and pending ones."""
