@@ -65,7 +65,11 @@ lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/mypy
 
 search: $(STAMP) ## a first search: flash attention, head_dim 72, for Hopper, on any machine
-	$(BIN)/tuner search flash_attention --gpu sm_90a --head-dim 72 --causal
+	$(BIN)/tuner search flash_attention --gpu sm_90a --head-dim 72 --causal --effort quick
+	@echo
+	@echo "Next: type '. $(BIN)/activate', then tuner is a command of this shell (or type $(BIN)/tuner):"
+	@echo "  tuner explain flash_attention --gpu sm_90a --head-dim 72 --causal    # what a call would run, and why"
+	@echo "  tuner --help                                                         # every command"
 
 throughput: $(STAMP) ## configs compiled, ranked and verified a minute
 	$(BIN)/python benchmarks/throughput.py

@@ -38,7 +38,7 @@ DOORS = {
     "jax": "jax",
     "jinja2": "compiler report",
     "msgspec": "results",
-    "optuna": "search/sampler",
+    "optuna": "search/sampler report",
     "pygments": "report",
     "pynvml": "evaluate/measure",
     "sqlalchemy": "store/sql",

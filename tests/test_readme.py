@@ -71,6 +71,25 @@ def test_commands_run_in_the_order_in_which_they_stand(
         assert done.exit_code == 0, f"tuner {shlex.join(line)}\n{done.output}"
 
 
+@pytest.mark.slow
+def test_commands_run_as_typed_in_a_fresh_shell(tmp_path: Path) -> None:
+    """From an activated environment, in order, with nothing added to them and none of this process's variables."""
+    lines = [line for block in re.findall(r"^```(?:console|sh)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+             for line in block.splitlines()]  # fmt: skip
+    typed = [line for line in lines if line.startswith(("tuner ", "printf ", ". "))]
+    assert ". .venv/bin/activate      # makes tuner a command of this shell" in typed
+    script = [line for line in typed if not line.startswith(". ")]
+    activate = [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH", "set -e", "cd work"]
+    home = {"HOME": str(tmp_path), "PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+    (tmp_path / "work").mkdir()
+    (tmp_path / "typed.sh").write_text("\n".join([*activate, *script]) + "\n")
+    done = subprocess.run(
+        ["bash", "-x", str(tmp_path / "typed.sh")], cwd=tmp_path, env=home, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (tmp_path / "work" / "study.db").is_file() and (tmp_path / "work" / "attention").is_dir()
+
+
 def test_extras_that_are_named_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = [line[1] for line in commands("pip")]

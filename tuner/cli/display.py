@@ -13,6 +13,7 @@ from tuner.search.study import Tried
 
 _ROOM_FOR_BEST, _ROOM_FOR_BAR = 76, 104  # columns of a terminal
 _EVERY_S = 5.0  # between lines when stderr is no terminal
+_BEFORE = "ranking configs by prediction"  # before the first try
 _PHASES = {
     "explore": "searching",
     "sweep": "sweeping around the best",
@@ -43,6 +44,9 @@ class Display:
             say(self._title)
         if self._live:
             self._bar.start()
+            self._task = self._bar.add_task(f"  {_BEFORE}", total=None, best="")
+        elif not self._quiet:
+            say(f"  {_BEFORE} …")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -59,6 +63,8 @@ class Display:
     def _update(self, step: Step) -> None:
         best = self._best(step.best)
         if step.phase != self._phase:
+            if not self._phase and self._task is not None:
+                self._bar.remove_task(self._task)
             self._phase = step.phase
             self._task = self._bar.add_task(f"  {_PHASES[step.phase]}", total=step.total, best=best)
         assert self._task is not None

@@ -29,10 +29,10 @@ def title(request: study.SearchRequest) -> str:
     """The problem and the GPU; fields that have their defaults are left out."""
     gpu, device = request.gpu, request.gpu.device.name
     assumed = "" if gpu.name == device else f" (predictions assume {device})"
-    return f"{told(request.operator.name, request.problem)} on {gpu.name}{assumed}"
+    return f"{problem_title(request.operator.name, request.problem)} on {gpu.name}{assumed}"
 
 
-def told(operator: str, problem: Any) -> str:
+def problem_title(operator: str, problem: Any) -> str:
     """`flash_attention head_dim=72 causal=True`: an operator, and what of its problem is not the default."""
     return f"{operator} {formatted(minimal_fields(problem))}".rstrip()
 

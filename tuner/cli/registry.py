@@ -81,8 +81,11 @@ COMMANDS = (  # those first that are needed first
     Command(
         "export",
         "export_command",
-        "Write the attempts at a problem as T4, for other tuners.",
-        ("tuner export {operator} --gpu sm_90a --out attempts.json",),
+        "Write the attempts at a problem as T4, or as an Optuna study.",
+        (
+            "tuner export {operator} --gpu sm_90a --out attempts.json",
+            "tuner export {operator} --gpu sm_90a --format optuna sqlite:///study.db",
+        ),
         True,
     ),
     Command("gpus", "list_gpus", "List the architectures and GPU models.", ("tuner gpus",)),
