@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
-    raise ImportError("tuner.jax needs JAX: pip install 'kerntune[jax]'", name="jax") from error
+    raise ImportError("tuner.jax needs JAX: pip install jax", name="jax") from error
 
 from tuner.jax.functions import function
 

@@ -182,9 +182,9 @@ def register() -> None:
 
         from tuner.torch.fla_backend import Backend
     except ImportError as error:
-        raise MachineError(
-            f"flash-linear-attention cannot be imported ({error}): pip install 'fla-core>=0.6'"
-        ) from error
+        missing = (error.name or "fla").partition(".")[0] if isinstance(error, ModuleNotFoundError) else "fla"
+        package = "'fla-core>=0.6'" if missing == "fla" else missing
+        raise MachineError(f"flash-linear-attention cannot be imported ({error}): pip install {package}") from error
     announce(theirs)(Backend)  # what trains: its layers call it
     operation = theirs.__module__.split(".")[-2]  # FLA names an operation as its folder
     announce(operation)(Backend)  # what decodes: FLA dispatches it as one of the operation's functions

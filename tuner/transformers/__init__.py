@@ -13,9 +13,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "transformers":
         raise
-    raise ImportError(
-        "tuner.transformers needs transformers: pip install 'kerntune[transformers]'", name="transformers"
-    ) from error
+    raise ImportError("tuner.transformers needs transformers: pip install transformers", name="transformers") from error
 
 from tuner.transformers.registered import NAME, register
 
