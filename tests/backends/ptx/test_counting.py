@@ -130,3 +130,16 @@ def test_a_block_counts_for_as_many_instructions_as_it_has_where_all_of_them_are
     memory.view("x", np.float32, (96 * 96,))[...] = 1
     executed = launch(entry(MATMUL), shape, memory, [memory.address("x"), memory.address("y"), np.int32(1000)])
     assert counted(MATMUL, shape).tally[Metric.WARPS].sum() * 36 == pytest.approx(executed, rel=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "sectors", "wavefronts"), [("float", 4, 1), ("double", 8, 2)])
+def test_local_memory_is_interleaved_by_lane(dtype: str, sectors: int, wavefronts: int) -> None:
+    body = f"{dtype} a[16]; for (int i = 0; i < 16; ++i) a[i] = x[i]; y[threadIdx.x] = a[n & 15];"
+    found = access(counted(body, Shape((1, 1, 1), 32, 0)), "local")
+    assert (found.sectors, found.wavefronts) == (sectors, wavefronts)
+
+
+@pytest.mark.parametrize(("stride", "wavefronts"), [(1, 1), (2, 2), (3, 1.5), (9, 3), (17, 5), (32, 32), (33, 8.75)])
+def test_l1_reads_banks_and_four_lines_per_cycle(stride: int, wavefronts: float) -> None:
+    found = access(counted(f"y[threadIdx.x] = x[{stride} * threadIdx.x];", Shape((1, 1, 1), 32, 0)), "global")
+    assert found.wavefronts == wavefronts

@@ -23,6 +23,7 @@ from tuner.evaluate.predict import floor
 from tuner.evaluate.predict.compiled import predict_launches, predict_undeclared
 from tuner.evaluate.predict.cost import MODEL, TERMS, in_turn
 from tuner.evaluate.predict.floor import DeclaredLaunch
+from tuner.evaluate.predict.times import UNJUDGED, class_of, predicted_time
 from tuner.results.attempt import Failed, Lint, Prediction
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -59,13 +60,15 @@ def inspect_command(
     counted = (
         () if chosen.instance.implementation.declares_work else predict_undeclared(chosen.instance, chosen.gpu, cubin)
     )
+    time = predicted_time(costs[-1][1], chosen.gpu, class_of(counted))
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
         code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(lint)}
         least = {"work": [asdict(launch) for launch in work], "floor": asdict(operator.cost(chosen.instance.problem))}
         ranked = {"predicted": [{"kernel": name, **asdict(prediction)} for name, prediction in costs]}
-        extra = {"waits": waits_as_json(replayed)} if waits else {}
+        extra: dict[str, Any] = {"waits": waits_as_json(replayed)} if waits else {}
         extra |= {"counted": counted_as_json(counted)} if counted else {}
+        extra |= {"predicted_time": asdict(time) if time else None}
         emit_json({**about(chosen), "kernels": _used(chosen, cubin), **code, **least, **ranked, **extra})
         return
     describe(chosen)
@@ -75,6 +78,7 @@ def inspect_command(
     _print_work(work, chosen)
     print_counted(counted)
     _print_predicted(costs)
+    typer.echo(f"predicted time on {chosen.gpu.device.name} at its boost clock: {time or UNJUDGED}")
     if waits:
         print_waiting(replayed)
     _print_lint(lint)
@@ -102,7 +106,7 @@ def _work(chosen: Choice) -> tuple[DeclaredLaunch, ...]:
 
 def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     tensor = ("tensor columns",) if any(row["tensor_columns"] for row in rows) else ()
-    counts = ("threads", "registers", "spill stores", "spill loads", "shared", *tensor, "CTAs/SM")
+    counts = ("threads", "registers", "stack", "spill stores", "spill loads", "shared", *tensor, "CTAs/SM")
     table(
         title,
         ("kernel", *counts, "limited by", "grid"),
@@ -111,6 +115,7 @@ def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
                 row["kernel"],
                 row["threads"],
                 row["registers"],
+                row["stack"],
                 row["spill_stores"],
                 row["spill_loads"],
                 row["smem_bytes"] + row["static_shared"],

@@ -10,6 +10,7 @@ where cycles go; it is not a time.
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import TypeVar
 
 from tuner.arch import GPU
@@ -22,7 +23,7 @@ K = TypeVar("K")
 _PASSES, _WARM_UP = 5, 1  # simulated passes of a loop; those that are not counted
 _OFFSETS = (0.0, 1 / 3, 2 / 3)  # of a pass, by which each block starts behind the one before
 _MAX_GROUPS = 8  # of wgmma in flight
-_LOADS = frozenset({"global loads", "generic loads", "copies"})
+LOADS = frozenset({"global loads", "generic loads", "copies"})
 _SHORTEST_LOOP = 24  # instructions; shorter loops are not shown
 
 
@@ -61,12 +62,13 @@ def simulate_kernel(code: Sequence[Instruction], gpu: GPU, warps: int, blocks: i
 
 
 def simulate_path(
-    code: Sequence[Instruction], path: Path, gpu: GPU, warps: int, blocks: int, load_latency: float | None = None
+    code: Sequence[Instruction], path: Path, gpu: GPU, warps: int, blocks: int, load_latencies: Sequence[float] = ()
 ) -> PathCycles:
-    """One path through `code`; `load_latency`, in cycles, replaces that of an L2 hit for global loads."""
+    """One path through `code`; its global loads have `load_latencies` in turn, in cycles, else that of an L2 hit."""
     timings = tuple(timing_of(code[index], gpu) for index in path.indices)
-    if load_latency is not None:
-        timings = tuple(replace(x, latency=load_latency) if x.cause in _LOADS else x for x in timings)
+    if load_latencies:
+        latencies = cycle(load_latencies)
+        timings = tuple(replace(x, latency=next(latencies)) if x.cause in LOADS else x for x in timings)
     alone, stalls = _cycles(timings, path.repeats, _warps(1, 1))
     together = alone
     if path.repeats and warps > 1:

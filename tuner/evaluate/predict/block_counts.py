@@ -13,7 +13,7 @@ import numpy as np
 from tuner.arch import GPU
 from tuner.backends import ptx
 from tuner.backends.ptx import FaultError
-from tuner.backends.ptx.counting import Counts, LoopCount, Sketch, count
+from tuner.backends.ptx.counting import Budget, Counts, LoopCount, Sketch, count
 from tuner.base.cache import Cache, Entry, key_of
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.usage import occupancy
@@ -26,7 +26,8 @@ from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch
 from tuner.spec.problem import canonical
 
-_VERSION = "counts/2"
+_VERSION = "counts/4"
+_BUDGET = Budget(seconds=4.0)  # of CPU per block; most take a tenth of a second
 _DRAWN = 1 << 20  # bytes drawn per tensor, for kernels whose addresses or branches depend on values
 
 
@@ -60,7 +61,8 @@ def _launch_counts(instance: Instance, launch: Launch, entry: ptx.Entry, cubin: 
         counts = _counted(instance, launch, entry, l1_bytes)
     except (FaultError, UsageError) as error:
         return NotCounted(str(error))
-    cache.put(key, _entry(counts))
+    if not counts.unsure:  # it may be the load of this machine that cut counting short
+        cache.put(key, _entry(counts))
     return counts
 
 
@@ -84,7 +86,7 @@ def _counted(instance: Instance, launch: Launch, entry: ptx.Entry, l1_bytes: int
     scalar_values = scalars(operator, problem, _free_scalars(operator, problem))
     values = [x.value(located, scalar_values) for x in parameters(operator, problem, plan, launch)]
     shape = ptx.Shape(launch.grid, launch.block, launch.smem_bytes, launch.cluster)
-    return count(entry, shape, memory, values, l1_bytes)
+    return count(entry, shape, memory, values, l1_bytes, _BUDGET)
 
 
 def _free_scalars(operator: Operator[Any], problem: Any) -> Mapping[str, Any]:

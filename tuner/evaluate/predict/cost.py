@@ -18,7 +18,7 @@ from tuner.results.attempt import Prediction
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch, Plan
 
-MODEL = "predicted/8"
+MODEL = "predicted/9"
 
 TERMS: Mapping[str, str] = {  # descriptions for users
     "tensor": "matrix products",
@@ -39,24 +39,32 @@ TERMS: Mapping[str, str] = {  # descriptions for users
 }
 
 _INTEGER_LANES = 64  # CUDA C++ Programming Guide, arithmetic throughput
-_SPILL_BYTES = 64  # of local memory through L1, per cycle and SM
+_SPILL_BYTES = 64  # of local memory through L1, per cycle and SM: a guess, half of what L1 reads
 _WARPS = 4  # of a warpgroup
 _SHARED_PIPES = {"L2", "DRAM"}  # of all SMs
-SM_BYTES = 64  # per cycle: what one SM receives from L2, and through it from DRAM
+SM_BYTES = 64  # per cycle: what one SM receives from L2 (arXiv 1804.06826, a V100), and through it from DRAM
 # Per cycle and SM between the SMs of a cluster: 14 in clusters of two and 11 in clusters of four, on an H800 (3.27 and
 # 2.65 TB/s, arXiv 2402.13499), with loads and stores of threads.
 _CLUSTER_BYTES = 12
-_NORM = 1.5  # of pipe cycles: pipes overlap imperfectly, between their sum (1) and their maximum (∞)
-_STEP_LATENCY = 700.0  # cycles of a dependent loop step whose serial part is not counted
+_NORM = 1.5  # of pipe cycles, between their sum (1) and their maximum (∞): chosen on recorded spaces
+# Of throughput and simulated latency: chosen on the rows of "A100 40GB" in stream_occupancy.tsv. Of throughput and
+# declared steps it is 2, a guess.
+_SIMULATED_NORM = 4.0
+_STEP_LATENCY = 700.0  # cycles of a dependent loop step whose serial part is not counted: a guess
 # Cycles until a dependent instruction can issue: after an mma.sync m16n8k16 from 24 (as ptxas spaces them for sm_80) to
 # 33 (H100: arXiv 2501.12084), after a shuffle, a load from shared memory or a barrier from 23 to 33.
 _RESULT_LATENCY = 33.0
-# Of a load, by pointer chasing (github.com/te42kyfo/gpu-benches): 211, 266 and 277 cycles from L2, and 572, 658 and
-# 632 from DRAM, on A100, H100 PCIe and L40.
-L2_LATENCY = 250.0
-DRAM_LATENCY = 600.0
-_LAUNCH_LATENCY = 2000.0  # cycles from the end of a launch to the first work of the next, about a microsecond
-_GUESSED_REGISTERS = 168  # per thread, before a kernel is compiled
+# Of a load from L2 and from DRAM, by pointer chasing on A100, A40, L40 and H100: pointer_chase.tsv in
+# tests/evaluate/predict/data.
+_LOAD_LATENCIES = {
+    "sm_80": (211.0, 572.0),
+    "sm_86": (250.0, 557.0),
+    "sm_89": (277.0, 632.0),
+    "sm_90a": (265.0, 658.0),
+}
+_OTHER_LOAD_LATENCIES = (250.0, 600.0)  # of other arches, and of declared steps: a guess, between those
+_LAUNCH_LATENCY = 2000.0  # cycles from the end of a launch to the first work of the next: a guess, about 1 µs
+_GUESSED_REGISTERS = 168  # per thread, before a kernel is compiled: a guess
 
 
 def uncompiled(plan: Plan, work: Sequence[Work], gpu: GPU) -> Prediction:
@@ -175,23 +183,34 @@ def _of_units(work: Work, device: Device) -> float:
 def assemble(
     work: Work, busy: Mapping[str, float], gpu: GPU, ctas_per_sm: float, chain: "ChainCycles | None" = None
 ) -> Prediction:
-    """The cost of a launch from the cycles of each pipe; `chain` replaces the latency that follows from loop steps."""
-    throughput = _overlapped(busy.values())
+    """The cost of a launch from the cycles of each pipe.
+
+    `chain`, where the latency of a block is simulated, replaces that of declared loop steps. Then the slower of L2 and
+    DRAM counts, through which the same bytes pass, and little is added to the larger of throughput and latency.
+    """
+    memory = {"DRAM": max(busy["L2"], busy["DRAM"]), "L2": 0.0} if chain else {}
+    throughput = _overlapped({**busy, **memory}.values())
     resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # of a small grid, one CTA is alone on its SM
     waves = work.ctas / (gpu.device.sm_count * resident)
     # In the last wave pipes of some SMs idle, while L2 and DRAM serve the others.
     own = _overlapped(cycles for name, cycles in busy.items() if name not in _SHARED_PIPES)
     idle = PARTITIONS / min(PARTITIONS, work.warps * resident)
     tail = own * (_imbalance(work, waves, resident) * idle - 1)
-    chain = chain or _chain(work, ceil(waves))
-    cost = hypot(throughput + tail, chain.cycles)
-    terms = {**busy, "tail": tail, "latency": chain.latency, "in flight": chain.in_flight}
+    waiting = chain or _chain(work, ceil(waves))
+    cost = _either(throughput + tail, waiting.cycles) if chain else hypot(throughput + tail, waiting.cycles)
+    terms = {**busy, "tail": tail, "latency": waiting.latency, "in flight": waiting.in_flight}
     bottleneck = max(terms, key=lambda name: terms[name])
     return Prediction(cost, _rounded(terms), bottleneck, MODEL)
 
 
 def _overlapped(cycles: Iterable[float]) -> float:
+    """Cycles of work on several pipes at once: between their sum and their maximum."""
     return float(sum(busy**_NORM for busy in cycles) ** (1 / _NORM))
+
+
+def _either(throughput: float, latency: float) -> float:
+    """A little more than the larger of the two."""
+    return float((throughput**_SIMULATED_NORM + latency**_SIMULATED_NORM) ** (1 / _SIMULATED_NORM))
 
 
 def _imbalance(work: Work, waves: float, resident: float) -> float:
@@ -223,16 +242,21 @@ def _chain(work: Work, waves: int) -> ChainCycles:
     steps = work.chain / work.longest_cta
     counted = _RESULT_LATENCY * (work.step_mma + work.step_other)
     latency = waves * steps * (counted or _STEP_LATENCY)
-    first = waves * _load_latency(work)
+    missing = min(1.0, work.dram_bytes / work.l2_bytes) if work.l2_bytes else 0.0
+    first = waves * _mean(_OTHER_LOAD_LATENCIES, missing)
     others = first * max(steps - 1, 0) / max(work.stages - 1, 1)
     together = latency + others if work.stages < 2 else hypot(latency, others)
     return ChainCycles(latency, first + others, first + together)
 
 
-def _load_latency(work: Work) -> float:
-    """The mean of loads that hit L2 and of those that L2 fetches from DRAM."""
-    missing = min(1.0, work.dram_bytes / work.l2_bytes) if work.l2_bytes else 0.0
-    return L2_LATENCY + missing * (DRAM_LATENCY - L2_LATENCY)
+def load_latency(missing: float, gpu: GPU) -> float:
+    """Mean latency of loads that L1 does not hold, in cycles; a share `missing` of them misses L2."""
+    return _mean(_LOAD_LATENCIES.get(gpu.arch.name, _OTHER_LOAD_LATENCIES), missing)
+
+
+def _mean(latencies: tuple[float, float], missing: float) -> float:
+    from_l2, from_dram = latencies
+    return from_l2 + missing * (from_dram - from_l2)
 
 
 def _rounded(terms: Mapping[str, float]) -> Fields:

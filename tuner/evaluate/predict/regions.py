@@ -45,6 +45,7 @@ class Region:
     passes: float  # of all warps of a block
     trips: float  # passes each time that a warp enters the loop
     accesses: tuple[Access, ...]  # of all passes
+    share: float = 1.0  # of the path's work that a warp executes, on average: some warps skip parts of it
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,19 @@ def regions(code: Sequence[Instruction], counts: Counts) -> tuple[Region, ...]:
             loops.append(Region(path, passes / unroll, max(1.0, loop.trips / unroll), accesses))
     matched_spans = [executed[source].span for source in set(matched.values())]
     accesses = _accesses(counts, range(len(counts.entry.code)), matched_spans)
-    once = (_without(path.indices, _inside(path.span, spans)) for path in all_paths if not path.repeats)
-    return (*(Region(Path(indices, False), float(counts.warps), 1.0, accesses) for indices in once), *loops)
+    executed_once = _executed_kinds(counts, _without(range(len(counts.entry.code)), matched_spans))
+    once = [_without(path.indices, _inside(path.span, spans)) for path in all_paths if not path.repeats]
+    shares = [_share(executed_once, _machine_kinds(code, indices), counts.warps) for indices in once]
+    whole = (
+        Region(Path(indices, False), float(counts.warps), 1.0, accesses, share)
+        for indices, share in zip(once, shares, strict=True)
+    )
+    return (*whole, *loops)
+
+
+def _share(executed: Mapping[str, float], machine: Mapping[str, float], warps: int) -> float:
+    on_path = warps * sum(machine.values())
+    return min(1.0, sum(executed.get(kind, 0.0) for kind in machine) / on_path) if on_path else 1.0
 
 
 def _inside(outer: range, spans: Sequence[range]) -> list[range]:
@@ -104,16 +116,21 @@ def _machine_kinds(code: Sequence[Instruction], indices: Sequence[int]) -> Mappi
 
 def _executed_loops(counts: Counts) -> list[_Loop]:
     spans = [range(loop.start, loop.stop + 1) for loop in counts.loops]
-    warps = counts.tally[Metric.WARPS]
     loops = []
     for span in spans:
-        kinds: Counter[str] = Counter()
-        for index in _without(span, _inner(span, spans)):
-            for kind, amount in kinds_of(counts.entry.code[index]).items():
-                kinds[kind] += amount * warps[index]
-        passes = max(1.0, float(warps[span.start]))
+        kinds = _executed_kinds(counts, _without(span, _inner(span, spans)))
+        passes = max(1.0, float(counts.tally[Metric.WARPS][span.start]))
         loops.append(_Loop(span, _depth(span, spans), {kind: count / passes for kind, count in kinds.items()}))
     return loops
+
+
+def _executed_kinds(counts: Counts, indices: Sequence[int]) -> Counter[str]:
+    """Work by kind of all warps."""
+    kinds: Counter[str] = Counter()
+    for index in indices:
+        for kind, amount in kinds_of(counts.entry.code[index]).items():
+            kinds[kind] += amount * counts.tally[Metric.WARPS][index]
+    return kinds
 
 
 def kinds_of(instruction: Ptx) -> Mapping[str, int]:

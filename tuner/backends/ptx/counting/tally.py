@@ -14,6 +14,8 @@ from tuner.backends.ptx.text.parse import BYTES, Instruction
 
 SECTOR, LINE, BANK = 32, 128, 4  # bytes that L1 asks L2 for, that it has a tag for, that a bank gives in a clock
 _HASH = 0x9E3779B97F4A7C15
+_LINES_PER_CYCLE = 4
+_LOCAL = 1 << 52  # beyond all addresses of tensors
 _MEMORIZED = 64  # patterns of an instruction
 
 
@@ -27,7 +29,7 @@ class Metric(IntEnum):
     DISTINCT = 4  # addresses of these requests
     SECTORS = 5
     MISSES = 6  # sectors that L1 did not hold
-    WAVEFRONTS = 7  # lines that L1 looks up, or turns that banks take
+    WAVEFRONTS = 7  # cycles of L1 or of shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +100,27 @@ def counted(wave: Wave, each: Instruction, at: int, tally: Array, cache: Cache, 
     banked = space == "shared" or each.opcode[0] in ("ldmatrix", "stmatrix")
     fed = WARP if not banked or "matrix" not in each.opcode[0] else 8 * _matrices(each)
     held = kind == "load" and not each.has("cg", "volatile", "cv", "relaxed", "acquire", "cs")
-    known: dict[bytes, tuple[tuple[int, ...], Array]] = {}
+    known: dict[bytes, tuple[tuple[float, ...], Array]] = {}
 
     def step(mask: Mask) -> Mask:
         found = locate(wave.index(mask)).astype(np.int64)
         lanes = wave.numbers(mask)
         if fed < WARP:
             found, lanes = found[lanes % WARP < fed], lanes[lanes % WARP < fed]
+        if space == "local":
+            found, lanes = _interleaved(found, lanes, width)
         base = int(found[0]) & -LINE
         near = found - base
         key = near.tobytes() + lanes.tobytes()
         if key not in known:
             if len(known) >= _MEMORIZED:
                 known.clear()
-            known[key] = _banks(near, lanes, width) if banked else _lines(near, lanes)
+            bytes_per_lane = BANK if space == "local" else width
+            known[key] = _banks(near, lanes, width) if banked else _lines(near, lanes, bytes_per_lane)
         (requests, distinct, sectors, wavefronts), touched = known[key]
-        misses = 0
-        if space in ("global", "generic"):
-            misses = cache.misses(touched + (base >> 5)) if held else sectors
+        misses: float = 0
+        if space in ("global", "generic", "local"):
+            misses = cache.misses(touched + (base >> 5)) if held or space == "local" else sectors
         tally[Metric.REQUESTS : Metric.WAVEFRONTS + 1, at] += (requests, distinct, sectors, misses, wavefronts)
         return real(mask) if real else None
 
@@ -126,18 +131,31 @@ def _matrices(each: Instruction) -> int:
     return next((int(part[1:]) for part in each.opcode if part in ("x1", "x2", "x4")), 1)
 
 
-def _lines(at: Array, lanes: Array) -> tuple[tuple[int, ...], Array]:
-    """((requests, distinct addresses, sectors, lines), sectors of all)"""
+def _interleaved(offsets: Array, lanes: Array, width: int) -> tuple[Array, Array]:
+    """Addresses and lanes of the words of a local access: L1 stores a word of all lanes of a warp in one line."""
+    words = offsets[:, None] // BANK + np.arange(max(1, width // BANK))
+    lanes = np.repeat(lanes, words.shape[1])
+    return _LOCAL + (lanes // WARP << 24) + (words.ravel() * WARP + lanes % WARP) * BANK, lanes
+
+
+def _lines(at: Array, lanes: Array, width: int) -> tuple[tuple[float, ...], Array]:
+    """((requests, distinct addresses, sectors, wavefronts), sectors of all)
+
+    L1 looks up a line in the first cycle and four in each further one, and reads banks as shared memory does: measured
+    on an A100 by stride (github.com/te42kyfo/gpu-benches, gpu-strides).
+    """
     warps = lanes // WARP
-    counts = [_unique_pairs(warps, each) for each in (at, at // SECTOR, at // LINE)]
-    return (len(np.unique(warps)), *counts), np.unique(at // SECTOR)
+    requests = len(np.unique(warps))
+    addresses, sectors, lines = (_unique_pairs(warps, each) for each in (at, at // SECTOR, at // LINE))
+    wavefronts = max(_banks(at, lanes, width)[0][3], requests + (lines - requests) / _LINES_PER_CYCLE)
+    return (requests, addresses, sectors, wavefronts), np.unique(at // SECTOR)
 
 
 def _unique_pairs(warps: Array, values: Array) -> int:
     return len(np.unique(warps * (1 << 42) + values))
 
 
-def _banks(at: Array, lanes: Array, width: int) -> tuple[tuple[int, ...], Array]:
+def _banks(at: Array, lanes: Array, width: int) -> tuple[tuple[float, ...], Array]:
     """((requests, addresses, 0, turns), nothing): of 8 and 16 bytes halves and quarters of a warp take turns."""
     warps = lanes // WARP
     together = WARP * BANK // max(width, BANK)  # lanes that a turn serves

@@ -1,0 +1,307 @@
+"""Predictions beside what others measured on devices, and published: misses first.
+
+    python benchmarks/public_measurements.py [streams|strides|copies|latencies|reductions] [--sources DIR] [--every 4]
+
+`streams`: six streaming kernels at every occupancy. Constants of the model were chosen on "A100 40GB"; the other
+devices judge them. `strides`: cycles of L1 per load of a warp. `copies`: bulk copies, one in flight per block.
+`latencies`: pointer chasing; rows marked "source" are constants of the model. `reductions`: the order of seven sums
+on cards of sm_86; DIR is a checkout of github.com/R100001/Programming-Massively-Parallel-Processors, whose kernels are
+compiled and predicted as they are. All other tables need tests/evaluate/predict/data only.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from tuner import operators
+from tuner.arch import gpu
+from tuner.backends import ptx
+from tuner.backends.ptx.counting import Sketch, count
+from tuner.base.cache import Cache
+from tuner.compiler import nvrtc
+from tuner.compiler.cubin import Cubin
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
+from tuner.compiler.toolkit import Options
+from tuner.errors import TunerError
+from tuner.evaluate.predict.compiled import predict_launches
+from tuner.evaluate.predict.cost import formula, in_turn, load_latency
+from tuner.results.attempt import Prediction
+from tuner.spec.instance import Instance
+from tuner.spec.operator import Work
+
+DATA = Path(__file__).parents[1] / "tests" / "evaluate" / "predict" / "data"
+KERNELS = Path(__file__).parent / "public_kernels"
+CHOSEN_ON = "A100 40GB"  # the device on whose rows constants of the model were chosen
+WORST = 5  # rows that are shown of each table
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement, and its prediction in the same unit."""
+
+    group: str
+    case: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """Relative to what was measured."""
+        return self.predicted / self.measured - 1
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """Rows of a data file by column; its first lines are the source and the licence."""
+    lines = [line for line in (DATA / name).read_text().splitlines() if not line.startswith("#")]
+    header, *rows = (line.split("\t") for line in lines)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def streams(every: int = 1) -> Iterator[Row]:
+    """GB/s of each kernel at each block size; `every` n-th row of the file."""
+    with operators.folder(KERNELS):
+        operator, kernel = operators.load("streams"), operators.implementation("streams", "fp64")
+        for row in read("stream_occupancy.tsv")[::every]:
+            target = gpu(row["device"])
+            for index, name in enumerate(list(row)[2:]):
+                problem = operator.problem(kernel=index)
+                instance = Instance(operator, kernel, problem, kernel.config(threads=int(row["block"])))
+                seconds = prediction(instance, row["device"]).cost / (target.device.clock_mhz * 1e6)
+                moved = operator.cost(problem).bytes / seconds * 1e-9
+                yield Row(f"{row['device']}, {name}", f"2 × {row['block']} threads", moved, float(row[name]))
+
+
+@cache
+def prediction(instance: Instance, model: str) -> Prediction:
+    """Of a config on a GPU model."""
+    target = gpu(model)
+    cubin = nvrtc.compile(render(instance), Options(target.arch.name), Cache.of("cubin"))
+    if not isinstance(cubin, Cubin):
+        raise SystemExit(cubin.log)
+    return in_turn([cost for _, cost in predict_launches(instance, target, cubin)])
+
+
+def strides() -> Iterator[Row]:
+    """Cycles of L1 for one load of a warp."""
+    entries = {name: _loads(name) for name in ("float", "double")}
+    for row in read("l1_strides_a100.tsv"):
+        memory = Sketch({"x": 1 << 20})
+        values = [memory.address("x"), np.int32(row["stride"])]
+        counts = count(entries[row["type"]], ptx.Shape((1, 1, 1), 32, 0), memory, values, 1 << 17)
+        (access,) = (access for access in counts.accesses if access.kind == "load")
+        yield Row(f"A100, {row['type']}", f"stride {row['stride']}", access.wavefronts, float(row["cycles"]))
+
+
+def _loads(kind: str) -> ptx.Entry:
+    text = f"""extern "C" __global__ void loads({kind}* x, int stride) {{
+      {kind} value = x[threadIdx.x * stride];
+      if (value == 3) x[0] = value;
+    }}"""
+    found = nvrtc.ptx(Source(("loads",), text, (), "cuda"), Options("sm_80"), Cache.of("ptx"))
+    if not isinstance(found, str):
+        raise SystemExit(found.log)
+    return ptx.parse(found)["loads"]
+
+
+def copies() -> Iterator[Row]:
+    """GB/s of blocks that wait for each copy before they issue the next.
+
+    Serial in a step are the issue, the arrival and the wait, and the 104 cycles by which a pointer chase through bulk
+    copies is slower than one through loads (pointer_chase.tsv, H100 PCIe): as much as three further instructions.
+    """
+    target, moved, sms = gpu("H100 PCIe"), float(1 << 32), 114
+    for row in read("bulk_copies_h800.tsv"):
+        ctas, nbytes = int(row["ctas"]), float(row["kib"]) * 1024
+        work = Work(
+            ctas=ctas,
+            warps=1,
+            fma=0.0,
+            alu=0.0,
+            smem_wavefronts=moved / 128,
+            l2_bytes=moved,
+            dram_bytes=moved,
+            chain=moved / ctas / nbytes,
+            stages=1,
+            step_other=6,
+        )
+        seconds = formula(work, target, -(-ctas // sms)).cost / (target.device.clock_mhz * 1e6)
+        case = f"{ctas} × {row['kib']} KiB"
+        yield Row(f"H800 PCIe, {row['kind']} copies", case, moved / seconds * 1e-9, float(row["gb_s"]))
+
+
+def latencies() -> Iterator[Row]:
+    """Cycles from L2 and from DRAM."""
+    sources = {"A100", "A40", "L40", "H100 PCIe"}
+    for row in read("pointer_chase.tsv"):
+        if row["device"] in ("V100", "GH200") or "tma" in row["device"]:
+            model = {"GH200": "H200"}.get(row["device"])
+        else:
+            model = row["device"]
+        if model is None:
+            continue
+        source = "source" if row["device"] in sources and row["file"].startswith("te42kyfo") else "held out"
+        for share, column in ((0.0, "l2"), (1.0, "dram")):
+            yield Row(source, f"{row['device']}, {column}", load_latency(share, gpu(model)), float(row[column]))
+
+
+def reductions(sources: Path) -> Iterator[Row]:
+    """Seconds of a reduction of 2^22 to 2^26 elements, all launches, on each card."""
+    header = sources / "Performance-Tests-NvBench" / "reduction" / "reduction_kernels.cuh"
+    types = "typedef unsigned int uint32_t;\ntypedef unsigned char uint8_t;"
+    text = header.read_text().replace("#include <iostream>", types)
+    with tempfile.TemporaryDirectory() as place:
+        _write_reductions(Path(place), text)
+        with operators.folder(Path(place)):
+            operator, kernel = operators.load("sums"), operators.implementation("sums", "public")
+            for row in read("reductions_sm86.tsv"):
+                config = kernel.config(which=int(row["kernel"]))
+                problems = [operator.problem(n=n) for n in _levels(int(row["n"]), config.which)]
+                costs = [prediction(Instance(operator, kernel, problem, config), row["device"]) for problem in problems]
+                seconds = in_turn(costs).cost / (gpu(row["device"]).device.clock_mhz * 1e6)
+                group = f"{row['device']}, 2^{int(row['n']).bit_length() - 1} elements"
+                yield Row(group, f"kernel {row['kernel']}", seconds * 1e6, float(row["us"]))
+
+
+def _levels(n: int, which: int) -> Iterator[int]:
+    """Elements of each launch; a block of 512 threads reduces one or two elements per thread to one."""
+    while n > 1:
+        yield n
+        n = -(-n // (1024 if which > 3 else 512))
+
+
+def _write_reductions(place: Path, text: str) -> None:
+    folder = place / "sums" / "public"
+    folder.mkdir(parents=True)
+    (folder.parent / "operator.py").write_text(_SUMS)
+    (folder / "implementation.py").write_text(_PUBLIC)
+    (folder / "kernel.cu.jinja").write_text("{# which: {{ which }} #}\n" + text + "\n// {{ which }}\n")
+
+
+_SUMS = """\
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.spec import Argument, Cost, DType, Operator, Role, extent
+
+
+@dataclass(frozen=True)
+class Problem:
+    n: int = extent("elements", default=1 << 20)
+
+
+def reference(problem, arrays):
+    raise NotImplementedError("these kernels are compiled and predicted, not run")
+
+
+OPERATOR = Operator(
+    name="sums", summary="sum", problem=Problem, reference=reference, tails=lambda problem: (problem,),
+    arguments=(
+        Argument("X", DType.INT32, ("n",)), Argument("n", DType.INT32, role=Role.SCALAR),
+        Argument("Y", DType.INT32, ("n",), Role.OUTPUT),
+    ),
+    cost=lambda problem: Cost(flops=float(problem.n), bytes=4.0 * problem.n),
+    inputs=lambda problem, rng, kind: {"X": np.zeros(problem.n, np.int32)},
+)
+"""
+_PUBLIC = """\
+from dataclasses import dataclass
+
+from tuner.spec import Implementation, Launch, Plan, Space
+
+THREADS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    which: int
+
+
+def space(problem, arch):
+    return Space(Config, choices={"which": tuple(range(1, 8))})
+
+
+def plan(p, c):
+    blocks = -(-p.n // (THREADS * (2 if c.which > 3 else 1)))
+    return Plan((Launch(f"reduction{c.which}<unsigned int>", (blocks, 1, 1), THREADS, THREADS * 4),), {})
+
+
+IMPLEMENTATION = Implementation(
+    name="public", summary="as published", config=Config, space=space, plan=plan, checked_on="ptx"
+)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", choices=("streams", "strides", "copies", "latencies", "reductions"))
+    parser.add_argument("--sources", type=Path, metavar="DIR", help="the checkout that `reductions` needs")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="of `streams`, every N-th row")
+    arguments = parser.parse_args()
+    tables: Mapping[str, Callable[[], Iterator[Row]]] = {
+        "streams": lambda: streams(arguments.every),
+        "strides": strides,
+        "copies": copies,
+        "latencies": latencies,
+    }
+    if arguments.sources:
+        tables = {**tables, "reductions": lambda: reductions(arguments.sources)}
+    for name, rows in tables.items():
+        if arguments.table in (None, name):
+            began = time.process_time()
+            found = list(rows())
+            print_table(name, found, time.process_time() - began)
+
+
+def print_table(name: str, rows: Sequence[Row], seconds: float) -> None:
+    """Errors by group, the worst first, then the rows with the largest errors."""
+    print(f"\n{name}: {len(rows)} measurements, {seconds:.0f} s of CPU")
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    by_error = sorted(groups.items(), key=lambda item: -mean_error(item[1]))
+    for group, members in by_error:
+        errors = sorted(row.error for row in members)
+        correlation = rank_correlation(members)
+        print(
+            f"  {group:32} n {len(members):4}  mean |error| {mean_error(members):6.1%}  "
+            f"from {errors[0]:+.0%} to {errors[-1]:+.0%}{correlation}"
+        )
+    if name == "streams":
+        held_out = [row for row in rows if not row.group.startswith(CHOSEN_ON)]
+        low, high = np.quantile([row.predicted / row.measured - 1 for row in held_out], (0.05, 0.95))
+        print(
+            f"  held out: n {len(held_out)}, mean |error| {mean_error(held_out):.1%}; of measured over predicted time, "
+        )
+        print(f"  percentiles 5 and 95 minus 1: {low:+.3f} {high:+.3f}")
+    for row in sorted(rows, key=lambda row: -abs(row.error))[:WORST]:
+        print(f"    miss: {row.group}, {row.case}: predicted {row.predicted:.4g}, measured {row.measured:.4g}")
+
+
+def mean_error(rows: Sequence[Row]) -> float:
+    return statistics.mean(abs(row.error) for row in rows)
+
+
+def rank_correlation(rows: Sequence[Row]) -> str:
+    if len(rows) < 5:
+        return ""
+    value: Any = spearmanr([row.predicted for row in rows], [row.measured for row in rows]).statistic
+    return f"  Spearman {value:.3f}" if np.isfinite(value) else ""
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except TunerError as error:
+        sys.exit(f"public_measurements: {error}")
