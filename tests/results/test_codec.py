@@ -93,3 +93,13 @@ def test_a_record_with_a_text_that_is_not_printable_is_refused(value: str) -> No
         for text in (json.dumps(data), json.dumps(data, ensure_ascii=False)):
             with pytest.raises(StoreError, match="not printable"):
                 from_line(text)
+
+
+def test_a_reason_with_an_escape_sequence_reaches_no_terminal() -> None:
+    data = to_data(Attempt(IDENTITY, {"BM": 64}, Failed(Stage.COMPILE, "no \x1b[2J\tway", "log\n")))
+    failure = attempt_from(data).failure
+    assert failure is not None
+    assert (failure.reason, failure.log) == ("no �[2J�way", "log\n")
+    for part in ("identity", "config"):
+        with pytest.raises(ValueError, match="not printable"):
+            attempt_from(data | {part: data[part] | {"gpu": "\x1b[2J"}})

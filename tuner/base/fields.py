@@ -22,10 +22,15 @@ def formatted(fields: Fields) -> str:
 
 def fields_from(data: Any) -> Fields:
     """A Problem or a Config as data. Raises TypeError for what is none, and ValueError where `check_printable` does."""
-    if not isinstance(data, dict) or not all(isinstance(value, Scalar) for value in data.values()):
-        raise TypeError(f"{shortened(data)} is no object of numbers, texts and booleans")
+    check_scalars(data)
     check_printable(data)
     return dict(data)
+
+
+def check_scalars(data: Any) -> None:
+    """Raises TypeError for what is no object of plain values."""
+    if not isinstance(data, dict) or not all(isinstance(value, Scalar) for value in data.values()):
+        raise TypeError(f"{shortened(data)} is no object of numbers, texts and booleans")
 
 
 def check_printable(data: Any) -> None:

@@ -1,6 +1,7 @@
 """Results as JSON-compatible data, and back, by the types that their fields declare."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,12 +20,17 @@ _LATER = ("usual_limit", "case", "sm_mhz", "throttle", "temperature_c", "late", 
 
 def to_data(value: Any) -> Any:
     """A frozen value of this layer as JSON-compatible data, which the functions below read."""
+    return _lists(to_json_data(value))
+
+
+def to_json_data(value: Any) -> Any:
+    """The same for an encoder, with tuples where the value has them."""
     data = msgspec.to_builtins(value)
     for part in _parts(data):
         for name in _LATER:
             if name in part and not part[name]:
                 del part[name]
-    return _lists(data)
+    return data
 
 
 def _lists(value: Any) -> Any:
@@ -51,8 +57,11 @@ def verdict_from(data: Mapping[str, Any]) -> Verdict:
 
 def attempt_from(data: Mapping[str, Any]) -> Attempt:
     attempt = _parsed(Attempt, data)
-    check_printable((data["identity"], data["config"], (data["prediction"] or {}).get("terms")))
-    return attempt
+    check_printable([data[name] for name in ("identity", "config", "resources", "prediction", "measurement")])
+    if attempt.failure is None or attempt.failure.reason.isprintable():
+        return attempt
+    reason = "".join(letter if letter.isprintable() else "�" for letter in attempt.failure.reason)  # a tool's words
+    return replace(attempt, failure=replace(attempt.failure, reason=reason))
 
 
 def record_from(data: Mapping[str, Any]) -> TuningRecord:

@@ -7,10 +7,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from tuner.base.canonical import decode, encode
-from tuner.base.fields import check_printable, fields_from
+from tuner.base.fields import check_printable, check_scalars
 from tuner.errors import StoreError
 from tuner.results.attempt import Identity
-from tuner.results.codec import record_from, to_data
+from tuner.results.codec import record_from, to_json_data
 from tuner.results.record import TuningRecord
 
 FORMAT = 1  # of a line; raised when a program that knows only the old one would misread it
@@ -18,7 +18,7 @@ FORMAT = 1  # of a line; raised when a program that knows only the old one would
 
 def to_line(record: TuningRecord) -> str:
     """Canonical JSON of a record, without a newline. The problem is an object, not as text in text."""
-    data = to_data(record)
+    data = to_json_data(record)
     data["identity"]["problem"] = decode(record.identity.problem)
     return encode({"format": FORMAT, **data})
 
@@ -30,7 +30,8 @@ def from_line(line: str) -> TuningRecord:
         if data["format"] == FORMAT:
             if "\\" in line or not line.isprintable():  # JSON has a backslash before each character that is not
                 check_printable(data)
-            data["identity"]["problem"] = encode(fields_from(data["identity"]["problem"]))
+            check_scalars(problem := data["identity"]["problem"])
+            data["identity"]["problem"] = encode(problem)
             return record_from(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"not a tuning record: {type(error).__name__}: {error}") from error

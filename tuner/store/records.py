@@ -4,10 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from heapq import merge
-from itertools import groupby
 from math import hypot, inf, log2
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -240,9 +237,7 @@ class Snapshot:
     def rising(self, nearby: Nearby, sizes: _Sizes) -> Iterator[_Usable]:
         """What could serve a problem of these sizes, best first."""
         for tier in sorted(nearby.tiers):
-            found = merge(*(each.search(sizes) for each in nearby.tiers[tier]), key=itemgetter(0))
-            for distance, group in groupby(found, key=itemgetter(0)):
-                entries = [entry for _, there in group for entry in there]
+            for distance, entries in _merged([each.search(sizes) for each in nearby.tiers[tier]]):
                 stored = [(number, each) for number, key in entries for each in self._records((number, key))]
                 for _, each in sorted(stored, key=partial(_preference, nearby.extents, sizes)):
                     yield _Usable(tier, distance, each)
@@ -307,6 +302,16 @@ class Snapshot:
         if self._strict is not None:
             text = f"records cannot be read, and calls go on without them: {sentence}"
             warnings.warn(text, UnreadableRecordsWarning, stacklevel=4)
+
+
+def _merged(searches: list[Iterator[tuple[float, list[_Entry]]]]) -> Iterator[tuple[float, list[_Entry]]]:
+    """Rising distances over several searches, each advanced only when it is its turn: a second step costs a sort."""
+    heads = [(head, search) for search in searches if (head := next(search, None))]
+    while heads:
+        least = min(distance for (distance, _), _ in heads)
+        yield least, [entry for (distance, entries), _ in heads if distance == least for entry in entries]
+        moved = [(next(search, None) if head[0] == least else head, search) for head, search in heads]
+        heads = [(head, search) for head, search in moved if head]
 
 
 def _fields(key: Key) -> Fields:

@@ -29,7 +29,11 @@ def read(path: Path, space: Space[Any] | None = None) -> Recording:
         raise UsageError(f"{path} is no recording: an entry is broken ({type(error).__name__}: {error})") from error
     if rows is None:
         raise UsageError(f"{path} is no recording: it has neither 'results' (T4) nor 'cache' (Kernel Tuner)")
-    return recording(path.name.split(".")[0], [row for row in rows if row.failure not in _REFUSED], space)
+    tried = [row for row in rows if row.failure not in _REFUSED]
+    try:
+        return recording(path.name.split(".")[0], tried, space)
+    except (TypeError, ValueError) as error:  # a parameter's name is no identifier
+        raise UsageError(f"{path} is no recording: {error}") from error
 
 
 def _rows(data: Mapping[str, Any]) -> list[Row] | None:
