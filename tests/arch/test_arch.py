@@ -1,8 +1,10 @@
 """Naming a GPU, and knowing one by what its driver tells."""
 
+import numpy as np
 import pytest
 
 from tuner import arch
+from tuner.arch import ARCHES, Arch, models
 from tuner.arch.naming import DriverInfo, identify
 from tuner.backends import gpu
 from tuner.errors import MachineError, UsageError
@@ -206,3 +208,19 @@ def test_a_gpu_that_is_not_listed_is_named_only_where_it_is() -> None:
     with pytest.raises(UsageError, match="unknown GPU 'RTX 4090 Laptop GPU': did you mean RTX 4090"):
         gpu.named("RTX 4090 Laptop GPU")
     assert gpu.named("RTX 4090 Laptop GPU (sm_89, 76 SMs)").device.name == "RTX 4090 with 76 SMs"
+
+
+def test_a_model_is_one_row_of_its_architecture() -> None:
+    (device,) = models._models("sm_89", 512, (("RTX 4099", 10, 2000, 300, 8, 96),))
+    assert (device.arch, device.sm_count, device.l2_bytes) == (ARCHES["sm_89"], 10, 8 << 20)
+    assert device.l2_bytes_per_clock == round(ARCHES["sm_89"].l2_rate * 96) and device.aliases == ()
+    assert {device.arch.name for device in models.DEVICES.values()} == ARCHES.keys()
+
+
+@pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES.keys())
+def test_what_fits_an_sm_follows_from_its_limits(arch: Arch) -> None:
+    assert arch.fits_smem(arch.smem_per_block) and not arch.fits_smem(arch.smem_per_block + 1)
+    assert not arch.fits_smem(arch.smem_per_block, 2) and arch.ctas_by_smem(arch.smem_per_block) == 1
+    assert arch.fits_threads(1024) and not arch.fits_threads(1025) and not arch.fits_threads(1024, 3)
+    assert [arch.registers_for(threads) for threads in (128, 384, 512, 1024)] == [255, 168, 128, 64]
+    assert np.array_equal(arch.fits_smem(np.array([0, 1 << 30])), [True, False])

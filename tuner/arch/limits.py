@@ -25,6 +25,7 @@ class Arch:
     ctas_per_sm: int
     compute_capability: int  # 90 for sm_90a
     since: tuple[int, int]  # the first CUDA whose NVRTC knows it under this name
+    l2_rate: float  # bytes of L2 a clock, for each bit of the memory's bus (sources in `models.py`)
     fp32_lanes: int = 128  # FMA a clock and SM
     exp_lanes: int = 16  # exponentials a clock and SM
     access_lanes: int = 32  # loads and stores a clock and SM: its LD/ST units, as white papers draw them
@@ -86,25 +87,27 @@ class Arch:
         return self.compute_capability // 10 if self.compute_capability >= 100 else self.compute_capability
 
 
-def _arch(name: str, sms: int, smem_kb: int, threads: int, ctas: int, since: tuple[int, int], **others: int) -> Arch:
+def _arch(
+    name: str, sms: int, smem_kb: int, threads: int, ctas: int, since: tuple[int, int], l2_rate: float, **others: int
+) -> Arch:
     capability = int("".join(c for c in name if c.isdigit()))
     smem = smem_kb * _KB
-    return Arch(name, sms, smem - _KB, smem, threads, ctas, capability, since, **others)
+    return Arch(name, sms, smem - _KB, smem, threads, ctas, capability, since, l2_rate, **others)
 
 
 ARCHES = {
     arch.name: arch
     for arch in (
-        _arch("sm_80", 108, 164, 2048, 32, (11, 0), fp32_lanes=64),
-        _arch("sm_86", 82, 100, 1536, 16, (11, 1), access_lanes=16),
-        _arch("sm_87", 16, 164, 1536, 16, (11, 4), access_lanes=16),
-        _arch("sm_89", 128, 100, 1536, 24, (11, 8), access_lanes=16),
-        _arch("sm_90a", 132, 228, 2048, 32, (12, 0)),
-        _arch("sm_100a", 148, 228, 2048, 32, (12, 8)),
+        _arch("sm_80", 108, 164, 2048, 32, (11, 0), 3850 / 5120, fp32_lanes=64),
+        _arch("sm_86", 82, 100, 1536, 16, (11, 1), 1400 / 384, access_lanes=16),
+        _arch("sm_87", 16, 164, 1536, 16, (11, 4), 1400 / 384, access_lanes=16),
+        _arch("sm_89", 128, 100, 1536, 24, (11, 8), 2100 / 384, access_lanes=16),
+        _arch("sm_90a", 132, 228, 2048, 32, (12, 0), 1.0),
+        _arch("sm_100a", 148, 228, 2048, 32, (12, 8), 1.25),
         # Twice the exponentials of sm_100a (NVIDIA, "Making Softmax More Efficient with NVIDIA Blackwell Ultra").
-        _arch("sm_103a", 148, 228, 2048, 32, (12, 9), exp_lanes=32),
-        _arch("sm_110a", 20, 228, 1536, 24, (13, 0)),  # sm_101a before CUDA 13
-        _arch("sm_120a", 170, 100, 1536, 24, (12, 8), access_lanes=16),
-        _arch("sm_121a", 48, 100, 1536, 24, (12, 9), access_lanes=16),
+        _arch("sm_103a", 148, 228, 2048, 32, (12, 9), 1.25, exp_lanes=32),
+        _arch("sm_110a", 20, 228, 1536, 24, (13, 0), 2100 / 384),  # sm_101a before CUDA 13
+        _arch("sm_120a", 170, 100, 1536, 24, (12, 8), 2100 / 384, access_lanes=16),
+        _arch("sm_121a", 48, 100, 1536, 24, (12, 9), 2100 / 384, access_lanes=16),
     )
 }

@@ -2,8 +2,8 @@
 
 Tensor rates are those of dense 16-bit inputs with fp32 accumulation. All feed predictions, which rank and are never
 printed as time. Rates of L2 are what others measured (github.com/te42kyfo/gpu-benches): 5430 GB/s on A100, 9750 on
-H200, 2430 on A40 and 5230 on L40; of chips that nobody measured there, by memory controllers of the same design, or
-dies of it.
+H200, 2430 on A40 and 5230 on L40; of chips without such a measurement, those
+of the same design of memory controllers, or dies.
 """
 
 from collections.abc import Iterable
@@ -13,19 +13,6 @@ from tuner.arch.limits import ARCHES, Arch
 
 _MB = 1024 * 1024
 _GEFORCE, _PROFESSIONAL, _SERVER = 512, 1024, 2048  # flops a clock and SM through mma.sync
-# Bytes of L2 a clock, for each bit of the memory's bus.
-_L2_RATE = {
-    "sm_80": 3850 / 5120,
-    "sm_86": 1400 / 384,
-    "sm_87": 1400 / 384,
-    "sm_89": 2100 / 384,
-    "sm_90a": 1.0,
-    "sm_100a": 1.25,
-    "sm_103a": 1.25,
-    "sm_110a": 2100 / 384,
-    "sm_120a": 2100 / 384,
-    "sm_121a": 2100 / 384,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +36,25 @@ class Device:
         return self.dram_gb_s * 1000 / self.clock_mhz
 
 
-def scaled(kin: Device, sm_count: int) -> Device:
-    """A model's rates for fewer SMs: those of memories in proportion."""
-    if sm_count == kin.sm_count:
-        return kin
-    share = min(1.0, sm_count / kin.sm_count)
+def scaled(device: Device, sm_count: int) -> Device:
+    """A model's rates for another number of SMs: those of memories in proportion, if there are fewer."""
+    if sm_count == device.sm_count:
+        return device
+    share = min(1.0, sm_count / device.sm_count)
     return replace(
-        kin,
-        name=f"{kin.name} with {sm_count} SMs",
+        device,
+        name=f"{device.name} with {sm_count} SMs",
         sm_count=sm_count,
-        dram_gb_s=round(share * kin.dram_gb_s),
-        l2_bytes=round(share * kin.l2_bytes),
-        l2_bytes_per_clock=round(share * kin.l2_bytes_per_clock),
+        dram_gb_s=round(share * device.dram_gb_s),
+        l2_bytes=round(share * device.l2_bytes),
+        l2_bytes_per_clock=round(share * device.l2_bytes_per_clock),
         aliases=(),
     )
 
 
-def l2_rate(kin: Device, bus_bits: int) -> int:
-    """Of a chip of the same design with another bus, bytes a clock; no more than its kin's, whose L2 it has at most."""
-    return min(kin.l2_bytes_per_clock, round(_L2_RATE[kin.arch.name] * bus_bits))
+def l2_rate(device: Device, bus_bits: int) -> int:
+    """Bytes a clock that the L2 of the same design delivers beside another memory bus; at most the device's own."""
+    return min(device.l2_bytes_per_clock, round(device.arch.l2_rate * bus_bits))
 
 
 _Row = tuple[str, int, int, int, int, int]  # name, SMs, MHz, GB/s, MB of L2, bits of the memory's bus
@@ -85,7 +72,7 @@ def _models(arch: str, mma_flops: int, rows: Iterable[_Row], wgmma: int = 0, tcg
             mma_flops,
             wgmma,
             _ALIASES.get(name, ()),
-            round(_L2_RATE[arch] * bits),
+            round(ARCHES[arch].l2_rate * bits),
             tcgen05,
         )
         for name, sms, clock, dram, l2, bits in rows

@@ -1,4 +1,4 @@
-"""Naming a GPU: an architecture, a model that is listed, one that its own name describes, or what a driver tells."""
+"""Naming a GPU: an architecture, a model that is listed, one that its own name describes, or what a driver reports."""
 
 import re
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from tuner.errors import MachineError, UsageError
 _MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model
 # Words that make another model of the name before them; MIG: a slice of it.
 _OTHER_MODELS = {"ti", "super", "d", "v2", "3e", "laptop", "max", "q", "mig"}
-_OWN = re.compile(r"(.+) \((sm_\w+), ([1-9][0-9]{0,3}) SMs\)")
+_CUSTOM = re.compile(r"(.+) \((sm_\w+), ([1-9][0-9]{0,3}) SMs\)")
 _OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20[678]0|sm[5-7]\d)")
 _FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc[ab]?\d|gaudi)")
 
@@ -31,10 +31,10 @@ class GPU:
 
 
 def gpu(name: str) -> GPU:
-    """The GPU of an arch (`sm_90a`), a model's name (`H200`, `"RTX 5090"`, or what the driver reports) or an own name.
+    """The GPU of an arch (`sm_90a`), a model's name (`H200`, `"RTX 5090"`, or what a driver reports) or a custom name.
 
-    Of an own name the model is not known: predictions assume its kin, with as many SMs. Raises UsageError, with what is
-    known, for anything else.
+    The model of a custom name is not listed: predictions assume the closest model with that number of SMs. Raises
+    UsageError, which lists the accepted names, for anything else.
     """
     wanted = _plain(name)
     for arch in ARCHES.values():
@@ -45,13 +45,13 @@ def gpu(name: str) -> GPU:
             return model(device)
     if device_found := _reported(name):
         return model(device_found)
-    if name.isprintable() and (told := _OWN.fullmatch(name)) and (of := ARCHES.get(told[2])):
-        return _described(told[1], of, int(told[3]))
+    if name.isprintable() and (match := _CUSTOM.fullmatch(name)) and (served := ARCHES.get(match[2])):
+        return _described(match[1], served, int(match[3]))
     raise UsageError(_unknown(name, wanted))
 
 
 def _described(reported: str, arch: Arch, sm_count: int) -> GPU:
-    """Under the name that the machine gives it which has it; a listed model is described by its own."""
+    """A GPU by the parts of its custom name; a listed model that is described so keeps its own name."""
     near = closest_model(reported, arch, sm_count)
     if near.sm_count == sm_count and _plain(reported) in map(_plain, _names(near)):
         return model(near)
@@ -64,27 +64,27 @@ def model(device: Device) -> GPU:
 
 
 def custom_name(reported: str, arch: Arch, sm_count: int) -> str:
-    """What a GPU is called whose model is not listed: what its driver reports, and what any machine must know of it.
+    """The name of a GPU whose model is not listed: what its driver reports, its arch and its number of SMs.
 
-    Models of one name with fewer SMs, and slices, are GPUs of their own.
+    A model with fewer SMs than the listed one of that name, and a MIG slice, have custom names too.
     """
     words = [word for word in reported.replace("/", " ").split() if word.lower() not in _MAKERS]
     return f"{' '.join(words) or 'GPU'} ({arch.name}, {sm_count} SMs)"
 
 
 def is_listed(found: GPU) -> bool:
-    """Whether it is an architecture or a model that any machine knows all of."""
+    """Whether it is an architecture or a listed model."""
     return found.name in ARCHES or found.name in DEVICES
 
 
 def has_model_name(found: GPU, name: str) -> bool:
-    """Whether a user may mean a GPU of its own by a name: that of its model alone, with or without its maker's."""
+    """Whether `name` is the model in a GPU's custom name, with or without the manufacturer."""
     model = found.name.rpartition(" (")[0]
     return bool(model) and _plain(model) == _plain(" ".join(w for w in name.split() if w.lower() not in _MAKERS))
 
 
 def closest_model(reported: str, arch: Arch, sm_count: int) -> Device:
-    """The listed model of an arch that is most like one that is not: of a part of its name, else of as many SMs."""
+    """The listed model of the arch that is closest to one that is not listed: by name, else by number of SMs."""
     models = [device for device in DEVICES.values() if device.arch is arch]
     words = _words(reported)
     named = [(len(name), device) for device in models for name in _names(device) if _words(name) <= words]
@@ -146,7 +146,7 @@ def _plain(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DriverInfo:
-    """What a driver tells of a GPU; 0 where it tells nothing."""
+    """What a driver reports of a GPU; 0 for what it does not report."""
 
     name: str
     compute_capability: int  # 90
@@ -157,41 +157,41 @@ class DriverInfo:
     l2_bytes: int = 0
 
 
-def identify(told: DriverInfo) -> GPU:
-    """A listed model with as many SMs, else a GPU by its own name, with its own rates as far as they are told.
+def identify(info: DriverInfo) -> GPU:
+    """The listed model with that number of SMs, else a GPU with a custom name and the rates that the driver reports.
 
     Raises MachineError for an arch that is not served.
     """
     try:
-        found = gpu(told.name)
-        if (found.arch.compute_capability, found.device.sm_count) == (told.compute_capability, told.sm_count):
+        found = gpu(info.name)
+        if (found.arch.compute_capability, found.device.sm_count) == (info.compute_capability, info.sm_count):
             return found
     except UsageError:
         pass
-    arch = _arch(told)
-    name = custom_name(told.name, arch, told.sm_count)
-    return model(_own(name, told, closest_model(told.name, arch, told.sm_count)))
+    arch = _arch(info)
+    name = custom_name(info.name, arch, info.sm_count)
+    return model(_custom(name, info, closest_model(info.name, arch, info.sm_count)))
 
 
-def _arch(told: DriverInfo) -> Arch:
+def _arch(info: DriverInfo) -> Arch:
     for arch in ARCHES.values():
-        if arch.compute_capability == told.compute_capability:
+        if arch.compute_capability == info.compute_capability:
             return arch
     oldest = next(iter(ARCHES.values()))
-    old = f", and {oldest.name} is the oldest" if told.compute_capability < oldest.compute_capability else ""
+    old = f", and {oldest.name} is the oldest" if info.compute_capability < oldest.compute_capability else ""
     raise MachineError(
-        f"{told.name} has compute capability {told.compute_capability}, which is none of {', '.join(ARCHES)}{old}"
+        f"{info.name} has compute capability {info.compute_capability}, which is none of {', '.join(ARCHES)}{old}"
     )
 
 
-def _own(name: str, told: DriverInfo, near: Device) -> Device:
-    """What is not told is as on its kin. DRAM moves data twice a clock."""
-    memory, alike = 2 * told.memory_mhz * told.bus_bits / 8 / 1000, scaled(near, told.sm_count)
+def _custom(name: str, info: DriverInfo, near: Device) -> Device:
+    """Rates that the driver does not report are those of the closest model. DRAM transfers data twice a clock."""
+    memory, alike = 2 * info.memory_mhz * info.bus_bits / 8 / 1000, scaled(near, info.sm_count)
     return replace(
         alike,
         name=name,
-        clock_mhz=round(told.clock_mhz) or alike.clock_mhz,
+        clock_mhz=round(info.clock_mhz) or alike.clock_mhz,
         dram_gb_s=round(memory) or alike.dram_gb_s,
-        l2_bytes=told.l2_bytes or alike.l2_bytes,
-        l2_bytes_per_clock=l2_rate(near, told.bus_bits) or alike.l2_bytes_per_clock,
+        l2_bytes=info.l2_bytes or alike.l2_bytes,
+        l2_bytes_per_clock=l2_rate(near, info.bus_bits) or alike.l2_bytes_per_clock,
     )

@@ -1,5 +1,4 @@
-"""What a folder of templates/ has to say, with all that it imports for it: the operator (what is computed) and its
-implementations (how)."""
+"""What a folder under templates/ declares: the operator (what is computed) and its implementations (how)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +23,9 @@ Updated = Annotated[Any, "updated in place"]  # of a call's parameter: an array 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work any implementation must do: the two floors.
+    """The minimum work of any implementation, from which the two lower bounds on time follow.
 
-    `items` is what people count a problem's size in, such as the queries of all heads, and `item` one of them in words.
+    `items` counts the unit in which a problem's size is usually given, such as queries of all heads; `item` names it.
     """
 
     flops: float
@@ -37,15 +36,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one launch of an implementation does for a problem, summed over its CTAs, as it counts itself.
+    """The work that one launch of an implementation declares for a problem, summed over its CTAs.
 
-    What it has none of need not be said. Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half),
-    one `fma` is 32 lanes. `wgmma` counts the same products where warpgroups issue them, at their own rate: an m64n8k16
-    is 4. `tcgen05` counts them where one thread issues them and tensor memory takes the sums: an m128n8k16 is 8.
-    `tf32` says how many of `mma` have tf32 operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits.
-    `step_mma` and `step_other` say what of a step is serial: instructions of which each needs the result of the one
-    before, from the step's first to what the next step needs; 0 where nobody counted. The others are shuffles, loads
-    from shared memory and barriers, which take as long as an mma, or what else takes that long: 8 fma.
+    Instructions are per warp: one `mma` is one m16n8k16 (an m16n8k8 is half), one `fma` is 32 lanes. `wgmma` counts the
+    same products where warpgroups issue them, at their own rate: an m64n8k16 is 4. `tcgen05` counts them where one
+    thread issues them and tensor memory holds the sums: an m128n8k16 is 8. `tf32` is the part of `mma` with tf32
+    operands: an m16n8k8 of those takes as long as an m16n8k16 of 16 bits. `step_mma` and `step_other` are the critical
+    path of a loop step, in instructions that depend on each other, up to what the next step needs; 0 if not counted.
+    `step_other` counts shuffles, loads from shared memory and barriers, which take as long as an mma, and groups of 8
+    fma.
     """
 
     ctas: int
@@ -54,13 +53,13 @@ class Work:
     fma: float  # fp32 FMA, FADD, FMUL, FMNMX
     mufu: float = 0.0  # ex2, lg2, rcp …
     alu: float  # integer, logic, conversion, move
-    smem_wavefronts: float = 0.0  # 128-byte shared-memory cycles, conflicts included
+    smem_wavefronts: float = 0.0  # of 128 bytes, bank conflicts included
     l2_bytes: float  # between L2 and the SMs
     dram_bytes: float  # between DRAM and L2, at least
     barriers: float = 0.0  # block barriers, summed over CTAs
-    longest_cta: float = 1.0  # the largest CTA's work over the mean's; 1 where none has any
+    longest_cta: float = 1.0  # the largest CTA's work over the mean; 1 if there is no work
     chain: float  # dependent loop steps of the longest CTA
-    stages: int = 1  # loop steps whose loads have a place: one less are in flight while a step computes
+    stages: int = 1  # buffers for the loads of loop steps: stages - 1 steps are in flight while one computes
     wgmma: float = 0.0  # of m16n8k16, through wgmma
     tf32: float = 0.0  # of mma, at half the rate
     step_mma: float = 0.0
@@ -68,7 +67,7 @@ class Work:
     cluster_bytes: float = 0.0  # between the SMs of a cluster
     tcgen05: float = 0.0  # of m16n8k16, through tcgen05
     paired: float = 0.0  # of fma, two to an instruction
-    around: float = 0.0  # passes, by all warps, of what lies around the main loop; 0 where it is short beside that
+    around: float = 0.0  # executions, by all warps, of the code around the main loop; 0 if it is negligible
 
     @property
     def products(self) -> float:
@@ -116,15 +115,15 @@ class Gradient:
 
 
 def not_defined(*_: Any) -> Any:
-    """Stands for a function that a folder does not define: `defaults` puts one in its place."""
-    raise TemplateError("an operator is complete when `operators` has loaded it")
+    """The default of a function that a folder does not define; `defaults` replaces it."""
+    raise TemplateError("an operator is complete only after `operators` has loaded it")
 
 
 @dataclass(frozen=True)
 class Operator(Generic[P]):
-    """What is computed. `folder` is where it was found.
+    """What is computed. `folder` is the directory that it was loaded from.
 
-    A reference may mask (numpy.ma) what it does not know: that is compared with nothing.
+    A reference may mask (numpy.ma) elements that are undefined; they are not compared.
 
     inputs(problem, rng, kind) draws every INPUT, UPDATED and free scalar for one of `input_kinds`; reference(problem,
     arrays) returns every OUTPUT in float64, and every UPDATED as the call leaves it, equal to the input in all that the
@@ -193,5 +192,5 @@ class Implementation(Generic[P, C]):
     declares_work: bool = True  # whether `work` is the implementation's own
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
-    unproven: bool = False  # no device has confirmed its instructions yet: only a record makes the dispatcher run it
-    oracle: bool = False  # one thread an output: the ladder's first step, there to be right and to judge the others by
+    unproven: bool = False  # no GPU has run it yet: the dispatcher runs it only for a stored record
+    oracle: bool = False  # the naive implementation, one thread an output, that the others are compared with
