@@ -34,7 +34,7 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
     found: list[Parameter] = []
     for name in names:
         if name in known:
-            found += known[name].parameters(problem)
+            found += known[name].parameters(problem) if known[name].is_present(problem) else []
         elif name in spaces:
             dtype, restrict = spaces[name].dtype, "" if spaces[name].exchanged else "__restrict__ "
             found.append(Parameter(f"{dtype.cuda}* {restrict}{name}", name, dtype, pointer=True))
