@@ -1,8 +1,6 @@
 """The dispatcher on the CPU emulator: real kernels of a small operator, row_norm, and of flash_attention."""
 
 import inspect
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -446,39 +444,6 @@ def test_after_warming_up_a_call_compiles_nothing(monkeypatch: pytest.MonkeyPatc
         dispatcher.row_norm(rows(dtype=dtype), WEIGHT)
     assert warm.entries == 2
     assert Cache.of("emulator").size() == warm
-
-
-FORK = """
-import os, signal
-import numpy as np
-from tuner import dispatcher; from tuner.dispatcher import on_emulator as emulated
-from tuner.errors import MachineError
-
-def call():
-    x = np.ones((1, 9, 2, 16), np.float16)
-    return dispatcher.flash_attention(x, x, x)[0].sum()
-
-def child():
-    if pid := os.fork():
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    signal.alarm(60)
-    try:
-        call()
-    except MachineError as error:
-        os._exit(3 if "was forked while a thread ran" in str(error) else 4)
-    os._exit(0)
-
-call()
-print(child())
-with emulated._ONE_CALL:  # as a thread holds it that is in the middle of a call
-    print(child())
-print(child())
-"""
-
-
-def test_a_process_that_was_forked_in_the_middle_of_a_call_is_told_so_instead_of_waiting() -> None:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["0", "3", "0"], done.stderr
 
 
 def test_a_gpu_that_is_elsewhere_is_warmed_up_for_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

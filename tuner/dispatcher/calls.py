@@ -1,7 +1,7 @@
 """A call, from its arrays to a kernel that is ready: what an application's thread passes through."""
 
 import os
-import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 from tuner import arch, operators
 from tuner.arch import GPU
 from tuner.backends import gpu
-from tuner.dispatcher import arrays, choice
+from tuner.base.fork import Section, renew_in_child
+from tuner.dispatcher import arrays, choice, on_gpu
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
 from tuner.dispatcher.choice import Choice, Explanation
@@ -37,7 +38,8 @@ class Dispatcher:
         self._untuned, self._kernels = Untuned(strict=strict), Kernels()
         self._prepared: dict[object, Ready] = {}
         self._kinds = Kinds()
-        self._preparing = threading.Lock()
+        self._preparing = Section("compiled a kernel")
+        _dispatchers.add(self)
 
     @classmethod
     def from_environment(cls) -> "Dispatcher":
@@ -146,6 +148,19 @@ class Dispatcher:
         return self._assumed if ordinal == CPU else (gpu.current_gpu(ordinal),)
 
 
+_dispatchers: "weakref.WeakSet[Dispatcher]" = weakref.WeakSet()
+
+
+def _forget_prepared() -> None:
+    """In a child: its parent's GPU is asked for anew, and refused."""
+    for dispatcher in list(_dispatchers):
+        dispatcher._prepared.clear()
+        dispatcher._kinds = Kinds()
+
+
+renew_in_child(_forget_prepared)
+
+
 def request_of(operator: Operator[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
     try:
         request = operator.call(*args, **kwargs)
@@ -192,6 +207,8 @@ def _ordinal(facts: Mapping[str, Facts], device: str | None) -> int:
         if (framework, ordinal) != first[1:]:
             raise InputError(f"{_where(name, framework, ordinal)}, but {_where(*first)}: pass arrays of one kind")
     _check_device(device, first[2], _where(*first))
+    if first[2] != CPU:
+        on_gpu.refuse_after_fork()
     return first[2]
 
 

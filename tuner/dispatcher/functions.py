@@ -1,12 +1,12 @@
 """The functions of `tuner.dispatcher`: one per operator, and those that ask the process's dispatcher."""
 
-import threading
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any
 
 from tuner import arch
+from tuner.base.fork import Section
 from tuner.dispatcher.calls import Dispatcher, request_of
 from tuner.dispatcher.choice import Explanation
 from tuner.dispatcher.untuned import Miss
@@ -60,7 +60,7 @@ _DEVICE = """    device: "emulator" takes arrays in CPU memory, "cuda" arrays on
 
 
 _dispatcher: Dispatcher | None = None
-_starting = threading.Lock()
+_starting = Section("read the records")
 
 
 def _active() -> Dispatcher:

@@ -1,15 +1,14 @@
 """A plan on the CPU emulator, with the call of `GpuKernel`: the same strides, pointers and scalars."""
 
-import os
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tuner.backends import emulator
 from tuner.backends.emulator import Mode
+from tuner.base.fork import Section
 from tuner.dispatcher.arrays import CPU, Framework
 from tuner.dispatcher.binding import Binding
-from tuner.errors import MachineError, TemplateError
+from tuner.errors import TemplateError
 from tuner.spec.argument import Argument
 from tuner.spec.layout import Layout, Region, workspaces
 from tuner.spec.operator import Operator
@@ -23,7 +22,7 @@ class EmulatedKernel:
 
     The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory; arrays that are updated in
     place are the caller's own. Calls from several threads take turns. Raises TemplateError when the emulator finds the
-    kernel at fault; nothing is updated then. Raises MachineError in a process that was forked in the middle of a call.
+    kernel at fault; nothing is updated then. Raises MachineError in a child whose fork came amid a launch.
     """
 
     def __init__(
@@ -39,11 +38,6 @@ class EmulatedKernel:
         self._kernel, self._framework, self._arch = kernel, framework, arch
 
     def __call__(self, arrays: Mapping[str, Any], passed_scalars: Mapping[str, float]) -> tuple[Any, ...]:
-        if os.getpid() in _TORN:
-            raise MachineError(
-                "this process was forked while a thread ran a kernel on the emulator, and has half of its state: "
-                "fork before or after a call, or start processes by spawn"
-            )
         operator, plan = self._operator, self._plan
         values = {**scalars(operator, self._binding.problem), **passed_scalars}
         layout = Layout(operator, self._binding.problem, tuple(self._regions(arrays)), values)
@@ -78,14 +72,4 @@ class EmulatedKernel:
         return result
 
 
-_ONE_CALL = threading.Lock()  # the emulator's memory is the process's, and a launch watches all of it
-_TORN: set[int] = set()  # this process, where it was forked in the middle of a call: nobody would end that here
-
-
-def _after_fork() -> None:
-    if _ONE_CALL.locked():
-        _TORN.add(os.getpid())
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
+_ONE_CALL = Section("ran a kernel on the emulator")  # its memory is the process's, and a launch watches all of it

@@ -5,6 +5,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from tuner.backends.gpu import check_driver, constant_places, driver_error, grant_shared, opened, tensor_map
+from tuner.base.fork import renew_in_child
 from tuner.compiler.cubin import Cubin
 from tuner.dispatcher.arrays import Framework
 from tuner.dispatcher.binding import Binding
@@ -77,6 +78,7 @@ class Functions:
     """The kernels of a cubin on one device, loaded when they are first asked for."""
 
     def __init__(self, cubin: Cubin, ordinal: int) -> None:
+        _process.used = True
         self.ordinal, self._cubin = ordinal, cubin
         self._loaded: dict[tuple[str, int], Any] = {}
         self._encoded: dict[object, Any] = {}
@@ -106,6 +108,30 @@ class Functions:
             tensor = MappedTensor(map.argument, address, dtype, shape, strides, map.box, map.swizzle)
             encoded = self._encoded[key] = tensor_map.encoded(tensor)
         return encoded
+
+
+class _Process:
+    used = False  # a GPU, since this process began
+    lost = False  # the GPU that its parent used
+
+
+_process = _Process()
+
+
+def refuse_after_fork() -> None:
+    """Raises MachineError in a child of a process that used a GPU before it forked: CUDA contexts are not inherited."""
+    if _process.lost:
+        raise MachineError(
+            "this process was forked after its parent used the GPU, whose state CUDA does not hand on: start processes "
+            "by spawn or forkserver, or fork before the first call"
+        )
+
+
+def _lose_gpu() -> None:
+    _process.lost = _process.lost or _process.used
+
+
+renew_in_child(_lose_gpu)
 
 
 class GpuKernel:

@@ -9,6 +9,7 @@ from pathlib import Path
 from traceback import walk_stack
 
 from tuner.base.fields import Fields
+from tuner.base.fork import renew_in_child
 from tuner.dispatcher.choice import Choice
 from tuner.errors import UsageError
 from tuner.spec.problem import extents, statics, to_fields
@@ -31,15 +32,26 @@ class Miss:
     command: str  # tunes it
 
 
+_counting = threading.Lock()  # for one addition; a call of every operator takes it
+
+
+def _renew() -> None:
+    global _counting
+    _counting = threading.Lock()
+
+
+renew_in_child(_renew)
+
+
 class Tally:
     """Counts the calls of one problem, from any thread."""
 
     def __init__(self, choice: Callable[[], Choice]) -> None:
         self._choice = choice
-        self._calls, self._lock = 0, threading.Lock()
+        self._calls = 0
 
     def add(self) -> None:
-        with self._lock:
+        with _counting:
             self._calls += 1
 
     def miss(self) -> Miss:

@@ -3,13 +3,13 @@
 import ctypes
 import re
 import subprocess
-import threading
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 from tuner.backends.emulator.build import runtime_library
 from tuner.backends.tensor_cores import SumRule
+from tuner.base.fork import Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ _SIGNATURES = {
 
 
 # The runtime's state is the process's: whoever calls it holds this.
-EXCLUSIVE = threading.RLock()
+EXCLUSIVE = Section("used the emulator")
 
 
 @cache

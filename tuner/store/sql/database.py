@@ -4,6 +4,7 @@ import logging
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from tuner.base.fork import Section, renew_in_child
 from tuner.errors import MachineError, StoreError, UsageError
 from tuner.store import places
 from tuner.store.read import DAMAGED, NOT_A_DATABASE, has_log, look_at_header
@@ -99,6 +101,8 @@ class Database:
     def __init__(self, place: Place, patience_s: float) -> None:
         self.place, self._patience_s, self._reached = place, patience_s, False
         self.engine = _engine(place, patience_s)
+        self._section = Section(f"used the database {place.label}")
+        _databases.add(self)
         self._writer = self.engine.execution_options(begin="BEGIN IMMEDIATE")
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -114,7 +118,7 @@ class Database:
         deadline, pause = time.monotonic() + self._patience_s, _PAUSE_S
         while True:
             try:
-                with explained(self.place), engine.begin() as connection:
+                with self._section, explained(self.place), engine.begin() as connection:
                     self._reached = True
                     return work(connection)
             except StoreError as error:
@@ -140,6 +144,21 @@ class Database:
         )
 
 
+_databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
+_inherited: list[object] = []  # connections of the parent, which a child must neither use nor close
+
+
+def _connect_anew() -> None:
+    """In a child. A database in memory stays: its one connection has no file that another process uses, too."""
+    for database in list(_databases):
+        if database.place.path or database.place.url:
+            _inherited.append(database.engine.pool)
+            database.engine.dispose(close=False)
+
+
+renew_in_child(_connect_anew)
+
+
 def _engine(place: Place, patience_s: float) -> Engine:
     """An engine whose transactions begin the way `execution_options(begin=...)` says (SQLite only).
 
@@ -151,7 +170,13 @@ def _engine(place: Place, patience_s: float) -> Engine:
         _prepare(place, place.path)
 
     def open_() -> sqlite3.Connection:
-        connection = sqlite3.connect(_uri(place), uri=True, timeout=min(patience_s, _SHORT_S), isolation_level=None)
+        connection = sqlite3.connect(
+            _uri(place),
+            uri=True,
+            timeout=min(patience_s, _SHORT_S),
+            isolation_level=None,
+            check_same_thread=False,  # the pool gives a connection to one thread at a time
+        )
         connection.execute("PRAGMA synchronous=NORMAL")  # with WAL: a kill loses nothing, a power cut the last commits
         connection.execute("PRAGMA foreign_keys=ON")
         return connection
