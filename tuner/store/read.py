@@ -18,6 +18,7 @@ from tuner.arch import gpu
 from tuner.base.assets import DB
 from tuner.base.canonical import decode, encode
 from tuner.base.fields import Fields
+from tuner.base.fork import Section
 from tuner.errors import StoreError, UsageError
 from tuner.results import codec
 from tuner.results.attempt import Evidence
@@ -31,6 +32,7 @@ MAGIC = b"SQLite format 3\0"
 NOT_A_DATABASE = "it is not a SQLite database: name another file with --db, or move this one away"
 DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqlite3 OLD .recover | sqlite3 NEW`"
 _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
+_READING = Section("read records")  # SQLite has locks of the process, which no child may inherit locked
 _OPERATOR = re.compile(r'"operator":"(\w+)"')  # in canonical JSON, where quotes inside a text are escaped
 _COLUMNS = "id, digest, record, operator, problem, gpu"
 
@@ -192,7 +194,7 @@ class DatabaseRecords(RecordSource):
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
             look_at_header(self._path)
-            with closing(_open(self._path)) as connection:
+            with _READING, closing(_open(self._path)) as connection:
                 yield connection
         except (sqlite3.Error, OSError) as error:
             raise StoreError(_meaning(error)) from error
@@ -251,7 +253,7 @@ def races(source: str | Path) -> list[FinalRace]:
     if "://" in str(source) or is_text(source) or not path.exists():
         return []
     try:
-        with closing(_open(path)) as connection:
+        with _READING, closing(_open(path)) as connection:
             return [
                 codec.race_from(decode(text)) for (text,) in connection.execute("SELECT race FROM races ORDER BY id")
             ]
