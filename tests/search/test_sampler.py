@@ -243,7 +243,7 @@ def test_the_best_is_the_lowest_value_told() -> None:
 def test_telling_a_config_twice_is_an_error() -> None:
     sampler = Sampler(SPACE, seed=0)
     sampler.tell(5, 3.0)
-    with pytest.raises(ValueError, match="config 5 was told before"):
+    with pytest.raises(ValueError, match="config 5 has a value already"):
         sampler.tell(5, 2.0)
 
 

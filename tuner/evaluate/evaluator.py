@@ -44,7 +44,7 @@ class RaceOutcome:
     def margin(self) -> float:
         """By what share the fastest other entrant is slower than the winner; 0 where there is none."""
         winner = self.standing.winner
-        ratios = [each.ratio.mid for i, each in enumerate(self.standing.contenders) if i != winner]
+        ratios = [contender.ratio.mid for i, contender in enumerate(self.standing.contenders) if i != winner]
         return min(ratios, default=1.0) - 1
 
 

@@ -80,8 +80,8 @@ class Measurer:
     ) -> None:
         """Raises UsageError where the device is not the `gpu` to measure for."""
         self._operator, self._problem, self._gpu = operator, problem, gpu
-        found = setup.worker.describe().facts
-        self.setup = replace(setup, policy=setup.policy.on(found))
+        facts = setup.worker.describe().facts
+        self.setup = replace(setup, policy=setup.policy.on(facts))
         self.best_us = inf
         self.drift = self.setup.policy.drift
         self.drift_monitor = DriftMonitor(setup.worker, self.setup.policy)
@@ -93,15 +93,15 @@ class Measurer:
         self._pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)  # (predicted, measured)
         self._verdicts: dict[Identity, Verdict] = {}
         self._twins: dict[object, tuple[str, TimingResult]] = {}  # by machine code: the first config that is it
-        self._model = str(found["model"])
+        self._model = str(facts["model"])
         # What a simulation says must never be taken for what a device did.
         simulated = " simulated" if self._model == SIMULATED else ""
         self.policy = f"{self.setup.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
         self._compilation = Compilation(gpu, compiler, self.policy)
         self.identity, self.prior = self._compilation.identity, self._compilation.prior
         self.compiled_costs = self._compilation.compiled_costs
-        if gpu.arch.name != found["arch"]:
-            raise UsageError(f"cannot measure for {gpu.name} on this {found['gpu']}: give --gpu {found['gpu']}")
+        if gpu.arch.name != facts["arch"]:
+            raise UsageError(f"cannot measure for {gpu.name} on this {facts['gpu']}: give --gpu {facts['gpu']}")
 
     def resume(self, best: Instance) -> None:
         self._earlier = best
@@ -123,7 +123,7 @@ class Measurer:
     def check(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         """Those of this session; configs that an earlier one measured are judged again."""
         self._run_plain()
-        identities = [self.identity(each) for each in batch]
+        identities = [self.identity(instance) for instance in batch]
         unknown = [i for i, identity in enumerate(identities) if identity not in self._verdicts]
         for i, code in zip(unknown, self._codes([batch[i] for i in unknown]), strict=True):
             timed = self._on_device(identities[i], TimingRequest(code, self.setup.policy, timed=False))
@@ -201,9 +201,9 @@ class Measurer:
         return self._plain
 
     def _plain_tasks(self) -> Iterator[tuple[str, TimingRequest]]:
-        for each in operators.implementations(self._operator.name):
-            if each.oracle and each.refusal(self._problem, self._gpu.arch) is None:
-                instance = Instance.default(self._operator, each, self._problem, self._gpu.arch)
+        for implementation in operators.implementations(self._operator.name):
+            if implementation.oracle and implementation.refusal(self._problem, self._gpu.arch) is None:
+                instance = Instance.default(self._operator, implementation, self._problem, self._gpu.arch)
                 (code,) = self._codes([instance])
                 yield _key(self.identity(instance)), TimingRequest(code, self.setup.policy, timed=False)
 
@@ -213,7 +213,7 @@ class Measurer:
         """
         line: list[tuple[int | None, Instance]] = list(enumerate(batch))
         if self.best_us == inf and batch:
-            line.sort(key=lambda each: self._turn(each[1]))
+            line.sort(key=lambda entry: self._turn(entry[1]))
             if self._earlier:
                 line.insert(0, (None, self._earlier))
         return line
@@ -334,14 +334,14 @@ def _lap(sample: Sample) -> Lap:
     return Lap(sample.time_us, state.sm_mhz, state.throttle, state.temperature_c, state.late)
 
 
-def _measurement_of(found: Estimate, states: Sequence[State]) -> Measurement:
+def _measurement_of(time_us: Estimate, states: Sequence[State]) -> Measurement:
     """A time, with what the device was like at its samples."""
     state = together(states)
     return Measurement(
-        found.mid,
-        found.low,
-        found.high,
-        found.count,
+        time_us.mid,
+        time_us.low,
+        time_us.high,
+        time_us.count,
         sm_mhz=state.sm_mhz,
         throttle=state.throttle,
         temperature_c=state.temperature_c,
@@ -350,7 +350,7 @@ def _measurement_of(found: Estimate, states: Sequence[State]) -> Measurement:
 
 
 def _measurement(samples: Sequence[Sample]) -> Measurement:
-    return _measurement_of(estimate([each.time_us for each in samples]), [each.state for each in samples])
+    return _measurement_of(estimate([sample.time_us for sample in samples]), [sample.state for sample in samples])
 
 
 def _verdict(timed: TimingResult, where: str) -> Verdict:

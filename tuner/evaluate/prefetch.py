@@ -35,11 +35,11 @@ def _drawn(queue: "Queue[Any]") -> Iterator[Any]:
 def first_item_first(outcomes: Iterator[tuple[int, T]]) -> Iterator[tuple[int, T]]:
     """The same, but that of position 0 before all others, which compile meanwhile."""
     early = []
-    for each in outcomes:
-        if each[0] == 0:
-            yield each
+    for outcome in outcomes:
+        if outcome[0] == 0:
+            yield outcome
             break
-        early.append(each)
+        early.append(outcome)
     yield from early
     yield from outcomes
 

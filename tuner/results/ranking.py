@@ -60,11 +60,11 @@ def rank(candidates: Sequence[C]) -> list[C]:
     else the nearest to the default.
     """
     distinct: dict[object, C] = {}
-    for each in sorted(candidates, key=lambda each: (not _passed(each), each.differs)):
-        resources = each.attempt.resources
-        if each.attempt.value is not None and resources is not None and not _failed(each):
-            distinct.setdefault((resources.sass_digest, each.attempt.identity.plan), each)
-    return sorted(distinct.values(), key=lambda each: order(each.attempt))
+    for candidate in sorted(candidates, key=lambda candidate: (not _passed(candidate), candidate.differs)):
+        resources = candidate.attempt.resources
+        if candidate.attempt.value is not None and resources is not None and not _failed(candidate):
+            distinct.setdefault((resources.sass_digest, candidate.attempt.identity.plan), candidate)
+    return sorted(distinct.values(), key=lambda candidate: order(candidate.attempt))
 
 
 def rank_candidates(candidates: Sequence[C]) -> list[C]:
@@ -77,17 +77,24 @@ def rank_candidates(candidates: Sequence[C]) -> list[C]:
     if not ranked:
         return ranked
     best = ranked[0]
-    equal = [each for each in ranked if each is best or _equal(each, best)]
-    rows = {each.row for each in equal}
-    close = [each for each in ranked if each.row not in rows and ties(each, best) and each.differs < best.differs]
-    front = sorted(equal, key=lambda each: each.differs) + sorted(close, key=lambda each: each.differs)[:1]
-    rows = {each.row for each in front}
-    return [*front, *(each for each in ranked if each.row not in rows)]
+    equal = [candidate for candidate in ranked if candidate is best or _equal(candidate, best)]
+    rows = {candidate.row for candidate in equal}
+    close = [
+        candidate
+        for candidate in ranked
+        if candidate.row not in rows and ties(candidate, best) and candidate.differs < best.differs
+    ]
+    front = (
+        sorted(equal, key=lambda candidate: candidate.differs)
+        + sorted(close, key=lambda candidate: candidate.differs)[:1]
+    )
+    rows = {candidate.row for candidate in front}
+    return [*front, *(candidate for candidate in ranked if candidate.row not in rows)]
 
 
 def passed(candidates: Sequence[C], count: int | None = None) -> list[C]:
     """Of the first `count` of `rank_candidates` (all, if None), those that passed their checks."""
-    return [each for each in rank_candidates(candidates)[:count] if _passed(each)]
+    return [candidate for candidate in rank_candidates(candidates)[:count] if _passed(candidate)]
 
 
 def ties(candidate: Candidate, best: Candidate) -> bool:
@@ -101,9 +108,9 @@ def within(factor: float, candidates: Sequence[C], best: Candidate) -> list[C]:
     """Candidates whose value is at most `factor` × that of the best; none with flaws, unless the best has some."""
     limit = factor * (best.attempt.value or 0.0)
     return [
-        each
-        for each in candidates
-        if (each.attempt.value or 0.0) <= limit and each.attempt.flawed <= best.attempt.flawed
+        candidate
+        for candidate in candidates
+        if (candidate.attempt.value or 0.0) <= limit and candidate.attempt.flawed <= best.attempt.flawed
     ]
 
 

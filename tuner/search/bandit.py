@@ -112,21 +112,21 @@ class Bandit:
     """Ask for configs to try, and observe their results. No config is asked for that has one."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
-        self.arms = {each.implementation.name: each for each in arms}
-        known = [each.expected for each in arms if not math.isnan(each.expected)]
-        for each in arms:  # of what nobody predicted as much is expected as of the best
-            each.expected = min(known, default=1.0) if math.isnan(each.expected) else each.expected
+        self.arms = {arm.implementation.name: arm for arm in arms}
+        known = [arm.expected for arm in arms if not math.isnan(arm.expected)]
+        for arm in arms:  # of what nobody predicted as much is expected as of the best
+            arm.expected = min(known, default=1.0) if math.isnan(arm.expected) else arm.expected
 
     def ask(self, count: int) -> list[Instance]:
         """Up to `count` configs; none when every space in the running is exhausted."""
-        found: list[Instance] = []
-        while len(found) < count and (running := self._running()):
-            for arm, share in zip(running, _dealt(running, count - len(found)), strict=True):
+        instances: list[Instance] = []
+        while len(instances) < count and (running := self._running()):
+            for arm, share in zip(running, _dealt(running, count - len(instances)), strict=True):
                 indices = arm.sampler.ask(share) if share else []
-                found += [arm.default.with_config(arm.space[index]) for index in indices]
+                instances += [arm.default.with_config(arm.space[index]) for index in indices]
                 if len(indices) < share:
                     arm.close("its space is exhausted")
-        return found
+        return instances
 
     def observe(self, instance: Instance, value: float | None, *, flawed: bool = False) -> None:
         """The value of a config; None: it failed. What is flawed ranks behind all that is not."""
@@ -149,11 +149,11 @@ class Bandit:
         None while that of the best arm cannot say. Arms with too few tries for a model are behind it.
         """
         running = self._running()
-        leader = min(running, key=lambda each: each.best, default=None)
+        leader = min(running, key=lambda arm: arm.best, default=None)
         if leader is None or leader.sampler.expected_improvement is None:
             return None
-        best = min(each.best for each in self.arms.values())
-        gains = [(each.best / best, each.sampler.expected_improvement) for each in running]
+        best = min(arm.best for arm in self.arms.values())
+        gains = [(arm.best / best, arm.sampler.expected_improvement) for arm in running]
         return max(0.0, *(1 - ratio * (1 - gain) for ratio, gain in gains if gain is not None))
 
     def knows(self, instance: Instance) -> bool:
@@ -168,8 +168,8 @@ class Bandit:
 
     def untried(self, instances: Iterable[Instance]) -> list[Instance]:
         """Those that belong to one of the spaces and have no result, on this problem."""
-        new = [each for each in instances if self.knows(each) and not self.tried(each)]
-        return [self.arms[each.implementation.name].default.with_config(each.config) for each in new]
+        new = [instance for instance in instances if self.knows(instance) and not self.tried(instance)]
+        return [self.arms[instance.implementation.name].default.with_config(instance.config) for instance in new]
 
     def neighbours(self, instance: Instance) -> list[Instance]:
         """Untried configs that differ in one parameter, the most promising first."""
@@ -178,10 +178,10 @@ class Bandit:
 
     def importance(self) -> dict[str, Mapping[str, float]]:
         """Per implementation, how much of the spread each parameter explains."""
-        return {name: each.sampler.importance() for name, each in self.arms.items() if each.tries >= 2}
+        return {name: arm.sampler.importance() for name, arm in self.arms.items() if arm.tries >= 2}
 
     def _running(self) -> list[Arm]:
-        return [each for each in self.arms.values() if each.open]
+        return [arm for arm in self.arms.values() if arm.open]
 
 
 def _room(tries: int) -> float:
@@ -196,7 +196,7 @@ def _promise(best: float, tries: int) -> float:
 
 def _leader(arms: Sequence[Arm]) -> tuple[Arm, float]:
     """The arm with the best of what has no flaws, and that value; of all, while everything has some."""
-    first = min(arms, key=lambda each: (each.flawless, each.best))
+    first = min(arms, key=lambda arm: (arm.flawless, arm.best))
     return first, first.flawless if first.flawless < math.inf else first.best
 
 
@@ -205,11 +205,11 @@ def _dealt(arms: Sequence[Arm], count: int) -> list[int]:
     much and was tried as often, as nothing was at the start, to the better.
     """
     leader, first = _leader(arms)
-    best, tries = [_value(each, leader, first) for each in arms], [each.tries for each in arms]
+    best, tries = [_value(arm, leader, first) for arm in arms], [arm.tries for arm in arms]
     for _ in range(count):
         promises = [(_promise(value, n), n, value) for value, n in zip(best, tries, strict=True)]
         tries[promises.index(min(promises))] += 1
-    return [n - each.tries for each, n in zip(arms, tries, strict=True)]
+    return [n - arm.tries for arm, n in zip(arms, tries, strict=True)]
 
 
 def _value(arm: Arm, leader: Arm, first: float) -> float:
@@ -238,12 +238,12 @@ def prepared(
     Where `prior` is NaN, `compiled_costs` gives the costs of a few random configs.
     """
     first = (space.index(default.config),) if len(space) else ()
-    results = [each.within(space, default.implementation.config) for each in transferred]
+    results = [transfer.within(space, default.implementation.config) for transfer in transferred]
     starts = (*first, *_best_in_turns(results, _TRANSFERRED_STARTS))
     name = "exhaustive" if len(space) <= method.tries else method.name
 
     def make(priors: Sequence[Prior]) -> Sampler:
-        measured, cost = any(each.measured for each in priors), combine_priors(priors)
+        measured, cost = any(prior.measured for prior in priors), combine_priors(priors)
         return Sampler(space, method=name, seed=method.seed, starts=starts, prior=cost, measured=measured)
 
     expected = prior(default) if prior else math.nan
@@ -284,7 +284,7 @@ def _priors(
     if costs is None:
         return ()
     predicted = () if np.isnan(costs).all() else (Prior(costs, source="prediction"),)
-    learnt = [(each.source, predict(space, values)) for each, values in zip(transferred, results, strict=True)]
+    learnt = [(transfer.source, predict(space, values)) for transfer, values in zip(transferred, results, strict=True)]
     return (*predicted, *(Prior(cost, measured=True, source=source) for source, cost in learnt if cost is not None))
 
 

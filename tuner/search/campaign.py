@@ -92,37 +92,37 @@ def campaign(
         if stopped():
             return Campaign(tuple(outcomes), ())
     families = []
-    for places in _families(outcomes):
+    for positions in _families(outcomes):
         if stopped():
             break
-        shared, family = _share([outcomes[place] for place in places], searches, watch, terms)
-        for place, outcome in zip(places, shared, strict=True):
-            outcomes[place] = outcome
+        shared, family = _share([outcomes[position] for position in positions], searches, watch, terms)
+        for position, outcome in zip(positions, shared, strict=True):
+            outcomes[position] = outcome
         families.append(family)
     return Campaign(tuple(outcomes), tuple(families))
 
 
 def portfolios(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
     """The portfolios of problems by what was tried and judged already."""
-    found = []
-    for places in _families(outcomes):
-        shared = [outcomes[place] for place in places]
+    families = []
+    for positions in _families(outcomes):
+        shared = [outcomes[position] for position in positions]
         columns = list(_columns(shared, terms.within))
         regrets = _regrets(shared, columns)
         for i, outcome in enumerate(shared):
-            judged = {each.instance.key for each in outcome.tried if each.verdict}
+            judged = {candidate.instance.key for candidate in outcome.tried if candidate.verdict}
             regrets[i, [column.key not in judged for column in columns]] = np.inf
-        found.append(_family(shared, columns, regrets, portfolio.choose(regrets, terms), terms))
-    return tuple(found)
+        families.append(_family(shared, columns, regrets, portfolio.choose(regrets, terms), terms))
+    return tuple(families)
 
 
 def _families(outcomes: Sequence[Outcome]) -> Iterator[list[int]]:
     """Places of problems with equal static fields, where there are several."""
     grouped: dict[object, list[int]] = {}
-    for place, outcome in enumerate(outcomes):
+    for position, outcome in enumerate(outcomes):
         problem = outcome.request.problem
-        grouped.setdefault(tuple(getattr(problem, name) for name in statics(problem)), []).append(place)
-    return (places for places in grouped.values() if len(places) > 1)
+        grouped.setdefault(tuple(getattr(problem, name) for name in statics(problem)), []).append(position)
+    return (positions for positions in grouped.values() if len(positions) > 1)
 
 
 def _share(outcomes: Sequence[Outcome], searches: Session, watch: Watch, terms: Terms) -> tuple[list[Outcome], Family]:
@@ -149,19 +149,23 @@ def _share(outcomes: Sequence[Outcome], searches: Session, watch: Watch, terms: 
 def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:
     """The winners, then runner-ups near them in turns: distinct configs."""
     right = [_right(outcome) for outcome in outcomes]
-    found = {each[0].instance.key: each[0].instance for each in right if each}
-    for place in range(1, max(map(len, right), default=0)):
-        for each in right:
-            if len(found) < _COLUMNS and place < len(each) and regret(each[place], each[0]) <= within:
-                found.setdefault(each[place].instance.key, each[place].instance)
-    return found.values()
+    distinct = {candidates[0].instance.key: candidates[0].instance for candidates in right if candidates}
+    for rank in range(1, max(map(len, right), default=0)):
+        for candidates in right:
+            if (
+                len(distinct) < _COLUMNS
+                and rank < len(candidates)
+                and regret(candidates[rank], candidates[0]) <= within
+            ):
+                distinct.setdefault(candidates[rank].instance.key, candidates[rank].instance)
+    return distinct.values()
 
 
 def _right(outcome: Outcome) -> list[Tried]:
     """What passed its checks, the record's config first, then the best."""
-    right = [each for each in outcome.tried if each.right and each.attempt.value is not None]
-    best = sorted(right, key=lambda each: order(each.attempt))
-    return sorted(best, key=lambda each: not _is_record(outcome, each.instance))
+    right = [candidate for candidate in outcome.tried if candidate.right and candidate.attempt.value is not None]
+    best = sorted(right, key=lambda candidate: order(candidate.attempt))
+    return sorted(best, key=lambda candidate: not _is_record(outcome, candidate.instance))
 
 
 def _regrets(outcomes: Sequence[Outcome], columns: Sequence[Instance]) -> Array:
@@ -170,25 +174,29 @@ def _regrets(outcomes: Sequence[Outcome], columns: Sequence[Instance]) -> Array:
 
 
 def _row(outcome: Outcome, columns: Sequence[Instance]) -> list[float]:
-    known = {each.instance.key: each for each in outcome.tried}
-    found = [known.get(column.key) for column in columns]
-    open_ = [each for each in found if each and each.verdict is None and each.attempt.value is not None]
-    best = min(_right(outcome) or open_, key=lambda each: (each.attempt.flawed, each.attempt.value), default=None)
+    known = {candidate.instance.key: candidate for candidate in outcome.tried}
+    tries = [known.get(column.key) for column in columns]
+    open_ = [tried for tried in tries if tried and tried.verdict is None and tried.attempt.value is not None]
+    best = min(
+        _right(outcome) or open_,
+        key=lambda candidate: (candidate.attempt.flawed, candidate.attempt.value),
+        default=None,
+    )
     if best is None:
         return [float("inf")] * len(columns)
-    return [regret(each, best) if each is not None else float("inf") for each in found]
+    return [regret(tried, best) if tried is not None else float("inf") for tried in tries]
 
 
 def _unjudged(outcome: Outcome, columns: Sequence[Instance], serves: Sequence[int]) -> list[Instance]:
-    known = {each.instance.key: each for each in outcome.tried}
+    known = {candidate.instance.key: candidate for candidate in outcome.tried}
     wanted = [columns[column] for column in serves if column >= 0]
-    return [each for each in wanted if known[each.key].verdict is None]
+    return [instance for instance in wanted if known[instance.key].verdict is None]
 
 
 def _family(
     outcomes: Sequence[Outcome], columns: Sequence[Instance], regrets: Array, chosen: Portfolio, terms: Terms
 ) -> Family:
-    number = {column: place for place, column in enumerate(chosen.members)}
+    number = {column: position for position, column in enumerate(chosen.members)}
     problem = outcomes[0].request.problem
     return Family(
         statics={name: value for name, value in minimal_fields(problem).items() if name in statics(problem)},
@@ -225,7 +233,7 @@ def _place(
 def _nearest(outcomes: Sequence[Outcome], i: int) -> int | None:
     """The other problem with a record whose sizes are nearest: what the dispatcher falls back to."""
     own, names = to_fields(outcomes[i].request.problem), extents(outcomes[i].request.problem)
-    others = [k for k, each in enumerate(outcomes) if k != i and each.record is not None]
+    others = [k for k, outcome in enumerate(outcomes) if k != i and outcome.record is not None]
     return min(others, key=lambda k: distance(own, to_fields(outcomes[k].request.problem), names), default=None)
 
 

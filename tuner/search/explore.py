@@ -16,9 +16,9 @@ class Patience:
     looks: int = 0
     gain: float = 1.0  # that was expected last
 
-    def after(self, gain: float | None, found: float) -> "Patience":
+    def after(self, gain: float | None, gained: float) -> "Patience":
         """After a batch that was expected to gain `gain` (None: no model says) and gained `found`, both relative."""
-        if gain is None or gain >= SMALL_GAIN or found >= SMALL_GAIN:
+        if gain is None or gain >= SMALL_GAIN or gained >= SMALL_GAIN:
             return Patience()
         return Patience(self.looks + 1, gain)
 

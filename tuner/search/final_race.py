@@ -25,9 +25,9 @@ def final_race(outcome: Outcome, store: Store, evaluator: Evaluator) -> tuple[Ou
         return outcome, None
     default = _tried(outcome, *_default(outcome))
     entries = Finalists(
-        tuple(each.instance for each in finalists),
+        tuple(candidate.instance for candidate in finalists),
         tuple(map(race_order, finalists)),
-        next((i for i, each in enumerate(finalists) if default and each.row == default.row), None),
+        next((i for i, candidate in enumerate(finalists) if default and candidate.row == default.row), None),
     )
     race = evaluator.settle(entries, outcome.request.seed)
     if race is None:
@@ -48,7 +48,7 @@ def _stored(race: RaceOutcome, entrants: Sequence[Tried]) -> FinalRace:
         winner.problem,
         winner.gpu,
         winner.policy,
-        tuple(_runner(each.attempt) for each in entrants),
+        tuple(_runner(candidate.attempt) for candidate in entrants),
         race.standing.winner,
         race.rounds,
         race.own_clock,
@@ -69,10 +69,10 @@ def _finalists(outcome: Outcome, store: Store, evaluator: Evaluator) -> list[Tri
     near = within(RACE_BAND, right[:FINALISTS], right[0])
     always = [_tried(outcome, *_default(outcome)), _tried(outcome, *_previous(outcome, store))]
     wanted = [*always, *_misjudged(outcome, right[0], near, evaluator)]
-    missing = [each for each in wanted if each and all(each.row != other.row for other in near)]
-    verdicts = dict(evaluator.check([each.instance for each in missing]))
-    checked = [replace(each, verdict=verdicts[i]) for i, each in enumerate(missing)]
-    distinct = {each.row: each for each in (*near, *checked) if each.right}
+    missing = [candidate for candidate in wanted if candidate and all(candidate.row != other.row for other in near)]
+    verdicts = dict(evaluator.check([candidate.instance for candidate in missing]))
+    checked = [replace(candidate, verdict=verdicts[i]) for i, candidate in enumerate(missing)]
+    distinct = {candidate.row: candidate for candidate in (*near, *checked) if candidate.right}
     return list(distinct.values())
 
 
@@ -85,25 +85,29 @@ def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], evaluator: 
     ranked = rank(outcome.tried)
     alike = within(1 + evaluator.drift, ranked[: 2 * FINALISTS], best)
     since = [
-        each for each in ranked if evaluator.is_current(each.attempt) and each.attempt.flawed <= best.attempt.flawed
+        candidate
+        for candidate in ranked
+        if evaluator.is_current(candidate.attempt) and candidate.attempt.flawed <= best.attempt.flawed
     ]
-    if all(evaluator.is_current(each.attempt) for each in near) or not since:
+    if all(evaluator.is_current(candidate.attempt) for candidate in near) or not since:
         return alike
     return [*alike, *within(RACE_BAND, since[:FINALISTS], since[0])]
 
 
 def _tried(outcome: Outcome, implementation: str, config: Fields) -> Tried | None:
     """The attempt at a config in this search, if it came through."""
-    for each in outcome.tried:
-        same = each.instance.implementation.name == implementation and dict(each.attempt.config) == dict(config)
-        if same and each.attempt.value is not None:
-            return each
+    for candidate in outcome.tried:
+        same = candidate.instance.implementation.name == implementation and dict(candidate.attempt.config) == dict(
+            config
+        )
+        if same and candidate.attempt.value is not None:
+            return candidate
     return None
 
 
 def _default(outcome: Outcome) -> tuple[str, Fields]:
     """What runs where nothing was tuned, an oracle where there is no other: (implementation, config)."""
-    arms = sorted(outcome.bandit.arms.values(), key=lambda each: each.implementation.oracle)
+    arms = sorted(outcome.bandit.arms.values(), key=lambda arm: arm.implementation.oracle)
     return arms[0].implementation.name, to_fields(arms[0].default.config)
 
 

@@ -22,7 +22,7 @@ _AT_MOST = 3  # sources of each kind that are looked at for results
 
 @dataclass(frozen=True)
 class TransferResults:
-    """Results of one implementation from one place; values of different places do not compare."""
+    """Results of one implementation from one source; values of different sources do not compare."""
 
     source: str  # "history of H100", "history of seq_q=2048 for 4096", "history of earlier code"
     results: Mapping[str, float | None]  # canonical config → value, lower is better; None: it failed
@@ -38,9 +38,9 @@ class TransferResults:
         for text, value in self.results.items():
             fields = decode(text)
             near = _fitted(fields, space)
-            each = from_fields(config, near) if near else None
-            if each is not None and space.refusal(each) is None:
-                (exact if near == fields else moved).setdefault(space.index(each), value)
+            moved_config = from_fields(config, near) if near else None
+            if moved_config is not None and space.refusal(moved_config) is None:
+                (exact if near == fields else moved).setdefault(space.index(moved_config), value)
         return {**moved, **exact}
 
 
@@ -48,74 +48,74 @@ def _fitted(fields: Fields, space: Space[Any]) -> Fields | None:
     """A config's fields with values that are choices of `space`; None where that cannot be."""
     if fields.keys() != set(space.names):
         return None
-    found = {name: _nearest_choice(fields[name], choices) for name, choices in space.choices.items()}
-    return None if None in found.values() else {name: value for name, value in found.items() if value is not None}
+    fitted = {name: _nearest_choice(fields[name], choices) for name, choices in space.choices.items()}
+    return None if None in fitted.values() else {name: value for name, value in fitted.items() if value is not None}
 
 
 def _nearest_choice(value: Scalar, choices: Sequence[Scalar]) -> Scalar | None:
     if value in choices:
         return choices[choices.index(value)]  # which True is not, where the choice is 1
-    sizes = [each for each in choices if isinstance(each, int) and not isinstance(each, bool) and each > 0]
+    sizes = [choice for choice in choices if isinstance(choice, int) and not isinstance(choice, bool) and choice > 0]
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         return None
-    return min(sizes, key=lambda each: abs(math.log(each / value)), default=None)
+    return min(sizes, key=lambda choice: abs(math.log(choice / value)), default=None)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Source:
     """A problem on a GPU that was searched, and how far it is from what is asked."""
 
     kind: int  # 0 the same problem and GPU, 1 other sizes on the GPU, 2 another GPU
     distance: float
     problem: str
     gpu: str
-    source: str
+    name: str
 
 
 def transfer_results(
     request: SearchRequest, store: Store, policy: str, resumed: Collection[int]
 ) -> dict[str, list[TransferResults]]:
-    """By implementation, what the nearest places of each kind have to tell, found under the same policy.
+    """By implementation, what the nearest sources of each kind have to tell, found under the same policy.
 
     Places have the problem's static fields; of each kind (earlier code for the same, other sizes on the GPU, other
     GPUs) the nearest with results counts. `resumed` are rows of attempts that the search itself takes over; of the same
     problem and GPU nothing counts where the search does not resume.
     """
     operator, problem = request.operator, request.problem
-    found: dict[str, list[TransferResults]] = {}
-    every = list(_places(store, operator, problem, request.gpu))
+    transferred: dict[str, list[TransferResults]] = {}
+    every = list(_sources(store, operator, problem, request.gpu))
     for kind in range(0 if request.resume else 1, 3):
-        places = sorted((each for each in every if each.kind == kind), key=_nearest)
+        sources = sorted((searched for searched in every if searched.kind == kind), key=_nearest)
         taken: set[str] = set()
-        for place in places[:_AT_MOST]:
-            for name, results in _results(store, operator.name, request.code, place, policy, resumed).items():
+        for source in sources[:_AT_MOST]:
+            for name, results in _results(store, operator.name, request.code, source, policy, resumed).items():
                 if name not in taken:
                     taken.add(name)
-                    found.setdefault(name, []).append(TransferResults(place.source, results))
-    return found
+                    transferred.setdefault(name, []).append(TransferResults(source.name, results))
+    return transferred
 
 
-def _places(store: Store, operator: Operator[Any], problem: Any, target: GPU) -> Iterable[_Place]:
+def _sources(store: Store, operator: Operator[Any], problem: Any, target: GPU) -> Iterable[_Source]:
     wanted, kinds = to_fields(problem), statics(operator.problem)
     for text, name in store.searched(operator.name):
         stored = decode(text)
-        if stored.keys() == wanted.keys() and all(stored[each] == wanted[each] for each in kinds):
-            yield _place(operator, problem, target, text, name)
+        if stored.keys() == wanted.keys() and all(stored[field] == wanted[field] for field in kinds):
+            yield _source(operator, problem, target, text, name)
 
 
-def _place(operator: Operator[Any], problem: Any, target: GPU, text: str, name: str) -> _Place:
+def _source(operator: Operator[Any], problem: Any, target: GPU, text: str, name: str) -> _Source:
     sizes = _sizes(operator, to_fields(problem), decode(text))
     octaves = distance(to_fields(problem), decode(text), extents(operator.problem))
     if name != target.name:
         foreign = arch_of(name) != target.arch.name
-        return _Place(2, octaves + _OTHER_ARCH * foreign, text, name, f"history of {name} {sizes}".rstrip())
+        return _Source(2, octaves + _OTHER_ARCH * foreign, text, name, f"history of {name} {sizes}".rstrip())
     if text == canonical(problem):
-        return _Place(0, 0.0, text, name, "history of earlier code")
-    return _Place(1, octaves, text, name, f"history of {sizes}")
+        return _Source(0, 0.0, text, name, "history of earlier code")
+    return _Source(1, octaves, text, name, f"history of {sizes}")
 
 
-def _nearest(place: _Place) -> tuple[float, str, str]:
-    return place.distance, place.gpu, place.problem
+def _nearest(source: _Source) -> tuple[float, str, str]:
+    return source.distance, source.gpu, source.problem
 
 
 def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
@@ -124,15 +124,15 @@ def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
 
 
 def _results(
-    store: Store, operator: str, code: str, place: _Place, policy: str, resumed: Collection[int]
+    store: Store, operator: str, code: str, source: _Source, policy: str, resumed: Collection[int]
 ) -> dict[str, dict[str, float | None]]:
     """Implementation → canonical config → value. What is wrong by today's `code`, or has flaws, does not work."""
-    stored = store.attempts(operator=operator, problem=place.problem, gpu=place.gpu, policy=policy)
-    verdicts = store.verdicts([each.id for each in stored], code)
+    stored = store.attempts(operator=operator, problem=source.problem, gpu=source.gpu, policy=policy)
+    verdicts = store.verdicts([entry.id for entry in stored], code)
     wrong = {row for row, verdict in verdicts.items() if not verdict.ok}
-    found: dict[str, dict[str, float | None]] = {}
-    for each in stored:
-        if each.id not in resumed and not each.attempt.spared:
-            value = None if each.id in wrong or each.attempt.flawed else each.attempt.value
-            found.setdefault(each.attempt.identity.implementation, {})[encode(each.attempt.config)] = value
-    return found
+    results: dict[str, dict[str, float | None]] = {}
+    for entry in stored:
+        if entry.id not in resumed and not entry.attempt.spared:
+            value = None if entry.id in wrong or entry.attempt.flawed else entry.attempt.value
+            results.setdefault(entry.attempt.identity.implementation, {})[encode(entry.attempt.config)] = value
+    return results

@@ -41,7 +41,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class StoredAttempt:
+class ReusedAttempt:
     """A stored attempt of an earlier session that is still true."""
 
     row: int
@@ -59,11 +59,11 @@ class Log:
     ) -> None:
         """`tried` is what the bandit knows already."""
         self._store, self._study, self._bandit = store, study, bandit
-        self._positions = {each.row: place for place, each in enumerate(tried)}
+        self._positions = {candidate.row: position for position, candidate in enumerate(tried)}
         self._default = cache(lambda one: to_fields(request.default(one).config))  # of an implementation
         self._code = request.code
         self.tried = list(tried)
-        self.failed = sum(each.attempt.failure is not None for each in tried)
+        self.failed = sum(candidate.attempt.failure is not None for candidate in tried)
         self.best = next(iter(rank(tried)), None)
 
     def add(self, instance: Instance, attempt: Attempt) -> None:
@@ -76,13 +76,13 @@ class Log:
 
     def find(self, instance: Instance) -> Tried | None:
         """The attempt at a config, if it was tried."""
-        return next((each for each in self.tried if each.instance.key == instance.key), None)
+        return next((candidate for candidate in self.tried if candidate.instance.key == instance.key), None)
 
-    def take(self, earlier: Sequence[StoredAttempt]) -> int:
+    def take(self, earlier: Sequence[ReusedAttempt]) -> int:
         """Take over what earlier sessions stored; how many attempts that are."""
-        for each in earlier:
-            attempt = replace(each.attempt, config=to_fields(each.instance.config))  # stored text is sorted
-            self._remember(each.row, each.instance, attempt, each.verdict)
+        for stored in earlier:
+            attempt = replace(stored.attempt, config=to_fields(stored.instance.config))  # stored text is sorted
+            self._remember(stored.row, stored.instance, attempt, stored.verdict)
         return len(earlier)
 
     def _remember(self, row: int, instance: Instance, attempt: Attempt, verdict: Verdict | None = None) -> None:
@@ -92,7 +92,7 @@ class Log:
         self._positions[row] = len(self.tried)
         self.tried.append(tried)
         self.failed += attempt.failure is not None
-        self.best = next(iter(rank([each for each in (self.best, tried) if each])), None)
+        self.best = next(iter(rank([candidate for candidate in (self.best, tried) if candidate])), None)
         self._bandit.observe(instance, None if tried.wrong else attempt.value, flawed=attempt.flawed)
 
 
@@ -101,35 +101,36 @@ def earlier(
     store: Store,
     evaluator: Evaluator,
     spaces: Sequence[Space[Any]],
-) -> list[StoredAttempt]:
+) -> list[ReusedAttempt]:
     """What is stored for a request, as far as it is still true today; of each config the newest attempt.
 
     A verdict, and a failure that other Python may mend, is true while the operator's code is what it was. One that was
     lost is given again; where the request says so, also what ended before anything was compared, or timed.
     """
     stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
-    given = store.verdicts([each.id for each in stored], request.code)
+    given = store.verdicts([entry.id for entry in stored], request.code)
     verdicts = {
         row: verdict for row, verdict in given.items() if not verdict.lost and (verdict.errors or not request.retry)
     }
-    sessions = store.studies_of(each.study for each in stored if each.study is not None)
-    today = {each.id for each in sessions if each.versions.get("code") == request.code}
+    sessions = store.studies_of(entry.study for entry in stored if entry.study is not None)
+    today = {study.id for study in sessions if study.versions.get("code") == request.code}
     known = {
-        each.name: (request.default(each), space) for each, space in zip(request.implementations, spaces, strict=True)
+        implementation.name: (request.default(implementation), space)
+        for implementation, space in zip(request.implementations, spaces, strict=True)
     }
-    found: dict[Identity, StoredAttempt] = {}
-    for each in stored:
-        identity, name = each.attempt.identity, each.attempt.identity.implementation
-        lasts = _lasts(each.attempt) or each.study in today
-        lost = request.retry and each.attempt.failure is not None and each.attempt.failure.stage is Stage.LAUNCH
-        tried = name in known and lasts and not lost and not each.attempt.spared
-        instance = _stored(*known[name], each.attempt) if tried else None
+    newest: dict[Identity, ReusedAttempt] = {}
+    for entry in stored:
+        identity, name = entry.attempt.identity, entry.attempt.identity.implementation
+        lasts = _lasts(entry.attempt) or entry.study in today
+        lost = request.retry and entry.attempt.failure is not None and entry.attempt.failure.stage is Stage.LAUNCH
+        tried = name in known and lasts and not lost and not entry.attempt.spared
+        instance = _stored(*known[name], entry.attempt) if tried else None
         # Code, compiler or policy may have changed since.
         if instance is not None and evaluator.identity(instance) == identity:
-            verdict = verdicts.get(each.id) or (found[identity].verdict if identity in found else None)
-            outdated = each.study not in today and _predicted(each.attempt)
-            found[identity] = StoredAttempt(each.id, instance, each.attempt, verdict, outdated)
-    return list(found.values())
+            verdict = verdicts.get(entry.id) or (newest[identity].verdict if identity in newest else None)
+            outdated = entry.study not in today and _predicted(entry.attempt)
+            newest[identity] = ReusedAttempt(entry.id, instance, entry.attempt, verdict, outdated)
+    return list(newest.values())
 
 
 def _predicted(attempt: Attempt) -> bool:

@@ -104,7 +104,7 @@ def _loss(table: Array, columns: Sequence[int]) -> tuple[float, float]:
 
 def _used(table: Array, columns: tuple[int, ...]) -> tuple[int, ...]:
     """The columns that are some problem's best of the set."""
-    best = {columns[place] for place in table[:, list(columns)].argmin(axis=1)} if columns else set()
+    best = {columns[position] for position in table[:, list(columns)].argmin(axis=1)} if columns else set()
     return tuple(column for column in columns if column in best)
 
 

@@ -89,8 +89,8 @@ def serving_implementations(
 ) -> tuple[Implementation[Any, Any], ...]:
     """The implementations that a search tries, or `only` that one. Raises UsageError where none serves the problem."""
     wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
-    refusals = {each.name: each.refusal(problem, gpu.arch) for each in wanted}
-    serving = tuple(each for each in wanted if refusals[each.name] is None)
+    refusals = {one.name: one.refusal(problem, gpu.arch) for one in wanted}
+    serving = tuple(one for one in wanted if refusals[one.name] is None)
     if not serving:
         reasons = "; ".join(f"{name}: {why}" for name, why in refusals.items())
         raise UsageError(f"no implementation of {operator.name} serves this problem on {gpu.name}: {reasons}")

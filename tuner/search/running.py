@@ -72,7 +72,9 @@ class RunningSearch:
         """Give each a verdict. Raises TemplateError where files were edited since it was tried."""
         self._refuse_changed(open_)
         wrong = 0
-        for done, (position, verdict) in enumerate(self.evaluator.check([each.instance for each in open_]), 1):
+        for done, (position, verdict) in enumerate(
+            self.evaluator.check([candidate.instance for candidate in open_]), 1
+        ):
             self.log.add_verdict(open_[position], verdict)
             wrong += not verdict.ok
             self.observe(Progress("check", done, len(open_), wrong, self.log.best))
@@ -80,9 +82,9 @@ class RunningSearch:
     def _refuse_changed(self, open_: Sequence[Tried]) -> None:
         """A verdict on today's source says nothing about an attempt at another."""
         forget()
-        for each in open_:
-            identity = each.attempt.identity
-            if self.evaluator.identity(each.instance) != identity:
+        for candidate in open_:
+            identity = candidate.attempt.identity
+            if self.evaluator.identity(candidate.instance) != identity:
                 what = f"{identity.operator}/{identity.implementation}"
                 raise TemplateError(
                     f"the source of {what} changed during the search: search again, from what it is now"

@@ -13,7 +13,7 @@ from tuner.results.record import TuningRecord
 from tuner.search.bandit import Bandit, Method, prepared
 from tuner.search.explore import SMALL_GAIN, Stop, explore
 from tuner.search.history import TransferResults, transfer_results
-from tuner.search.log import Log, StoredAttempt, Tried, earlier
+from tuner.search.log import Log, ReusedAttempt, Tried, earlier
 from tuner.search.request import EFFORTS, SWEEP, SearchRequest
 from tuner.search.running import Progress, RunningSearch
 from tuner.search.sweep import Swept, sweep
@@ -68,8 +68,8 @@ def search(
     study = _begin(store, request, evaluator.policy)
     run = RunningSearch(request, evaluator, bandit, Log(request, store, study, bandit), observe, stopped)
     try:
-        reused = run.log.take([each for each in kept if not each.outdated])
-        _predict_again(run, [each for each in kept if each.outdated])
+        reused = run.log.take([stored for stored in kept if not stored.outdated])
+        _predict_again(run, [stored for stored in kept if stored.outdated])
         _introduce(run)
         if run.log.best:
             evaluator.resume(run.log.best.instance)
@@ -127,7 +127,7 @@ def check(
 ) -> Outcome:
     """Give tried configs of a problem a verdict; where no config was right so far, the best that is is promoted."""
     run = _reopened(outcome, store, evaluator, None, observe)
-    run.check([each for instance in wanted if (each := run.log.find(instance)) and each.verdict is None])
+    run.check([tried for instance in wanted if (tried := run.log.find(instance)) and tried.verdict is None])
     record, right = outcome.record, passed(run.log.tried)
     if record is None and right:
         record = _promoted(record_of(right, evaluator.evidence, len(run.log.tried)), store)
@@ -138,7 +138,7 @@ def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> T
     """The record as it is stored: a search that ends where an earlier one did adds none."""
     key = record.identity
     stored = store.all_records(key.operator, key.problem, key.gpu)
-    newest = next((each for each in stored if each.evidence is record.evidence), None)
+    newest = next((row for row in stored if row.evidence is record.evidence), None)
     if newest is not None and replace(newest, created=record.created) == record:
         return replace(record, created=newest.created)  # its config is in the order of its fields, not sorted
     store.promote(record, study)
@@ -155,16 +155,16 @@ def _reopened(
 
 def _start(
     request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True
-) -> tuple[Bandit, list[StoredAttempt]]:
+) -> tuple[Bandit, list[ReusedAttempt]]:
     """The bandit at the start of a search, and the attempts of earlier sessions that it takes over.
 
     Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
     """
-    spaces = [each.space(request.problem, request.gpu.arch) for each in request.implementations]
+    spaces = [implementation.space(request.problem, request.gpu.arch) for implementation in request.implementations]
     kept = earlier(request, store, evaluator, spaces) if request.resume else []
     transferred: Mapping[str, Sequence[TransferResults]] = {}
     if request.history:
-        resumed = {each.row for each in kept if not each.outdated}
+        resumed = {stored.row for stored in kept if not stored.outdated}
         transferred = transfer_results(request, store, evaluator.policy, resumed)
     # Else the arms share the tries, and no small space is listed to its end.
     whole = sum(map(len, spaces)) <= request.tries
@@ -173,16 +173,18 @@ def _start(
     # A search that predicts has nothing to gain from predictions beforehand.
     sampled = evaluator.compiled_costs if guided and evaluator.evidence is Evidence.MEASURED else None
     arms = [
-        prepared(request.default(each), space, prior, method, transferred.get(each.name, ()), sampled)
-        for each, space in zip(request.implementations, spaces, strict=True)
+        prepared(
+            request.default(implementation), space, prior, method, transferred.get(implementation.name, ()), sampled
+        )
+        for implementation, space in zip(request.implementations, spaces, strict=True)
     ]
     return Bandit(arms), kept
 
 
-def _predict_again(run: RunningSearch, outdated: Sequence[StoredAttempt]) -> None:
+def _predict_again(run: RunningSearch, outdated: Sequence[ReusedAttempt]) -> None:
     """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
-    best_first = sorted(outdated, key=lambda each: order(each.attempt))
-    batch = [each.instance for each in best_first[: run.left]]
+    best_first = sorted(outdated, key=lambda candidate: order(candidate.attempt))
+    batch = [stored.instance for stored in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
@@ -191,8 +193,8 @@ def _introduce(run: RunningSearch) -> None:
     compared, although what there was has spent the budget.
     """
     if run.log.tried and not run.out_of_time:
-        new = [each.implementation for each in run.bandit.arms.values() if not each.tries]
-        batch = [run.request.default(each) for each in new]
+        new = [arm.implementation for arm in run.bandit.arms.values() if not arm.tries]
+        batch = [run.request.default(instance) for instance in new]
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
@@ -218,11 +220,11 @@ def _look(run: RunningSearch) -> str:
         stop = explore(run, len(run.log.tried) + run.left - reserve)
         if stop.final:
             return _why(stop, done)
-        found = sweep(run, min(run.left, SWEEP) if stop.early else reserve)
-        done = done.plus(found)
+        swept = sweep(run, min(run.left, SWEEP) if stop.early else reserve)
+        done = done.plus(swept)
         if run.stopped():
             return _why(Stop("interrupted"), done)
-        if not run.left or run.out_of_time or (stop.early and found.gain < SMALL_GAIN):
+        if not run.left or run.out_of_time or (stop.early and swept.gain < SMALL_GAIN):
             return _why(stop, done)
 
 
@@ -234,7 +236,7 @@ def _decide(run: RunningSearch) -> TuningRecord | None:
     """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
     log = run.log
     for _ in range(_ROUNDS):
-        run.check([each for each in rank_candidates(log.tried)[:FINALISTS] if each.verdict is None])
+        run.check([candidate for candidate in rank_candidates(log.tried)[:FINALISTS] if candidate.verdict is None])
         if right := passed(log.tried, FINALISTS):
             return record_of(right, run.evaluator.evidence, len(log.tried))
     return None
@@ -261,5 +263,5 @@ def record_of(right: Sequence[Tried], evidence: Evidence, tried: int) -> TuningR
 
 def _margin(right: Sequence[Tried]) -> float:
     """By what share the runner-up is behind the winner; 0 where there is none, or where they tie."""
-    values = [each.attempt.value for each in right[:2] if each.attempt.value is not None]
+    values = [candidate.attempt.value for candidate in right[:2] if candidate.attempt.value is not None]
     return max(values[1] / values[0] - 1, 0.0) if len(values) == 2 else 0.0

@@ -57,8 +57,8 @@ def reset_to_defaults(run: RunningSearch, limit: int) -> None:
         steps = _steps(run, base)
         while _try_new(run, limit, steps.values()):
             pass
-        found = {name: run.log.find(instance) for name, instance in steps.items()}
-        free = {name: each for name, each in found.items() if each is not None and ties(each, best)}
+        resets = {name: run.log.find(instance) for name, instance in steps.items()}
+        free = {name: tried for name, tried in resets.items() if tried is not None and ties(tried, best)}
         base = _all_at_once(run, base, best, tuple(free), limit) or next(iter(rank(list(free.values()))), None)
 
 
@@ -77,8 +77,8 @@ def _all_at_once(run: RunningSearch, base: Tried, best: Tried, names: tuple[str,
     if together is None:
         return None
     _try_new(run, limit, [together])
-    found = run.log.find(together)
-    return found if found and ties(found, best) else None
+    tried = run.log.find(together)
+    return tried if tried and ties(tried, best) else None
 
 
 def _default(run: RunningSearch, tried: Tried) -> Fields:
@@ -96,8 +96,8 @@ def _changed(run: RunningSearch, base: Tried, values: Mapping[str, Scalar]) -> I
 def _neighbours(run: RunningSearch) -> Iterator[Instance]:
     """Untried neighbours of the best configs, the most promising of each in turns."""
     best = rank_candidates(run.log.tried)[:_BEST]
-    for turn in zip_longest(*(run.bandit.neighbours(each.instance) for each in best)):
-        yield from (each for each in turn if each is not None)
+    for turn in zip_longest(*(run.bandit.neighbours(candidate.instance) for candidate in best)):
+        yield from (instance for instance in turn if instance is not None)
 
 
 def _try_new(run: RunningSearch, limit: int, wanted: Iterable[Instance]) -> bool:
@@ -106,8 +106,8 @@ def _try_new(run: RunningSearch, limit: int, wanted: Iterable[Instance]) -> bool
     if run.stopped() or run.out_of_time or room <= 0:
         return False
     batch: dict[object, Instance] = {}
-    for each in wanted:
-        if len(batch) < min(BATCH, room) and not run.bandit.tried(each):
-            batch.setdefault(each.key, each)
+    for instance in wanted:
+        if len(batch) < min(BATCH, room) and not run.bandit.tried(instance):
+            batch.setdefault(instance.key, instance)
     run.try_all(list(batch.values()), "sweep", run.most)
     return bool(batch)

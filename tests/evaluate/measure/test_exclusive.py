@@ -61,7 +61,7 @@ class _Noted(SimulatedDevice):
         return super().load(code, plan)
 
     def times_us(self, ready: float, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
-        with Path(self._told.journal).open("a") as file:
+        with Path(self._simulation.journal).open("a") as file:
             file.write(f"{os.getpid()} {self._loads}\n")
         time.sleep(0.001)
         return super().times_us(ready, launches, policy)

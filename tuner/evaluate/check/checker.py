@@ -19,7 +19,7 @@ from tuner.evaluate.check.job import PLAIN as PLAIN
 from tuner.evaluate.check.job import Job as Job
 from tuner.evaluate.check.job import drawn as drawn
 from tuner.evaluate.check.job import most_seconds
-from tuner.evaluate.check.on_ptx import check_ptx, key_on_ptx, place
+from tuner.evaluate.check.on_ptx import check_ptx, key_on_ptx, where_checked
 from tuner.evaluate.check.verdict_builder import CaseResult, verdict_of
 from tuner.evaluate.check.verdict_cache import VerdictCache
 from tuner.results.verdict import Verdict
@@ -44,9 +44,9 @@ class Checker(Closing):
 
     def check_many(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
         """(position, Verdict) as they finish; those that are known first."""
-        found = {i: verdict for i, job in enumerate(jobs) if (verdict := self._recall(job))}
-        yield from found.items()
-        open_ = [i for i in range(len(jobs)) if i not in found]
+        recalled = {i: verdict for i, job in enumerate(jobs) if (verdict := self._recall(job))}
+        yield from recalled.items()
+        open_ = [i for i in range(len(jobs)) if i not in recalled]
         for i, answer in self._pool.map(_keyed, [jobs[i] for i in open_]):
             yield open_[i], self._kept(jobs[open_[i]], answer)
 
@@ -56,7 +56,7 @@ class Checker(Closing):
     def _kept(self, job: Job, answer: tuple[str, Verdict] | emulator.Finding) -> Verdict:
         if isinstance(answer, emulator.Finding):
             on_ptx = operators.instance(job.instance).implementation.checked_on == "ptx"
-            return Verdict((), (str(answer),), where=place(ARCHES[job.arch]) if on_ptx else "emulator")
+            return Verdict((), (str(answer),), where=where_checked(ARCHES[job.arch]) if on_ptx else "emulator")
         key, verdict = answer
         if self._known:
             self._known.keep(key, verdict)
@@ -75,7 +75,7 @@ def check(job: Job) -> Verdict:
     instance = operators.instance(job.instance)
     on_ptx = instance.implementation.checked_on == "ptx"
     if reason := too_large(instance):
-        return Verdict((), (reason,), where=place(ARCHES[job.arch]) if on_ptx else "emulator")
+        return Verdict((), (reason,), where=where_checked(ARCHES[job.arch]) if on_ptx else "emulator")
     if on_ptx:
         return check_ptx(job, ARCHES[job.arch])
     return verdict_of(instance.operator, _runs(instance, job))

@@ -87,7 +87,7 @@ def compare(
         seen = ~(np.ma.getmaskarray(actual) | np.ma.getmaskarray(exact))
         if not seen.any():
             return OutputError(name, np.inf, np.inf, tolerance.absolute, tolerance.absolute, case=f"{case} {_UNSEEN}")
-        actual, exact, rounded = (np.asarray(each)[seen] for each in (actual, exact, rounded))
+        actual, exact, rounded = (np.asarray(array)[seen] for array in (actual, exact, rounded))
     ratio, largest = distance(actual, exact)
     rounding, peak = distance(rounded, exact)
     scale = float(np.max(np.abs(exact), where=np.isfinite(exact), initial=0.0))

@@ -28,10 +28,13 @@ def broken(instance: Instance, gpu: GPU) -> tuple[str, ...]:
 def _unread(instance: Instance, gpu: GPU) -> Iterator[str]:
     implementation, read = instance.implementation, template_variables(instance.operator, instance.implementation)
     choices = implementation.space(instance.problem, gpu.arch).choices
-    for each in fields(implementation.config):
-        others = (instance.with_config(replace(instance.config, **{each.name: value})) for value in choices[each.name])
-        if each.name not in read and all(_entries(other) == _entries(instance) for other in others):
-            yield f"{template_name(implementation)} never reads {each.name}: a search would try equal kernels"
+    for parameter in fields(implementation.config):
+        others = (
+            instance.with_config(replace(instance.config, **{parameter.name: value}))
+            for value in choices[parameter.name]
+        )
+        if parameter.name not in read and all(_entries(other) == _entries(instance) for other in others):
+            yield f"{template_name(implementation)} never reads {parameter.name}: a search would try equal kernels"
 
 
 def _entries(instance: Instance) -> list[str]:
@@ -41,7 +44,7 @@ def _entries(instance: Instance) -> list[str]:
 
 def _frozen_sizes(instance: Instance) -> Iterator[str]:
     here = render(instance).digest
-    tails = (each for each in instance.operator.tails(instance.problem) if one_code(each, instance.problem))
+    tails = (edge for edge in instance.operator.tails(instance.problem) if one_code(edge, instance.problem))
     if any(render(instance.at(tail)).digest != here for tail in tails):
         sizes = ", ".join(extents(instance.problem))
         yield f"the source changes with sizes at run time ({sizes}): constants of a plan follow from static fields only"

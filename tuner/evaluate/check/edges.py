@@ -35,10 +35,10 @@ def edges(operator: Operator[Any], problem: Any, *, every: bool = False) -> tupl
     )
 
 
-def on_one_code(problem: Any, found: Iterable[Edge]) -> tuple[Edge, ...]:
+def on_one_code(problem: Any, all_edges: Iterable[Edge]) -> tuple[Edge, ...]:
     """The same for a device, which runs one code: what is an edge by static sizes is the problem itself."""
 
-    here = (edge if one_code(edge.problem, problem) else replace(edge, problem=problem) for edge in found)
+    here = (edge if one_code(edge.problem, problem) else replace(edge, problem=problem) for edge in all_edges)
     return tuple(dict.fromkeys(here))
 
 
@@ -51,7 +51,9 @@ def too_large(instance: Instance) -> str:
     """Why the edges cannot be run on the CPU, and what to write; empty where they can."""
     for edge in served(instance):
         launches = instance.at(edge.problem).plan().launches
-        threads = sum(each.block_threads * (len(each.sample) if each.sample else prod(each.grid)) for each in launches)
+        threads = sum(
+            launch.block_threads * (len(launch.sample) if launch.sample else prod(launch.grid)) for launch in launches
+        )
         if threads > _MOST_THREADS:
             name = edge.name(instance.operator)
             return (
@@ -64,5 +66,5 @@ def too_large(instance: Instance) -> str:
 
 def served(instance: Instance) -> tuple[Edge, ...]:
     """Those whose sizes the implementation takes."""
-    found = edges(instance.operator, instance.problem)
-    return tuple(edge for edge in found if operators.serves(instance.implementation, edge.problem))
+    all_edges = edges(instance.operator, instance.problem)
+    return tuple(edge for edge in all_edges if operators.serves(instance.implementation, edge.problem))

@@ -43,16 +43,18 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
     """
     entries = compiled(job, arch)
     if isinstance(entries, Failed):
-        return Verdict((), (entries.reason,), where=place(arch))
+        return Verdict((), (entries.reason,), where=where_checked(arch))
     try:
-        return verdict_of(operators.load(job.instance.operator), executed(job, entries, most, orders), place(arch))
+        return verdict_of(
+            operators.load(job.instance.operator), executed(job, entries, most, orders), where_checked(arch)
+        )
     except _RefusedError as refused:
-        return Verdict((), (str(refused),), where=place(arch))
+        return Verdict((), (str(refused),), where=where_checked(arch))
 
 
 def _blocks(plan: Plan) -> str:
     """Of how many blocks those are that ran, where not all did."""
-    sampled = (f"{len(each.sample)} of {prod(each.grid):,} blocks, " for each in plan.launches if each.sample)
+    sampled = (f"{len(launch.sample)} of {prod(launch.grid):,} blocks, " for launch in plan.launches if launch.sample)
     return next(sampled, "")
 
 
@@ -60,7 +62,7 @@ class _RefusedError(Exception):
     """The code of an edge does not compile."""
 
 
-def place(arch: Arch) -> str:
+def where_checked(arch: Arch) -> str:
     """Where a verdict is from."""
     return f"PTX for {arch.name}"
 
@@ -97,16 +99,16 @@ def executed(
     for edge in served(instance)[:most]:
         own = entries if one_code(edge.problem, instance.problem) else _entries_of(instance.at(edge.problem), job.arch)
         for order in orders:
-            yield (found := _executed(instance, own, edge, order))
-            if order == orders[0] and found.instructions > _QUICK:
+            yield (result := _executed(instance, own, edge, order))
+            if order == orders[0] and result.instructions > _QUICK:
                 break
 
 
 def _entries_of(edge: Instance, arch: str) -> dict[str, Entry]:
     """The kernels of an edge whose sizes are in its code."""
-    if isinstance(found := _compiled(render(edge), ARCHES[arch]), Failed):
-        raise _RefusedError(f"{canonical(edge.problem)}: {found.reason}")
-    return found
+    if isinstance(compiled_edge := _compiled(render(edge), ARCHES[arch]), Failed):
+        raise _RefusedError(f"{canonical(edge.problem)}: {compiled_edge.reason}")
+    return compiled_edge
 
 
 def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:

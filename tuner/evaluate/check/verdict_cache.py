@@ -67,7 +67,7 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
     The GPU is not among them, apart from how its tensor cores round (in `rounds`), nor is a choice of the config that
     only another GPU's limits explain.
     """
-    run = [part for each in problems for part in (canonical(each), *_run(instance.at(each)))]
+    run = [part for problem in problems for part in (canonical(problem), *_run(instance.at(problem)))]
     who = (platform.machine(), compiler().version, np.__version__)
     name = (instance.operator.name, instance.implementation.name)
     return key_of("verdict", *name, *run, *rounds, *who, program(instance.operator.folder.parent))
@@ -76,9 +76,9 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
 def key_on_ptx(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
     """The same of a config whose PTX runs: its own source, and who compiles it with which headers."""
     run: list[str] = []
-    for each in map(instance.at, problems):
-        source = render(each)
-        run += (canonical(each.problem), each.plan().digest, source.digest, nvrtc.made_by(source))
+    for edge in map(instance.at, problems):
+        source = render(edge)
+        run += (canonical(edge.problem), edge.plan().digest, source.digest, nvrtc.made_by(source))
     who = (nvrtc.toolkit().build, np.__version__, program(instance.operator.folder.parent))
     return key_of("verdict", instance.operator.name, instance.implementation.name, *run, *rounds, *who)
 
@@ -104,7 +104,7 @@ def effective(source: Source) -> str:
 def program(operators: Path) -> str:
     """A digest of the files that plan, run and judge: read once a process, as its modules are."""
     runtime = (path for path in PRIMITIVES.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    folders = (digest_of(each, python_of(each)) for each in (TEMPLATES, operators))
+    folders = (digest_of(folder, python_of(folder)) for folder in (TEMPLATES, operators))
     return key_of(digest_of(_PROGRAM, judging()), digest_of(PRIMITIVES, runtime), *folders)
 
 

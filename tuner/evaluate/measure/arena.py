@@ -18,7 +18,7 @@ _GUARD = 64 << 10  # bytes before and after each tensor; keeps the device's own 
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Allocation:
     """A region between its guards."""
 
     begin: int  # of the first guard
@@ -43,82 +43,82 @@ class _Place:
 class Arena(Closing):
     """The memory that runs of one problem share. Tensors are dense; `close` gives the memory back.
 
-    What runs update in place goes on from run to run, until `poison` puts the drawn contents back.
+    What runs update in allocation goes on from run to run, until `poison` puts the drawn contents back.
     """
 
     def __init__(self, device: Device, operator: Operator[Any], problem: Any, arrays: Mapping[str, Any]) -> None:
         self._device, self._operator, self.problem = device, operator, problem
         self._layout = Layout.of(operator, problem, arrays, dense=True)
-        self._places: dict[str, _Place] = {}
-        self._spaces: dict[tuple[str, int], _Place] = {}  # by name and size: plans that agree share them
+        self._arguments: dict[str, _Allocation] = {}
+        self._workspaces: dict[tuple[str, int], _Allocation] = {}  # by name and size: plans that agree share them
         try:
             for tensor in self._layout.tensors:
-                self._places[tensor.name] = place = self._allocated(tensor)
-                self._fill(place)
+                self._arguments[tensor.name] = allocation = self._allocated(tensor)
+                self._fill(allocation)
         except BaseException:  # what was allocated must not be lost
             self.close()
             raise
 
     def close(self) -> None:
         self.release()
-        for place in self._places.values():
-            self._device.free(place.begin)
-        self._places.clear()
+        for allocation in self._arguments.values():
+            self._device.free(allocation.begin)
+        self._arguments.clear()
 
     def release(self) -> None:
         """Give back the workspaces of all calls made so far."""
-        for place in self._spaces.values():
-            self._device.free(place.begin)
-        self._spaces.clear()
+        for allocation in self._workspaces.values():
+            self._device.free(allocation.begin)
+        self._workspaces.clear()
 
     def call(self, plan: Plan) -> Call:
         """The launches of a plan on these tensors. Its workspaces live until `release`."""
-        spaces = {each.name: (each.name, each.nbytes) for each in workspaces(plan)}
-        for each in workspaces(plan):
-            if spaces[each.name] not in self._spaces:
-                self._spaces[spaces[each.name]] = place = self._allocated(each)
-                self._fill(place)
-        addresses = {name: place.address for name, place in self._places.items() if not place.absent}
-        addresses |= {name: self._spaces[key].address for name, key in spaces.items()}
+        keys = {workspace.name: (workspace.name, workspace.nbytes) for workspace in workspaces(plan)}
+        for workspace in workspaces(plan):
+            if keys[workspace.name] not in self._workspaces:
+                self._workspaces[keys[workspace.name]] = allocation = self._allocated(workspace)
+                self._fill(allocation)
+        addresses = {name: allocation.address for name, allocation in self._arguments.items() if not allocation.absent}
+        addresses |= {name: self._workspaces[key].address for name, key in keys.items()}
         steps = tuple(Step(launch, self._encoded(values)) for launch, values in self._layout.launches(plan, addresses))
         return Call(steps, self._layout, addresses)
 
     def poison(self) -> None:
         """Forget what earlier runs wrote: outputs, updates, workspaces and guards."""
-        for place in (*self._places.values(), *self._spaces.values()):
-            if place.region.writable:
-                self._fill(place)
+        for allocation in (*self._arguments.values(), *self._workspaces.values()):
+            if allocation.region.writable:
+                self._fill(allocation)
 
     def outputs(self) -> dict[str, Array]:
-        """Every output, and every argument updated in place, by name, copied from the device."""
-        written = (self._places[argument.name] for argument in self._operator.written)
-        return {each.region.name: each.region.view(self._read(each)) for each in written}
+        """Every output, and every argument updated in allocation, by name, copied from the device."""
+        written = (self._arguments[argument.name] for argument in self._operator.written)
+        return {allocation.region.name: allocation.region.view(self._read(allocation)) for allocation in written}
 
     def damage(self, *, inputs: bool) -> str:
         """What the last runs wrote where they must not; empty for nothing. With `inputs`, these are compared whole."""
-        for place in (*self._places.values(), *self._spaces.values()):
-            name = place.region.name
-            before = self._device.read(place.begin, _GUARD)
-            after = self._device.read(place.address + place.region.nbytes, _GUARD)
+        for allocation in (*self._arguments.values(), *self._workspaces.values()):
+            name = allocation.region.name
+            before = self._device.read(allocation.begin, _GUARD)
+            after = self._device.read(allocation.address + allocation.region.nbytes, _GUARD)
             if (before != POISON).any():
                 return f"wrote before the first element of {name}"
             if (after != POISON).any():
                 return f"wrote {int(np.flatnonzero(after != POISON)[0])} bytes past the end of {name}"
-        kept = [each for each in self._places.values() if not each.region.writable] if inputs else []
-        changed = [each.region.name for each in kept if not np.array_equal(self._read(each), each.given)]
+        kept = [region for region in self._arguments.values() if not region.region.writable] if inputs else []
+        changed = [region.region.name for region in kept if not np.array_equal(self._read(region), region.given)]
         return f"wrote to the input {changed[0]}" if changed else ""
 
-    def _read(self, place: _Place) -> Bytes:
-        return self._device.read(place.address, place.region.nbytes)
+    def _read(self, allocation: _Allocation) -> Bytes:
+        return self._device.read(allocation.address, allocation.region.nbytes)
 
-    def _allocated(self, region: Region) -> _Place:
-        return _Place(self._device.allocate(region.nbytes + 2 * _GUARD), region)
+    def _allocated(self, region: Region) -> _Allocation:
+        return _Allocation(self._device.allocate(region.nbytes + 2 * _GUARD), region)
 
-    def _fill(self, place: _Place) -> None:
+    def _fill(self, allocation: _Allocation) -> None:
         """Poison, and in it what is given."""
-        self._device.fill(place.begin, place.region.nbytes + 2 * _GUARD)
-        if place.region.initial is not None:
-            self._device.write(place.address, place.given)
+        self._device.fill(allocation.begin, allocation.region.nbytes + 2 * _GUARD)
+        if allocation.region.initial is not None:
+            self._device.write(allocation.address, allocation.given)
 
     def _encoded(self, values: Iterable[np.generic | MappedTensor]) -> tuple[np.generic, ...]:
-        return tuple(self._device.tensor_map(each) if isinstance(each, MappedTensor) else each for each in values)
+        return tuple(self._device.tensor_map(value) if isinstance(value, MappedTensor) else value for value in values)

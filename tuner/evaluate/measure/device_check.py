@@ -88,20 +88,20 @@ class DeviceCheck:
     ) -> tuple[dict[str, Array], tuple[str, ...]]:
         """The first run's, and what the runs did that they must not."""
         call = arena.call(self._instance.at(arena.problem).plan())
-        found = []
+        outputs = []
         for _ in range(2 if twice else 1):
             arena.poison()
             self._device.run(self._program, call, limit_s)
-            found.append(arena.outputs())
+            outputs.append(arena.outputs())
         damage = arena.damage(inputs=inputs)
         arena.release()
         if damage:
             self.fault = Fault.ILLEGAL
-            return found[0], (damage,)
-        if not all(_same_bits(found[0][name], found[-1][name]) for name in found[0]):
+            return outputs[0], (damage,)
+        if not all(_same_bits(outputs[0][name], outputs[-1][name]) for name in outputs[0]):
             self.fault = Fault.UNSTEADY
-            return found[0], (_UNSTEADY,)
-        return found[0], ()
+            return outputs[0], (_UNSTEADY,)
+        return outputs[0], ()
 
 
 def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Case, ...]:

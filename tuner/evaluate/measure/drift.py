@@ -38,7 +38,7 @@ class DriftMonitor:
             return True
         good = False
         if raced.rounds:
-            level, again = ([each[i] for each in raced.rounds] for i in (0, -1))
+            level, again = ([laps[i] for laps in raced.rounds] for i in (0, -1))
             good = self._is_steady(_middle(level)) and self._repeats(samples, again)
         self.voided += not good
         return good
@@ -62,9 +62,9 @@ class DriftMonitor:
 
 
 def _middle(samples: Sequence[Sample]) -> float:
-    return median(each.time_us for each in samples)
+    return median(sample.time_us for sample in samples)
 
 
 def _cycles(samples: Sequence[Sample]) -> float:
     """0 where nobody could read the clock."""
-    return median(each.time_us * each.state.sm_mhz for each in samples)
+    return median(sample.time_us * sample.state.sm_mhz for sample in samples)

@@ -60,11 +60,11 @@ def decide(times: Sequence[Sequence[float]], rules: Rules, seed: int = 0) -> Sta
     winner, tied = _winner(logs, rules)
     contenders = tuple(
         Contender(
-            estimate([each[i] for each in times]), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i])
+            estimate([time_us[i] for time_us in times]), in_units(interval(logs[:, i] - logs[:, winner])), bool(tied[i])
         )
         for i in range(logs.shape[1])
     )
-    regret = max([0.0, *(1 / each.ratio.low - 1 for i, each in enumerate(contenders) if i != winner)])
+    regret = max([0.0, *(1 / contender.ratio.low - 1 for i, contender in enumerate(contenders) if i != winner)])
     return Standing(winner, contenders, regret, _flips(logs, rules, winner, seed))
 
 

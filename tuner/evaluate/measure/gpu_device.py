@@ -101,15 +101,15 @@ class GpuDevice:
         self._late = 0.0
 
     def facts(self) -> Fields:
-        found = self._runtime.getDeviceProperties(self._ordinal)
+        properties = self._runtime.getDeviceProperties(self._ordinal)
         return {
             "gpu": self._found.name,
             "arch": self._found.arch.name,
-            "model": found["name"].decode(),
+            "model": properties["name"].decode(),
             "driver": self._runtime.driverGetVersion(),
             "runtime": self._runtime.runtimeGetVersion(),
-            "sm_count": int(found["multiProcessorCount"]),
-            "memory_bytes": int(found["totalGlobalMem"]),
+            "sm_count": int(properties["multiProcessorCount"]),
+            "memory_bytes": int(properties["totalGlobalMem"]),
             "l2_bytes": int(self._runtime.deviceGetAttribute(_L2_BYTES, self._ordinal)),
             "nvml": self._monitor.present,
             "exclusive": gpu.exclusive(self._ordinal),
@@ -151,7 +151,7 @@ class GpuDevice:
     def load(self, code: Code, plan: Plan) -> _Program:
         """What keeps its module loaded."""
         instance = operators.instance(code.instance)
-        wanted = {each.name: each.nbytes(instance.problem) for each in instance.operator.constants}
+        wanted = {constant.name: constant.nbytes(instance.problem) for constant in instance.operator.constants}
         module = self._cuda.Module()
         with self._faults():
             module.load(code.image)
@@ -181,8 +181,8 @@ class GpuDevice:
     def _fill_symbols(self, program: _Program, call: Call) -> None:
         """`__constant__` memory keeps what it is given until the next call."""
         sizes = {tensor.name: tensor.nbytes for tensor in call.layout.tensors} if call.layout else {}
-        for name, place in program.symbols.items():
-            self._runtime.memcpyAsync(place, call.addresses[name], sizes[name], _ON_DEVICE, _DEFAULT_STREAM)
+        for name, address in program.symbols.items():
+            self._runtime.memcpyAsync(address, call.addresses[name], sizes[name], _ON_DEVICE, _DEFAULT_STREAM)
 
     def ready_copy(self, nbytes: int) -> Callable[[], object]:
         half = max(nbytes // 2, 1)
@@ -247,8 +247,8 @@ class GpuDevice:
         return self._at_once[ready]
 
     def state(self) -> State:
-        found = replace(self._monitor.state(), late=self._late)
-        return replace(found, processes=found.processes - self.others()) if found.processes > 1 else found
+        state = replace(self._monitor.state(), late=self._late)
+        return replace(state, processes=state.processes - self.others()) if state.processes > 1 else state
 
     def others(self) -> int:
         return self._presence.others()
@@ -281,9 +281,9 @@ class GpuDevice:
     def _instruments(self) -> Instruments:
         """Loaded when first something is timed, and with all that a held stream takes run once."""
         with self._faults():
-            found = Instruments(self._found.arch.name)
+            instruments = Instruments(self._found.arch.name)
             self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
-        return found
+        return instruments
 
     @contextmanager
     def _scratch(self, nbytes: int) -> Iterator[int]:

@@ -54,7 +54,7 @@ class Presence:
 
     def others(self) -> int:
         """How many other processes have said so, and live."""
-        return sum(is_held(each) for each in FOLDER.glob(f"{self._bus_id} *") if each != self._own)
+        return sum(is_held(path) for path in FOLDER.glob(f"{self._bus_id} *") if path != self._own)
 
 
 def is_held(path: Path) -> bool:

@@ -47,12 +47,12 @@ class Ledger:
 
 def _unfinished(text: str) -> Counter[str]:
     """How often each config began and did not end. A line that a kill cut off counts as not written."""
-    found: Counter[str] = Counter()
+    unfinished: Counter[str] = Counter()
     for line in text.splitlines(keepends=True):
         word, _, key = line.strip().partition(" ")
         if line.endswith("\n") and word in ("began", "ended"):
-            found[key] += 1 if word == "began" else -1
-    return found
+            unfinished[key] += 1 if word == "began" else -1
+    return unfinished
 
 
 class CrashStreaks:
@@ -76,7 +76,7 @@ class CrashStreaks:
 
     def reason(self, implementation: str) -> str:
         """Why none of an implementation is to be run; empty where they may be."""
-        found = list(self._in_a_row.get(implementation, {}).values())
-        if len(found) < _MOST_FALLS * (2 if implementation in self._timed else 1):
+        failures = list(self._in_a_row.get(implementation, {}).values())
+        if len(failures) < _MOST_FALLS * (2 if implementation in self._timed else 1):
             return ""
-        return f"{len(found)} in a row of {implementation} took the device down, the last by {found[-1]}"
+        return f"{len(failures)} in a row of {implementation} took the device down, the last by {failures[-1]}"

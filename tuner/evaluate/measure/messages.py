@@ -92,7 +92,7 @@ class RaceResult:
     @property
     def times_us(self) -> tuple[tuple[float, ...], ...]:
         """[rounds, contenders] in microseconds."""
-        return tuple(tuple(each.time_us for each in found) for found in self.rounds)
+        return tuple(tuple(sample.time_us for sample in samples) for samples in self.rounds)
 
 
 Question = DescribeRequest | TimingRequest | RaceRequest

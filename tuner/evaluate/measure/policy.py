@@ -40,10 +40,10 @@ class MeasurementPolicy:
             raise UsageError(f"L2 {self.l2!r}: a kernel is timed with a cold or a warm one")
         if self.launch not in LAUNCHES:
             raise UsageError(f"launch {self.launch!r}: a plan is launched eager, or replayed from a graph")
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
             if isinstance(value, int | float) and not value > 0:
-                raise UsageError(f"measurement policy: {each.name} is {value}, it must be positive")
+                raise UsageError(f"measurement policy: {setting.name} is {value}, it must be positive")
 
     @property
     def name(self) -> str:

@@ -72,7 +72,7 @@ def typical(times: Sequence[float]) -> float:
     chance, so a mean sees less than a step, and a median does not. What is far from the median is something else.
     """
     mid = median(times)
-    return fmean(each for each in times if abs(each - mid) <= max(_TICK_US, _ALIKE * mid))
+    return fmean(time_us for time_us in times if abs(time_us - mid) <= max(_TICK_US, _ALIKE * mid))
 
 
 def together(states: Sequence[State]) -> State:
@@ -80,18 +80,18 @@ def together(states: Sequence[State]) -> State:
     if not states:
         return State()
     return State(
-        sm_mhz=round(median(each.sm_mhz for each in states)),
-        throttle=reduce(or_, (each.throttle for each in states)),
-        temperature_c=max(each.temperature_c for each in states),
-        processes=max(each.processes for each in states),
-        late=fmean(each.late for each in states),
+        sm_mhz=round(median(state.sm_mhz for state in states)),
+        throttle=reduce(or_, (state.throttle for state in states)),
+        temperature_c=max(state.temperature_c for state in states),
+        processes=max(state.processes for state in states),
+        late=fmean(state.late for state in states),
     )
 
 
 def usual(history: Sequence[State]) -> State:
     """What most of a session looked like: a throttle that is always on is how this device runs."""
     slowed, processes = (
-        Counter(getattr(each, name) for each in history).most_common(1)[0][0] if history else 0
+        Counter(getattr(state, name) for state in history).most_common(1)[0][0] if history else 0
         for name in ("slowed", "processes")
     )
     return State(throttle=slowed, processes=processes)
@@ -102,9 +102,9 @@ def undisturbed(samples: Sequence[Sample], session: State) -> tuple[Sample, ...]
 
     Clocks are compared within the kernel: a heavy one runs at a lower clock than a light one, and that is its time.
     """
-    clock = median([each.state.sm_mhz for each in samples]) if samples else 0
-    steady = (each for each in samples if each.state.sm_mhz >= _CLOCK_DROP * clock)
-    return tuple(each for each in steady if not disturbed(each.state, session))
+    clock = median([sample.state.sm_mhz for sample in samples]) if samples else 0
+    steady = (sample for sample in samples if sample.state.sm_mhz >= _CLOCK_DROP * clock)
+    return tuple(sample for sample in steady if not disturbed(sample.state, session))
 
 
 def disturbed(state: State, session: State) -> bool:
@@ -160,8 +160,8 @@ def effective(values: Times) -> Times:
     off = np.clip(off, -most, most)
     off -= off.mean(axis=0)
     power = (off**2).sum(axis=0)
-    found = np.divide((off[1:] * off[:-1]).sum(axis=0), power, out=np.zeros(width), where=power > 0)
-    r = np.clip(found + 1 / n, 0.0, 1.0)  # about 1 / n is what a series loses to its own mean
+    correlation = np.divide((off[1:] * off[:-1]).sum(axis=0), power, out=np.zeros(width), where=power > 0)
+    r = np.clip(correlation + 1 / n, 0.0, 1.0)  # about 1 / n is what a series loses to its own mean
     count: Times = np.maximum(n * (1 - r) / (1 + r), 1.0)
     return count
 
@@ -170,8 +170,8 @@ def _quantile(freedom: Times) -> Times:
     """Student's t that CONFIDENCE stays under, on both sides."""
     from scipy.special import stdtrit
 
-    found: Times = stdtrit(freedom, (1 + CONFIDENCE) / 2)
-    return found
+    quantile: Times = stdtrit(freedom, (1 + CONFIDENCE) / 2)
+    return quantile
 
 
 def screen(
@@ -187,6 +187,6 @@ def screen(
         while len(kept) < wanted and len(drawn) < _RETRIES * wanted:
             drawn.append(draw())
             kept = undisturbed(drawn, session())
-        if kept and estimate([each.time_us for each in kept]).low > factor * best_us:
+        if kept and estimate([stored.time_us for stored in kept]).low > factor * best_us:
             break
     return kept

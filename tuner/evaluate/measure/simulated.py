@@ -106,7 +106,7 @@ class SimulatedDevice:
     executes = False
 
     def __init__(self, simulation: Simulation) -> None:
-        self._told = simulation
+        self._simulation = simulation
         self.thorough = not simulation.emulated
         self._gpu = arch.gpu(simulation.gpu)
         self._rng = np.random.default_rng(simulation.seed)
@@ -120,7 +120,7 @@ class SimulatedDevice:
         self._burst_ends = 0  # the run
 
     def facts(self) -> Fields:
-        return {"gpu": self._gpu.name, "arch": self._gpu.arch.name, "model": SIMULATED, "seed": self._told.seed}
+        return {"gpu": self._gpu.name, "arch": self._gpu.arch.name, "model": SIMULATED, "seed": self._simulation.seed}
 
     def allocate(self, nbytes: int) -> int:
         buffer = Buffer("device", max(nbytes, 1), writable=True)
@@ -145,16 +145,16 @@ class SimulatedDevice:
     def load(self, code: Code, plan: Plan) -> _Program:  # noqa: ARG002  # part of the protocol
         instance = operators.instance(code.instance)
         plants = frozenset(
-            each.what for each in self._told.plants if code.instance.config.get(each.field) == each.value
+            plant.what for plant in self._simulation.plants if code.instance.config.get(plant.field) == plant.value
         )
         if Fault.REFUSED.name in plants:
             raise DeviceFaultError(Fault.REFUSED, "planted", fatal=False)
         kernel = None
-        if self._told.emulated:
+        if self._simulation.emulated:
             kernel = emulator.build(render(instance, "host"), checked=False)
         config = encode(code.instance.config)
-        time_us = dict(self._told.times_us).get(config) or self._modelled(instance)
-        return _Program(instance, _Ready(time_us, dict(self._told.clocks).get(config, 1.0)), plants, kernel)
+        time_us = dict(self._simulation.times_us).get(config) or self._modelled(instance)
+        return _Program(instance, _Ready(time_us, dict(self._simulation.clocks).get(config, 1.0)), plants, kernel)
 
     def run(self, program: _Program, call: Call, limit_s: float) -> None:
         _provoke(program.plants, limit_s)
@@ -172,31 +172,31 @@ class SimulatedDevice:
 
     def times_us(self, ready: _Ready, launches: int, policy: MeasurementPolicy) -> Sequence[float]:  # noqa: ARG002
         """A sample in which something lies or throttles does so in all its launches."""
-        told = self._told
+        model = self._simulation
         self._runs += 1
-        self._hot = bool(self._rng.random() < told.throttled)
-        factor = 1 + told.drift * math.sin(2 * math.pi * self._runs / told.period)
+        self._hot = bool(self._rng.random() < model.throttled)
+        factor = 1 + model.drift * math.sin(2 * math.pi * self._runs / model.period)
         factor *= self._neighbours()
         factor *= 1.4 if self._hot else 1.0
-        factor *= told.spell[2] if told.spell[0] <= self._runs < told.spell[1] else 1.0
-        factor *= float(self._rng.choice([0.4, 3.0])) if self._rng.random() < told.lies else 1.0
-        noise = np.exp(told.noise * self._rng.standard_normal())
+        factor *= model.spell[2] if model.spell[0] <= self._runs < model.spell[1] else 1.0
+        factor *= float(self._rng.choice([0.4, 3.0])) if self._rng.random() < model.lies else 1.0
+        noise = np.exp(model.noise * self._rng.standard_normal())
         factor /= self._clock
         self._clock += (ready.clock - self._clock) * -math.expm1(-ready.time_us * launches / _GOVERNED_US)
         return [ready.time_us * factor * float(noise)] * launches
 
     def _neighbours(self) -> float:
         """What makes runs alike that follow each other, or that are a period apart."""
-        told, factor = self._told, 1.0
-        if told.wander:
+        model, factor = self._simulation, 1.0
+        if model.wander:
             new = math.sqrt(1 - _LIKE_THE_LAST**2) * float(self._rng.standard_normal())
             self._wandered = _LIKE_THE_LAST * self._wandered + new
-            factor *= math.exp(told.wander * self._wandered)
-        chance, runs, slower = told.bursts
+            factor *= math.exp(model.wander * self._wandered)
+        chance, runs, slower = model.bursts
         if chance and self._runs >= self._burst_ends and self._rng.random() < chance:
             self._burst_ends = self._runs + runs
         factor *= slower if self._runs < self._burst_ends else 1.0
-        return factor * (told.every[1] if told.every[0] and self._runs % told.every[0] == 0 else 1.0)
+        return factor * (model.every[1] if model.every[0] and self._runs % model.every[0] == 0 else 1.0)
 
     def state(self) -> State:
         if self._hot:
@@ -207,21 +207,21 @@ class SimulatedDevice:
         return 0
 
     def floor_us(self, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # protocol
-        return self._told.floor_us
+        return self._simulation.floor_us
 
     def copy_gb_s(self) -> float:
         return float(self._gpu.device.dram_gb_s)
 
     def _at(self, address: int, nbytes: int) -> Bytes:
         """The bytes at an address inside a buffer."""
-        begin = max(each for each in self._buffers if each <= address)
+        begin = max(start for start in self._buffers if start <= address)
         whole = self._buffers[begin].view(np.uint8, (self._buffers[begin].nbytes,))
         return whole[address - begin : address - begin + nbytes]
 
     def _modelled(self, instance: Instance) -> float:
         """The predictor's cost, off by what predictors are off by, as a time."""
         cycles = uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
-        spelled = f"{self._told.seed}{instance.implementation.name}{canonical(instance.config)}"
+        spelled = f"{self._simulation.seed}{instance.implementation.name}{canonical(instance.config)}"
         off = np.random.default_rng(crc32(spelled.encode()))
         return float(cycles / self._gpu.device.clock_mhz * np.exp(_UNPREDICTED * off.standard_normal()))
 
@@ -229,7 +229,7 @@ class SimulatedDevice:
         """The reference, rounded as kernels round it, in the place of the kernels."""
         operator, tensors = program.instance.operator, self._tensors(call)
         layout = _layout(call)
-        given = {each.name: tensors[each.name] for each in layout.tensors if each.initial is not None}
+        given = {tensor.name: tensors[tensor.name] for tensor in layout.tensors if tensor.initial is not None}
         right = operator.rounded(layout.problem, {**layout.scalars, **given})
         for argument in operator.written:
             tensors[argument.name][...] = right[argument.name]
@@ -250,8 +250,8 @@ class SimulatedDevice:
         """All of the call's, where they lie."""
         nothing = np.empty(0, np.uint8)
         return {
-            each.name: each.view(self._at(call.addresses[each.name], each.nbytes) if each.nbytes else nothing)
-            for each in _layout(call).tensors
+            tensor.name: tensor.view(self._at(call.addresses[tensor.name], tensor.nbytes) if tensor.nbytes else nothing)
+            for tensor in _layout(call).tensors
         }
 
 

@@ -55,8 +55,8 @@ class DeviceOpener(Hashable, Protocol):
 class Worker(Closing):
     """A context manager around the process. Ask, and get an answer or what took the process down; it starts again."""
 
-    def __init__(self, place: DeviceOpener, patience_s: float = _PATIENCE_S) -> None:
-        self._place, self._patience_s = place, patience_s
+    def __init__(self, opener: DeviceOpener, patience_s: float = _PATIENCE_S) -> None:
+        self._place, self._patience_s = opener, patience_s
         # CUDA maps all memory of the machine, so the address space says nothing about a GPU process.
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]
         self._pool: Pool[tuple[DeviceOpener, Question], Answer] = Pool(
@@ -92,8 +92,8 @@ class Worker(Closing):
         return timed
 
     def race(self, heat: RaceRequest) -> RaceResult:
-        found = self._ask(heat)
-        return RaceResult(failure=found) if isinstance(found, DeviceFailure) else _sure(found, RaceResult)
+        answer = self._ask(heat)
+        return RaceResult(failure=answer) if isinstance(answer, DeviceFailure) else _sure(answer, RaceResult)
 
     def _judged_and_timed(self, task: TimingRequest) -> TimingResult:
         """In two questions, since who is only judged need not be alone on the GPU."""
@@ -130,8 +130,8 @@ def _access(question: Question) -> Callable[[str], AbstractContextManager[None]]
     return exclusive if isinstance(question, RaceRequest) or question.timed else shared
 
 
-def _timed(found: Answer | DeviceFailure) -> TimingResult:
-    return TimingResult(None, failure=found) if isinstance(found, DeviceFailure) else _sure(found, TimingResult)
+def _timed(answer: Answer | DeviceFailure) -> TimingResult:
+    return TimingResult(None, failure=answer) if isinstance(answer, DeviceFailure) else _sure(answer, TimingResult)
 
 
 A = TypeVar("A")
@@ -145,13 +145,13 @@ def _sure(answer: object, kind: type[A]) -> A:
 
 
 def _serve(job: tuple[DeviceOpener, Question]) -> Answer:
-    place, question = job
-    return _stand(place).do(question)
+    opener, question = job
+    return _stand(opener).do(question)
 
 
 @cache
-def _stand(place: DeviceOpener) -> "DeviceServer":
-    return DeviceServer(place.open())
+def _stand(opener: DeviceOpener) -> "DeviceServer":
+    return DeviceServer(opener.open())
 
 
 @dataclass(slots=True)
@@ -229,20 +229,20 @@ class DeviceServer:
             for turn in range(heat.rounds):
                 if turn and time.monotonic() - started > heat.limit_s:
                     break
-                found = {}
+                samples = {}
                 for at in map(int, rng.permutation(len(timers))):
                     if heat.own_clock:
                         timers[at].own_clock()
-                    found[at] = timers[at].sample()
-                if not any(disturbed(each.state, self.session()) for each in found.values()):
-                    rounds.append(tuple(found[i] for i in range(len(timers))))
+                    samples[at] = timers[at].sample()
+                if not any(disturbed(sample.state, self.session()) for sample in samples.values()):
+                    rounds.append(tuple(samples[i] for i in range(len(timers))))
         except DeviceFaultError as error:
             return RaceResult(failure=DeviceFailure(error.fault, str(error), error.fatal, at))
         except (MachineError, InputError) as error:
             return RaceResult(failure=DeviceFailure(Fault.REFUSED, str(error), culprit=at))
         finally:
             self._release()
-        return RaceResult(tuple(rounds), capped=any(each.capped for each in timers), floor_us=floor_us)
+        return RaceResult(tuple(rounds), capped=any(timer.capped for timer in timers), floor_us=floor_us)
 
     def _floor_us(self, policy: MeasurementPolicy) -> float:
         """Measured once for each way to launch; 0, not known, where the driver refuses it: no contender is to blame."""

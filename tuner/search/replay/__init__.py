@@ -49,10 +49,10 @@ class Replay:
         from the median to the optimum (after Willemsen et al. 2024, by tries and not by seconds).
         """
         values, optimum = self.recording.values, self.recording.optimum
-        found = np.where(np.isinf(self.true_values), np.nanmax(values), self.true_values).mean(axis=0)
-        random = random_search(self.recording, len(found))
+        reached = np.where(np.isinf(self.true_values), np.nanmax(values), self.true_values).mean(axis=0)
+        random = random_search(self.recording, len(reached))
         counted = random - optimum > 0.05 * (np.nanmedian(values) - optimum)
-        return float(np.mean((random - found)[counted] / (random - optimum)[counted]))
+        return float(np.mean((random - reached)[counted] / (random - optimum)[counted]))
 
 
 def replay(
@@ -97,7 +97,7 @@ def run(
     The incumbent is what looks best by the values that the search saw. A search may try less than its budget.
     """
     evaluate = recording.evaluate(np.random.default_rng((seed, 1)) if noise else None)
-    found, best = [np.inf] * budget, np.inf
+    true_values, best = [np.inf] * budget, np.inf
     tries = 0
 
     def counted(index: int) -> float | None:
@@ -105,12 +105,12 @@ def run(
         value = evaluate(index)
         if value is not None and value < best:
             best = value
-            found[tries:] = [float(recording.values[index])] * (budget - tries)
+            true_values[tries:] = [float(recording.values[index])] * (budget - tries)
         tries += 1
         return value
 
     search(seed, counted)
-    return np.array(found)
+    return np.array(true_values)
 
 
 def random_search(recording: Recording, budget: int) -> Array:

@@ -28,7 +28,7 @@ def rows(attempts: Sequence[Attempt]) -> tuple[Row, ...]:
     not compare.
     """
     identities = [attempt.identity for attempt in attempts]
-    kinds = {(each.implementation, each.problem, each.gpu, each.policy) for each in identities}
+    kinds = {(identity.implementation, identity.problem, identity.gpu, identity.policy) for identity in identities}
     if len(kinds) > 1:
         spelt = "; ".join(sorted(f"{name} for {gpu} by {policy}" for name, _, gpu, policy in kinds))
         raise UsageError(f"values of different searches do not compare: {spelt}. Name one --implementation")

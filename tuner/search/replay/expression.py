@@ -41,10 +41,10 @@ _LONGEST = 1 << 20  # values of a range
 
 
 def _range(*bounds: int) -> list[int]:
-    found = range(*bounds)
-    if len(found) > _LONGEST:
-        raise ValueError(f"a range of {len(found):,} values is too long for a parameter")
-    return list(found)
+    values = range(*bounds)
+    if len(values) > _LONGEST:
+        raise ValueError(f"a range of {len(values):,} values is too long for a parameter")
+    return list(values)
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {

@@ -90,7 +90,7 @@ def _row_of_cache(parameters: Mapping[str, Any], entry: Mapping[str, Any]) -> Ro
 
 def _row_of_t4(entry: Mapping[str, Any]) -> Row:
     objective = (entry.get("objectives") or ["time"])[0]
-    values = [each["value"] for each in entry["measurements"] if each["name"] == objective]
+    values = [measurement["value"] for measurement in entry["measurements"] if measurement["name"] == objective]
     if entry["invalidity"] == "correct" and values and isinstance(values[0], int | float):
         return Row(entry["configuration"], float(values[0]), tuple(entry["times"].get("runtimes") or ()))
     return Row(entry["configuration"], None, failure=entry["invalidity"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tuner.search.replay.recording import Recording, places
+from tuner.search.replay.recording import Recording, indices_of
 from tuner.search.sampler import Sampler, predict
 from tuner.spec.space import Array
 
@@ -16,10 +16,10 @@ def prior(recording: Recording, past: Recording, tries: int, seed: int) -> Array
     None when fewer than eight of the results work in the new space too. Raises UsageError when a parameter of
     `recording` does not exist in `past`.
     """
-    found = _searched(past, tries, seed)
-    configs = [_fields(past, index) for index in found]
-    indices = places(configs, recording.space)
-    values = [value if math.isfinite(value) else None for value in past.values[list(found)].tolist()]
+    tried = _searched(past, tries, seed)
+    configs = [_fields(past, index) for index in tried]
+    indices = indices_of(configs, recording.space)
+    values = [value if math.isfinite(value) else None for value in past.values[list(tried)].tolist()]
     known = {index: value for index, value in zip(indices, values, strict=True) if index is not None}
     return predict(recording.space, known)
 

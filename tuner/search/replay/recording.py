@@ -75,10 +75,10 @@ def recording(name: str, rows: Sequence[Row], space: Space[Any] | None = None) -
 
 
 def _within(name: str, rows: Sequence[Row], space: Space[Any]) -> Recording:
-    placed = places([row.config for row in rows], space)
+    indices = indices_of([row.config for row in rows], space)
     values = np.full(len(space.codes), np.nan)
     samples: list[tuple[float, ...]] = [()] * len(space)
-    for index, row in zip(placed, rows, strict=True):
+    for index, row in zip(indices, rows, strict=True):
         if index is not None:
             values[index], samples[index] = (np.nan if row.value is None else row.value), row.samples
     if np.all(np.isnan(values)):
@@ -86,7 +86,7 @@ def _within(name: str, rows: Sequence[Row], space: Space[Any]) -> Recording:
     return Recording(name, space, values, tuple(samples))
 
 
-def places(configs: Sequence[Mapping[str, Value]], space: Space[Any]) -> list[int | None]:
+def indices_of(configs: Sequence[Mapping[str, Value]], space: Space[Any]) -> list[int | None]:
     """The index of each config in a space that has the same parameters, some of them fixed; None outside the space.
 
     Raises UsageError when a config lacks a parameter of the space.
@@ -94,8 +94,8 @@ def places(configs: Sequence[Mapping[str, Value]], space: Space[Any]) -> list[in
     lacking = sorted({name for config in configs for name in space.names if name not in config})
     if lacking:
         raise UsageError(f"the configs have no {', '.join(lacking)}: another kernel, or parameters that were fixed")
-    found = [space.config_type(**{name: config[name] for name in space.names}) for config in configs]
-    return [space.index(config) if space.refusal(config) is None else None for config in found]
+    typed = [space.config_type(**{name: config[name] for name in space.names}) for config in configs]
+    return [space.index(config) if space.refusal(config) is None else None for config in typed]
 
 
 def _recorded(choices: Mapping[str, Sequence[Value]], codes: Array) -> tuple[Constraint, ...]:
@@ -110,10 +110,10 @@ def _recorded(choices: Mapping[str, Sequence[Value]], codes: Array) -> tuple[Con
 def _membership(choices: Mapping[str, Sequence[Value]], codes: Array) -> Callable[[Columns], Array]:
     """Whether the columns, taken together, occur among the rows of `codes`."""
     sizes = tuple(len(values) for values in choices.values())
-    places = np.unique(np.ravel_multi_index(tuple(codes.T), sizes))
+    members = np.unique(np.ravel_multi_index(tuple(codes.T), sizes))
 
     def holds(columns: Columns) -> Array:
-        found = [np.searchsorted(values, getattr(columns, name)) for name, values in choices.items()]
-        return np.isin(np.ravel_multi_index(tuple(np.broadcast_arrays(*found)), sizes, mode="clip"), places)
+        codes_of_columns = [np.searchsorted(values, getattr(columns, name)) for name, values in choices.items()]
+        return np.isin(np.ravel_multi_index(tuple(np.broadcast_arrays(*codes_of_columns)), sizes, mode="clip"), members)
 
     return holds

@@ -27,8 +27,10 @@ def read(path: Path) -> Space[Any]:
     try:
         described = document["ConfigurationSpace"]
         parameters = described["TuningParameters"]
-        choices = {each["Name"]: _choices(each) for each in parameters}
-        constraints = tuple(_constraint(each["Expression"], choices) for each in described.get("Conditions", ()))
+        choices = {parameter["Name"]: _choices(parameter) for parameter in parameters}
+        constraints = tuple(
+            _constraint(condition["Expression"], choices) for condition in described.get("Conditions", ())
+        )
         return Space(make_dataclass("Described", list(choices), frozen=True), choices, constraints)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is no T1 file: {type(error).__name__} {error} in its ConfigurationSpace") from error

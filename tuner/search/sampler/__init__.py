@@ -32,10 +32,10 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
 
 
 class Sampler:
-    """Proposes configs of `space` by their index, and learns from what it is told.
+    """Proposes configs of `space` by their index, and learns from their values.
 
     `method` is one of METHODS; the Gaussian process ("gp") hands over to "categorical" beyond a thousand results.
-    `starts` are tried first. `prior` is a believed cost of every valid config (lower is better, any unit), `measured`
+    `starts` are tried first. `prior` is an assumed cost of every valid config (lower is better, any unit), `measured`
     where it was learnt from times elsewhere: its best are starts as well, and its best fifth is searched first, unless
     the first results disagree with it. The same calls with the same `seed` give the same
     configs. Raises UsageError for an unknown method and for "exhaustive" where the space is not enumerated, ValueError
@@ -68,7 +68,7 @@ class Sampler:
         self.expected_improvement: float | None = None
 
     def ask(self, n: int) -> list[int]:
-        """Up to `n` configs to try next, none asked for or told of before; fewer when the space is exhausted.
+        """Up to `n` configs to try next, none that was asked for or has a value; fewer when the space is exhausted.
 
         Sets `expected_improvement`: by what share the model expects the best value to fall in the next 32 tries;
         None while no model says. It is the model's own view: where it is wrong, more can be found.
@@ -85,10 +85,10 @@ class Sampler:
     def tell(self, index: int, value: float | None) -> None:
         """The value of a config (lower is better), asked for or not; None or not finite when it does not work.
 
-        Raises ValueError for a config that was told before.
+        Raises ValueError for a config that has a value.
         """
         if index in self._values:
-            raise ValueError(f"config {index} was told before: {self._values[index]}")
+            raise ValueError(f"config {index} has a value already: {self._values[index]}")
         value = value if value is not None and math.isfinite(value) else None
         self._trials.tell(index, value)
         self._left -= index not in self._asked
@@ -96,7 +96,7 @@ class Sampler:
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """The best config told, and its value; None before any works."""
+        """The best config with a value, and that value; None before any works."""
         worked = [(value, index) for index, value in self._values.items() if value is not None]
         if not worked:
             return None

@@ -57,8 +57,8 @@ def fit(
     first = typical if start is None else np.append(start.log_scales, start.log_noise)
     rows, columns = np.triu_indices(len(points), 1)
     along = [points[:, axis_of_column == axis].astype(float) for axis in range(len(typical_scales))]
-    squares = np.stack([((each[rows] - each[columns]) ** 2).sum(axis=1) for each in along])
-    found = minimize(
+    squares = np.stack([((coordinates[rows] - coordinates[columns]) ** 2).sum(axis=1) for coordinates in along])
+    optimum = minimize(
         _loss,
         first,
         args=(typical, squares, rows, columns, scores, spread),
@@ -67,7 +67,7 @@ def fit(
         options={"maxiter": iterations},
         bounds=[_BOUNDS_SCALE] * len(typical_scales) + [_BOUNDS_NOISE],
     )
-    return Hyperparameters(found.x[:-1], float(found.x[-1]))
+    return Hyperparameters(optimum.x[:-1], float(optimum.x[-1]))
 
 
 def _loss(

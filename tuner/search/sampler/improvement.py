@@ -24,7 +24,7 @@ from tuner.search.sampler.strategies import POOL, Categorical, candidates
 from tuner.spec.space import Array, Space
 
 _FAILED = 0.8  # a failure scores like this quantile of the valid results
-_SURE_FAILURE = 0.9  # highest believed probability that a config fails
+_SURE_FAILURE = 0.9  # highest predicted probability that a config fails
 _HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
 _MOST_RESULTS = 1000  # beyond these the categorical strategy takes over
 _MOST_ROWS = 400  # results that a model is conditioned on at a fit; of more, representative ones
@@ -119,8 +119,8 @@ class Gaussian:
         free = ~np.isin(model.pool, observations.known)
         gain[~free] = -np.inf
         promising = np.partition(gain, -min(_HORIZON, len(gain)))[-_HORIZON:]
-        found = relative_gain(float(np.exp(promising).sum()), scores, shown)
-        self.expected_improvement = beyond(found, shown, observations)
+        relative = relative_gain(float(np.exp(promising).sum()), scores, shown)
+        self.expected_improvement = beyond(relative, shown, observations)
         left = free & self._starts.left(model.pool, observations)
         gain[~(left if left.any() else free)] = -np.inf
         chosen = int(np.argmax(gain + 1e-9 * self._rng.random(len(gain))))

@@ -1,4 +1,4 @@
-"""What a strategy knows when it proposes: results so far, configs being tried, and a belief about all of them."""
+"""What a strategy knows when it proposes: results so far, configs being tried, and a prior order of all of them."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Prior:
     source: str = ""  # "prediction", "history of H100"
 
     @cached_property
-    def place(self) -> Array:
-        """The share of the configs that are believed to be better [configs]; 0 where nothing is known."""
+    def share_better(self) -> Array:
+        """The share of the configs that it ranks higher [configs]; 0 where nothing is known."""
         return np.where(np.isnan(self.cost), 0.0, ranks(self.cost) / len(self.cost))
 
     def best(self, count: int, codes: Array) -> list[int]:
-        """Indices of configs that are believed to be best, each different from the others in over one parameter."""
+        """Indices of configs that it ranks best, each different from the others in over one parameter."""
         chosen: list[int] = []
         for index in np.argsort(self.cost, kind="stable"):
             if np.all(np.count_nonzero(codes[chosen] != codes[index], axis=1) > 1):
@@ -78,10 +78,10 @@ class Prior:
         """
         ranked = ~np.isnan(self.cost[observations.tried]) & np.isin(observations.tried, list(random))
         first = np.flatnonzero(observations.worked & ranked)[:_JUDGED_TO]
-        predicted, found = self.cost[observations.tried[first]], observations.values[first]
-        if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(found))) < 2:
+        predicted, observed = self.cost[observations.tried[first]], observations.values[first]
+        if len(first) < _JUDGED_FROM or min(len(np.unique(predicted)), len(np.unique(observed))) < 2:
             return None
-        return float(np.corrcoef(ranks(predicted), ranks(found))[0, 1])
+        return float(np.corrcoef(ranks(predicted), ranks(observed))[0, 1])
 
     def holds(self, observations: Observations, random: Collection[int]) -> bool:
         """Whether the results do not contradict the prior."""
@@ -103,7 +103,7 @@ def combine_priors(priors: Sequence[Prior]) -> Array | None:
 
 def ranks(values: Array) -> Array:
     """Ranks from 0; equal values share the mean of theirs."""
-    _, place, count = np.unique(np.nan_to_num(values, nan=np.inf), return_inverse=True, return_counts=True)
+    _, group, count = np.unique(np.nan_to_num(values, nan=np.inf), return_inverse=True, return_counts=True)
     last = np.cumsum(count)
-    found: Array = (last - (count + 1) / 2)[place]
-    return found
+    mean_ranks: Array = (last - (count + 1) / 2)[group]
+    return mean_ranks

@@ -15,7 +15,7 @@ _WORKING = 3  # of which at least so many are valid
 _DRAWN = 30  # configs that compete for a place in the design
 _DRAWN_TO_JUDGE = 12  # tries at most, some of which may fail
 _OF_PRIOR = 4  # configs that a prior ranks best, among the starts; others are drawn in turns with them, to judge it
-_LEFT = 0.2  # of the configs, which a believed prior leaves at first, and …
+_LEFT = 0.2  # of the configs, which a prior leaves at first, and …
 _ALL_AFTER = 400  # … tries that it takes until it leaves all
 
 
@@ -29,7 +29,7 @@ class Starts:
         self, space: Space[Any], rng: np.random.Generator, given: Sequence[int], prior: Prior | None = None
     ) -> None:
         self._space, self._rng, self._given, self._prior = space, rng, given, prior
-        self._believed = () if prior is None else prior.best(_OF_PRIOR, space.codes)
+        self._best_of_prior = () if prior is None else prior.best(_OF_PRIOR, space.codes)
         self.random: set[int] = set()  # at random
 
     def next(self, observations: Observations) -> int | None:
@@ -38,9 +38,9 @@ class Starts:
         if given is not None:
             return given
         known = len(observations.known)
-        believed = first_free(self._believed, observations)
-        if believed is not None and self.guided(observations):
-            return believed if (known - len(self._given)) % 2 == 0 else self._least_tried(observations)
+        next_best = first_free(self._best_of_prior, observations)
+        if next_best is not None and self.guided(observations):
+            return next_best if (known - len(self._given)) % 2 == 0 else self._least_tried(observations)
         if self._unjudged(observations) or known < _FIRST or np.count_nonzero(observations.worked) < _WORKING:
             return self._least_tried(observations)
         return None
@@ -52,11 +52,11 @@ class Starts:
         return self._prior.correlation(observations, self.random) is None
 
     def guided(self, observations: Observations) -> bool:
-        """Whether a prior, still believed, says where good configs are."""
+        """Whether a prior that no result contradicts says where good configs are."""
         return self._prior is not None and self._prior.holds(observations, self.random)
 
     def led_by_times(self, observations: Observations) -> bool:
-        """Whether a prior, still believed, was learnt from times."""
+        """Whether a prior that no result contradicts was learnt from times."""
         return self._prior is not None and self._prior.measured and self.guided(observations)
 
     def shown(self, observations: Observations) -> Observations:
@@ -66,14 +66,14 @@ class Starts:
         """
         if self._prior is None or self._prior.measured or not self.guided(observations):
             return observations
-        shown = observations.where(~np.isin(observations.tried, self._believed))
+        shown = observations.where(~np.isin(observations.tried, self._best_of_prior))
         return shown if np.count_nonzero(shown.worked) >= _WORKING else observations
 
     def left(self, pool: Array, observations: Observations) -> Array:
-        """Which configs of a pool a model should choose from, booleans: the believed best, and more as tries go."""
+        """Which configs of a pool a model should choose from, booleans: the best of the prior, and more as tries go."""
         if self._prior is None or not self.guided(observations):
             return np.ones(len(pool), bool)
-        left: Array = self._prior.place[pool] <= max(_LEFT, len(observations.tried) / _ALL_AFTER)
+        left: Array = self._prior.share_better[pool] <= max(_LEFT, len(observations.tried) / _ALL_AFTER)
         return left
 
     def _least_tried(self, observations: Observations) -> int:

@@ -41,7 +41,9 @@ class Exhaustive:
 
     def propose(self, observations: Observations) -> int:
         known = set(observations.known.tolist())
-        self._next = next(place for place in range(self._next, len(self._order)) if self._order[place] not in known)
+        self._next = next(
+            position for position in range(self._next, len(self._order)) if self._order[position] not in known
+        )
         return self._order[self._next]
 
 
@@ -98,15 +100,15 @@ class Genetic:
         if start is not None:
             return start
         population = observations.best(self._POPULATION)
-        mother, father = (int(population[self._place(len(population))]) for _ in range(2))
+        mother, father = (int(population[self._rank(len(population))]) for _ in range(2))
         if self._rng.random() < 0.5:
             free = np.setdiff1d(self._space.neighbours(mother), observations.known)
             if len(free):
                 return int(self._rng.choice(free))
         return self._cross(mother, father, observations)
 
-    def _place(self, count: int) -> int:
-        """A place in the ranking, the better the likelier."""
+    def _rank(self, count: int) -> int:
+        """A rank in the population, the better the likelier."""
         return min(int(self._rng.exponential(count / 3)), count - 1)
 
     def _cross(self, mother: int, father: int, observations: Observations) -> int:
@@ -135,6 +137,6 @@ def nearest(space: Space[Any], codes: Array, observations: Observations, rng: np
 
 
 def _log_shares(codes: Array, size: int) -> Array:
-    """Logarithm of each value's share among `codes`, with one result's worth of uniform belief: [size]."""
+    """Logarithm of each value's share among `codes`, with one result's worth of a uniform prior: [size]."""
     shares: Array = np.log((np.bincount(codes, minlength=size) + 1 / size) / (len(codes) + 1))
     return shares

@@ -90,7 +90,9 @@ class RepairedTPE:
     def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
         self._space, self._rng, self._starts = space, rng, starts
         self._tpe = TPESampler(n_startup_trials=0, seed=int(rng.integers(1 << 31)))
-        self._varying = {name: each for name, each in distributions(space).items() if not each.single()}
+        self._varying = {
+            name: distribution for name, distribution in distributions(space).items() if not distribution.single()
+        }
 
     def propose(self, study: Study, trial: FrozenTrial, observations: Observations) -> int:
         start = self._starts.next(observations)
