@@ -26,8 +26,7 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.simulated import Simulation
-from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measure.worker import DeviceOpener, Worker
 from tuner.evaluate.measurer import Setup
 
 if TYPE_CHECKING:  # what measuring needs none of is imported where it is used: a bare machine may lack it
@@ -38,6 +37,13 @@ _COMPILING = 16 << 30  # bytes of address space for a compiler: a driver maps mo
 _ROOMY = 32 << 30  # bytes of a device
 _SPARE_CORES = 2  # that compilers leave to the processes that time
 _FAREWELL_S = 10.0  # of a run's time, for its archive
+
+
+def _simulation() -> DeviceOpener:
+    """The simulated device is a tool of the tests: a run on a GPU needs none of them."""
+    from tests.support.simulated_device import Simulation
+
+    return Simulation()
 
 
 class Run:
@@ -64,7 +70,7 @@ class Run:
         self._step = ""  # that is under way
         self.rows = Rows(out)
         self._end_in_time(stack)
-        self.place = Simulation() if simulate else Physical()
+        self.place = _simulation() if simulate else Physical()
         self.policy = MeasurementPolicy()
         self._stack = stack
         self.worker = stack.enter_context(Worker(self.place))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_device import Simulation
 from tuner import bench, operators
 from tuner.arch import gpu
 from tuner.base.assets import ROOT
@@ -17,7 +18,6 @@ from tuner.bench.tables import varying
 from tuner.errors import UsageError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.simulated import Simulation
 from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot

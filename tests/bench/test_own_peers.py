@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.own_operators import own_operator
+from tests.support.simulated_device import Simulation
 from tuner import bench, operators
 from tuner.arch import gpu
 from tuner.base.assets import TEMPLATES
@@ -16,7 +17,6 @@ from tuner.errors import TemplateError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.device_check import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.simulated import Simulation
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot

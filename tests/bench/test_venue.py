@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.base.test_pool import wait_until
+from tests.support.simulated_device import Plant, Simulation
 from tuner import bench, operators
 from tuner.arch import gpu
 from tuner.base import journal
@@ -25,7 +26,6 @@ from tuner.errors import MachineError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.device_check import cases
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.simulated import Plant, Simulation
 from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.support.recorded import OPERATOR, SM_80, Recorded
+from tests.support.simulated_device import Simulation
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
 from tuner.results.attempt import Attempt, Evidence

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.cupy_double import Driver, asarray, driver
+from tests.support.simulated_device import Simulation
 from tuner import operators
 from tuner.backends import emulator
 from tuner.backends.emulator import Mode
@@ -16,7 +17,6 @@ from tuner.evaluate.check.checker import PLAIN, Job, check
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.device_check import DeviceCheck, cases
-from tuner.evaluate.measure.simulated import Simulation
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import signature

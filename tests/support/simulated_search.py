@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tests.support.simulated_device import Simulation
 from tuner import operators
 from tuner.arch import gpu
 from tuner.base.canonical import encode
@@ -11,7 +12,6 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.simulated import Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Measurer, Setup
 from tuner.search import study

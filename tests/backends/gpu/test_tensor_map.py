@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.claims import compiled
 from tests.support.cupy_double import Driver, asarray, driver
+from tests.support.simulated_device import Simulation
 from tuner import operators
 from tuner.arch import ARCHES
 from tuner.backends import emulator
@@ -22,7 +23,6 @@ from tuner.errors import InputError, MachineError
 from tuner.evaluate.check.compare import errors
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.simulated import Simulation
 from tuner.operators.flash_attention.operator import Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance, InstanceFields

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.claims import example, first_arch
+from tests.support.simulated_device import SimulatedDevice, Simulation
 from tuner import operators
 from tuner.backends import emulator
 from tuner.backends.emulator import Mode
@@ -17,7 +18,6 @@ from tuner.errors import MachineError
 from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code
 from tuner.evaluate.measure.device_check import DeviceCheck, cases
-from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import to_fields

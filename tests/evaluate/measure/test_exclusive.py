@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice, Simulation
 from tuner import operators
 from tuner.arch import gpu
 from tuner.evaluate.measure import gpu_lock
@@ -22,7 +23,6 @@ from tuner.evaluate.measure.device import Code, Plan
 from tuner.evaluate.measure.gpu_lock import Presence, exclusive, is_held, shared
 from tuner.evaluate.measure.messages import TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.simulated import SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import Worker
 from tuner.spec.instance import Instance
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.patience import GENEROUS_S
+from tests.support.simulated_device import Plant, SimulatedDevice, Simulation
 from tests.support.simulated_search import (
     CALM,
     DECODING,
@@ -41,7 +42,6 @@ from tuner.evaluate.measure.ledger import CrashStreaks, Ledger
 from tuner.evaluate.measure.messages import RaceRequest, RaceResult, TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample, State, estimate, screen
-from tuner.evaluate.measure.simulated import Plant, SimulatedDevice, Simulation
 from tuner.evaluate.measure.worker import DeviceServer, Worker
 from tuner.evaluate.measurer import Measurer, Setup
 from tuner.results.attempt import Attempt, Evidence, Stage

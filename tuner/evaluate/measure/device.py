@@ -1,6 +1,6 @@
 """What measuring asks of a device: memory, programs, launches, times, and the words for what can go wrong.
 
-Two sides have it: `gpu_device.GpuDevice` and `simulated.SimulatedDevice`.
+`gpu_device.GpuDevice` implements it, and in the tests `tests.support.simulated_device.SimulatedDevice`.
 """
 
 from collections.abc import Mapping, Sequence
