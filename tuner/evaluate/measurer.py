@@ -208,8 +208,8 @@ class Measurer:
                 yield _key(self.identity(instance)), TimingRequest(code, self.setup.policy, timed=False)
 
     def _line(self, batch: Sequence[Instance]) -> list[tuple[int | None, Instance]]:
-        """A batch with its positions. While there is no time to beat, what may set one stands first: then the hopeless
-        ones are short work. The best of earlier sessions has no position: its row is from then.
+        """A batch with its positions. While there is no time to beat, the configs that may set one come first, so that
+        hopeless ones are cut short. The best of earlier sessions has no position: its row is from then.
         """
         line: list[tuple[int | None, Instance]] = list(enumerate(batch))
         if self.best_us == inf and batch:
@@ -295,11 +295,13 @@ class Measurer:
         return timed
 
     def _codes(self, instances: Sequence[Instance]) -> list[Code]:
-        """Compiled configs, from the cache where they are known. Raises UsageError for one that compiles no more."""
+        """Compiled configs, from the cache where they are known. Raises UsageError for one that no longer compiles."""
         codes: dict[int, Code] = {}
         for position, outcome in self._compilation.compile(list(map(render, instances))):
             if isinstance(outcome, Failed):
-                raise UsageError(f"{encode(to_fields(instances[position].config))} compiles no more: {outcome.reason}")
+                raise UsageError(
+                    f"{encode(to_fields(instances[position].config))} no longer compiles: {outcome.reason}"
+                )
             codes[position] = _code(instances[position], outcome)
         return [codes[position] for position in range(len(instances))]
 

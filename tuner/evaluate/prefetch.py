@@ -1,4 +1,4 @@
-"""Items that are made while the caller is busy with those before."""
+"""Items that a thread produces while the caller works on earlier ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

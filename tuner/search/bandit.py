@@ -18,9 +18,9 @@ from tuner.spec.space import Array, Space
 # tries should then come to .76, .86 and .93 of the optimum; nine of ten runs come to .81, .91 and .94.
 _GAIN = 8
 _ENOUGH = 8  # tries after which an implementation is given up when none of them worked
-_RANKED = 4096  # configs of a space that are ranked before the search, which takes a second, and then …
-_SAMPLED = 64  # configs that are compiled before the search, where only what they compile to tells anything
-_CLIMBED = 16  # … the neighbours of the best so many
+_RANKED = 4096  # configs of a space that are ranked before the search, which takes a second
+_SAMPLED = 64  # configs that are compiled before the search, where nothing is predicted without compiling
+_CLIMBED = 16  # of a large space, the neighbours of this many of the best are ranked too
 _TRANSFERRED_STARTS = 6  # the best of earlier results elsewhere that are tried again
 
 
@@ -185,12 +185,12 @@ class Bandit:
 
 
 def _room(tries: int) -> float:
-    """How many times what is there to find the best of so many tries may be."""
+    """By what factor the best of `tries` may exceed the optimum."""
     return 1 + _GAIN / tries
 
 
 def _promise(best: float, tries: int) -> float:
-    """What is to be found where `best` is the best of so many tries, with luck."""
+    """A lower bound of the optimum, where `best` is the best of `tries`."""
     return best / _room(tries) if tries else 0.0
 
 

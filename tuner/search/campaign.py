@@ -29,7 +29,7 @@ from tuner.store.sql import Store
 
 Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
 
-_COLUMNS = 8  # configs that are compared at least, where so many are good; every winner is
+_COLUMNS = 8  # configs to compare on all problems, if there are that many good ones; every winner is among them
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from tuner.search.running import BATCH, RunningSearch
 
 SMALL_GAIN = 0.01  # relative improvement under which searching on does not pay
-_LOOKS = 3  # batches in a row that must expect so little and find no more
-_LEAST = 24  # tries before that is believed
+_LOOKS = 3  # batches in a row that must expect, and find, less than SMALL_GAIN
+_LEAST = 24  # tries before the model may end the exploration
 
 
 @dataclass(frozen=True)

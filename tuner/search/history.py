@@ -1,4 +1,4 @@
-"""What is stored from elsewhere and may guide a search: other GPUs, other sizes, and earlier code for the same."""
+"""Stored results that may guide a search: of other GPUs, of other sizes, and of earlier code for the same problem."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from tuner.store.read import arch_of
 from tuner.store.records import distance
 from tuner.store.sql import Store
 
-_OTHER_ARCH = 1.0  # as far as a doubling of one size
+_OTHER_ARCH = 1.0  # distance, in doublings of one size
 _AT_MOST = 3  # sources of each kind that are looked at for results
 
 
@@ -28,7 +28,7 @@ class TransferResults:
     results: Mapping[str, float | None]  # canonical config → value, lower is better; None: it failed
 
     def within(self, space: Space[Any], config: type[Any]) -> dict[int, float | None]:
-        """The results by index in `space`, as far as it holds their configs.
+        """The results by index in `space`; configs outside it are left out.
 
         A size that is no choice here (budgets of shared memory follow the device) becomes the nearest that is one;
         of results that thereby meet in one config, the first exact one counts, else the first.
@@ -75,7 +75,7 @@ class _Source:
 def transfer_results(
     request: SearchRequest, store: Store, policy: str, resumed: Collection[int]
 ) -> dict[str, list[TransferResults]]:
-    """By implementation, what the nearest sources of each kind have to tell, found under the same policy.
+    """By implementation, the results of the nearest sources of each kind, under the same policy.
 
     Places have the problem's static fields; of each kind (earlier code for the same, other sizes on the GPU, other
     GPUs) the nearest with results counts. `resumed` are rows of attempts that the search itself takes over; of the same

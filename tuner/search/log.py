@@ -1,4 +1,4 @@
-"""What was tried in a search: each attempt in memory and in the store at once, and what earlier sessions left."""
+"""The attempts of a search, kept in memory and in the store, and those of earlier sessions that it reuses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,10 @@ from tuner.spec.problem import canonical, from_fields, to_fields
 from tuner.spec.space import Space
 from tuner.store.sql import Store
 
-_BY_SOURCE = {Stage.RENDER, Stage.COMPILE}  # failures that rendered text alone decides; others hang on what runs it
+_BY_SOURCE = {
+    Stage.RENDER,
+    Stage.COMPILE,
+}  # failures that the rendered text alone decides; others depend on the Python that judged them
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def earlier(
     evaluator: Evaluator,
     spaces: Sequence[Space[Any]],
 ) -> list[ReusedAttempt]:
-    """What is stored for a request, as far as it is still true today; of each config the newest attempt.
+    """The stored attempts of a request that still hold today; of each config the newest.
 
     A verdict, and a failure that other Python may mend, is true while the operator's code is what it was. One that was
     lost is given again; where the request says so, also what ended before anything was compared, or timed.

@@ -1,4 +1,4 @@
-"""What a search is asked for, and how far it may go."""
+"""The request of a search: problem, GPU, budget and options."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,14 +14,14 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 
 EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
-_SHARE = 8  # of what is left, one part in so many is kept for the sweep
+_SHARE = 8  # the sweep gets 1 / _SHARE of the tries that are left
 _MOST = 2**31 - 1  # what databases and generators of random numbers take
 SWEEP = 32  # tries that a sweep gets at most
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What to search for. `budget` is in tries and stands above `effort`; `seconds` limits the looking."""
+    """What to search for. `budget` is in tries and overrides `effort`; `seconds` limits the exploration."""
 
     operator: Operator[Any]
     problem: Any

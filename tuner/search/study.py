@@ -34,7 +34,7 @@ __all__ = [
     "search",
 ]
 
-_ROUNDS = 4  # of so many verdicts, while all that are given turn out wrong
+_ROUNDS = 4  # of FINALISTS verdicts each, while every verdict is negative
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def extend(
     wanted: Sequence[Instance],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
-    """Try more configs on a problem that was searched, as far as its space holds them; a better one is promoted."""
+    """Try more configs on a problem that was searched, if its space holds them; a better one is promoted."""
     new = outcome.bandit.untried(wanted)
     if not new:
         return outcome
@@ -182,7 +182,7 @@ def _start(
 
 
 def _predict_again(run: RunningSearch, outdated: Sequence[ReusedAttempt]) -> None:
-    """The best of what other Python predicted, as far as the budget goes. The cache has what they compile to."""
+    """Evaluate again, within the budget, the best configs whose costs other Python predicted. Cubins are cached."""
     best_first = sorted(outdated, key=lambda candidate: order(candidate.attempt))
     batch = [stored.instance for stored in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))

@@ -29,7 +29,7 @@ from tuner.spec.problem import Arrays, canonical
 
 
 class Checker(Closing):
-    """A pool of killable processes. A kernel that crashes its process or holds it for ever costs its own verdict.
+    """A pool of killable processes. A kernel that crashes its process or never ends costs its own verdict only.
 
     With `known`, what was found right before, under the same code, is not run again.
     """

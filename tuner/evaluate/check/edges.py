@@ -22,7 +22,7 @@ class Edge:
     kind: str
 
     def name(self, operator: Operator[Any]) -> str:
-        """The sizes and the kind; a size of 0 is of what is not there."""
+        """The sizes and the kind; a size of 0 belongs to an absent argument."""
         sizes = {name: getattr(self.problem, name) for name in sized(operator.problem)}
         return " ".join([*(f"{name}={size}" for name, size in sizes.items() if size), self.kind])
 

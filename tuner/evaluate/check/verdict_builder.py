@@ -1,4 +1,4 @@
-"""Edge cases to a verdict, whatever runs them: the emulator, the machine for PTX, or a device."""
+"""From results of edge cases to a verdict, whether the emulator, the PTX interpreter or a device ran them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tuner.spec.problem import Arrays
 
 @dataclass(frozen=True)
 class CaseResult:
-    """An edge case that was run: what is told of it, what was there, what is right, and what it left."""
+    """An edge case that was run: its name, inputs, expected results, outputs, and findings."""
 
     case: str
     arrays: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Verdicts found before, by all that decides one: another GPU for which the same text runs needs no other."""
+"""Cached verdicts, keyed by everything that decides one: GPUs that run the same source share them."""
 
 import platform
 import re
@@ -62,8 +62,8 @@ class VerdictCache:
 def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
     """What decides the verdict on a config that runs `problems` in `rounds`, as one key.
 
-    The host sources as far as they matter, the launches, the sizes and the inputs' kinds, the modes; then who runs and
-    who judges: the processor, g++, NumPy, and every file of this program, of the emulator and of the operators' Python.
+    The host sources without what decides no instruction, the launches, sizes, kinds of inputs and modes; then what runs
+    and judges: the processor, g++, NumPy, and every file of this program, of the emulator and of the operators' Python.
     The GPU is not among them, apart from how its tensor cores round (in `rounds`), nor is a choice of the config that
     only another GPU's limits explain.
     """

@@ -1,4 +1,4 @@
-"""What measuring asks of a device: memory, programs, launches, times, and the words for what can go wrong.
+"""The interface of a device that measures: memory, programs, launches, times, and the faults that can occur.
 
 `gpu_device.GpuDevice` implements it, and in the tests `tests.support.simulated_device.SimulatedDevice`.
 """
@@ -20,7 +20,7 @@ from tuner.spec.layout import Layout
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor
 
-SIMULATED = "simulated"  # the model of a device that is not there
+SIMULATED = "simulated"  # the model name of a simulated device
 POISON = 0xFF  # the byte that nobody writes: NaN in every float type, and no number that a kernel computes
 Bytes = npt.NDArray[np.uint8]
 
@@ -115,10 +115,10 @@ class Device(Protocol):
         """The call as the policy launches it, for `times_us`. Raises DeviceFaultError where no graph captures it."""
 
     def ready_copy(self, nbytes: int) -> Any:
-        """For `times_us`: a copy that moves so many bytes, half of them read and half written."""
+        """For `times_us`: a copy that moves `nbytes` bytes, half of them read and half written."""
 
     def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
-        """Microseconds of so many runs of what is ready, each without the host's part; those with one are left out."""
+        """Microseconds of `launches` runs; runs that waited for the host are left out."""
 
     def state(self) -> State: ...
 

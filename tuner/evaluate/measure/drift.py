@@ -54,7 +54,7 @@ class DriftMonitor:
         return True
 
     def _repeats(self, samples: Sequence[Sample], again: Sequence[Sample]) -> bool:
-        """Beside another kernel one runs at another clock, where power is short: then it takes as many cycles."""
+        """Where power is short, a kernel runs at another clock beside another kernel: then its cycles stay the same."""
         return self._near(_middle(samples), _middle(again)) or self._near(*map(_cycles, (samples, again)))
 
     def _near(self, one_us: float, other_us: float) -> bool:

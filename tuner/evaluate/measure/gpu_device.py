@@ -41,13 +41,13 @@ _COPY_BYTES, _COPIES, _COPY_LIMIT_S = 1 << 30, 10, 10.0
 _COPY_WARM_S = 0.1  # of copies before the first one that counts: from idle, clocks take that long to rise
 _QUEUE = 512  # what is put on a held stream at once: with 1024 the driver lets the host wait, which would last
 _AROUND = 4  # of these for each launch that is timed: two events, a clearing and a reading of the flush
-_FOREIGN = 16  # launches that a peer makes in a call, as far as anybody knows; where there are more, the hold tells
+_FOREIGN = 16  # launches assumed in a call of a peer; with more, the hold expires and shows it
 _FLOOR_LAUNCHES, _FLOOR_SAMPLES = 32, 5
 
 
 @dataclass(frozen=True, eq=False)
 class _Ready:
-    """What puts so many launches on the default stream when it is called."""
+    """A callable that puts `launches` launches on the default stream."""
 
     queue: Callable[[], object]
     launches: int = 1
@@ -313,7 +313,7 @@ class GpuDevice:
             try:
                 queue(stream)
             finally:
-                graph = stream.end_capture()  # also after a failure, or the stream would capture for ever
+                graph = stream.end_capture()  # also after a failure, or the stream would stay in capture mode
             graph.upload(self._cuda.Stream.null)
         return lambda: graph.launch(self._cuda.Stream.null)
 

@@ -1,4 +1,4 @@
-"""Who times on a GPU takes turns with the other processes that use it: a file lock a GPU, which dies with its holder.
+"""Processes that time kernels on a GPU take turns: one file lock per GPU, which ends with its holder.
 
 Slices of a GPU share its memory and its clock, so the lock has the name of what they have in common, its PCI bus id.
 Nothing here stops anybody: where no file can be made or locked, times are drawn without a lock.
@@ -28,7 +28,7 @@ _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def exclusive(bus_id: str) -> Iterator[None]:
     """No other process holds the GPU, exclusive or shared, while the context is open: timing needs it alone.
 
-    Who has to wait says so once. Without a bus id there is no lock.
+    A process that has to wait warns once. Without a bus id there is no lock.
     """
     with _turn(bus_id, fcntl.LOCK_EX):
         yield
@@ -50,7 +50,7 @@ class Presence:
             file = _opened(self._own)
             weakref.finalize(self, _leave, file, self._own)  # which a process that is killed leaves to others
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.others()  # a device's process is killed in the end: who comes next clears away what it left
+        self.others()  # a device process is killed in the end: the next one removes the file that it left
 
     def others(self) -> int:
         """How many other processes have said so, and live."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tuner.errors import MachineError
 
-_MOST_FALLS = 2  # in a row, of an implementation that was never timed; of others twice as many
+_MOST_FALLS = 2  # crashes in a row of an implementation that was never timed; twice that for others
 
 
 class Ledger:
@@ -19,7 +19,7 @@ class Ledger:
         self._cut = "" if text.endswith("\n") or not text else "…\n"  # ends the line of another, which stays unwritten
 
     def banned(self, key: str) -> bool:
-        """Whether a config was lost on the device as often as it may be."""
+        """Whether a config has crashed the device process as often as it may."""
         return self._deaths[key] >= self._most_deaths
 
     def began(self, key: str) -> None:
@@ -56,7 +56,7 @@ def _unfinished(text: str) -> Counter[str]:
 
 
 class CrashStreaks:
-    """Implementations of which one config after the other takes the device down, each for seconds: no more are run.
+    """Implementations whose configs crash the device process one after another, each for seconds: the rest are skipped.
 
     For as long as a session, since what is wrong may be the machine. One that was timed before may fall more often.
     """

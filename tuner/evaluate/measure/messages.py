@@ -48,7 +48,7 @@ class RaceRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFailure:
-    """A config failed on the device. After a `fatal` fault the process is of no more use."""
+    """A config failed on the device. After a `fatal` fault the process must be restarted."""
 
     fault: Fault
     message: str

@@ -10,7 +10,7 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample, State, typical
 
 _MOST_WARM_UPS = 20  # of the policy's length
-_STEADY = 0.015  # of the clock, relative: a change that is no more than its own unrest
+_STEADY = 0.015  # relative change of the clock that counts as noise
 
 
 class Timer:

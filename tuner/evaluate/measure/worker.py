@@ -96,7 +96,7 @@ class Worker(Closing):
         return RaceResult(failure=answer) if isinstance(answer, DeviceFailure) else _sure(answer, RaceResult)
 
     def _judged_and_timed(self, task: TimingRequest) -> TimingResult:
-        """In two questions, since who is only judged need not be alone on the GPU."""
+        """In two questions, since a check does not need the GPU to itself."""
         if not (task.judged and task.timed):
             return _timed(self._ask(task))
         judged = _timed(self._ask(replace(task, timed=False)))
@@ -284,7 +284,7 @@ class DeviceServer:
             self._timed.arena.release()
 
     def session(self) -> State:
-        """What is usual for the device, as far as this process has seen it."""
+        """The usual state of the device during this process."""
         return usual(self._states)
 
     def _prepared(self, code: Code) -> Arena | None:

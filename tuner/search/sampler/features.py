@@ -16,7 +16,7 @@ from tuner.spec.space import Array, Space, Value
 _SIZE_SCALE = 1.5
 _ALIGNMENT_SCALE = 3.0
 _CATEGORY_SCALE = 6.0  # between categories, which differ by 1, and the two values of a switch
-_KEPT = 20_000  # coordinates of a space of at most so many configs are computed once
+_KEPT = 20_000  # configs; coordinates of a space of at most this size are computed once
 _MOST_ALIGNED = 8  # 2^8: no instruction or cache line asks for more
 
 

@@ -13,7 +13,7 @@ from scipy.special import log_ndtr
 from tuner.spec.space import Array
 
 # How far length scales stray from their typical values, in natural logarithms: freely where results decide, and little
-# while they are few, since a dozen show patterns that are not there.
+# while they are few, since a dozen results suggest patterns that do not exist.
 FREE_SPREAD = 0.9
 _FIRST_SPREAD = 0.3
 _FEW = 25  # results
@@ -35,7 +35,7 @@ class Hyperparameters:
 
 
 def spread_after(results: int) -> float:
-    """How far length scales may stray after so many results that are spread over the space."""
+    """How far length scales may stray from their typical values after `results` results spread over the space."""
     return min(FREE_SPREAD, _FIRST_SPREAD * math.sqrt(max(1.0, results / _FEW)))
 
 
@@ -144,7 +144,7 @@ class Posterior:
         self.rows = new
 
     def _reserve(self, rows: int) -> None:
-        """Make room for so many results, and for some more."""
+        """Make room for `rows` results and a quarter more."""
         more = rows + rows // 4 - len(self._points)
         if rows > len(self._points):
             self._points = np.pad(self._points, ((0, more), (0, 0)))

@@ -28,11 +28,11 @@ _SURE_FAILURE = 0.9  # highest predicted probability that a config fails
 _HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
 _MOST_RESULTS = 1000  # beyond these the categorical strategy takes over
 _MOST_ROWS = 400  # results that a model is conditioned on at a fit; of more, representative ones
-_MOST_FITTED = 256  # … and that its hyperparameters are fitted to: a fit compares each pair of them
+_MOST_FITTED = 256  # results that the hyperparameters are fitted to: a fit compares each pair of them
 _MOST_LEARNT = 600  # results that a prediction for all configs learns from; it is made once
 _REFIT_AFTER = 64  # results at most
-_FEW_ROWS = 128  # up to which a posterior on the whole pool is cheap; beyond, on so many of the most promising
-_PROMISING = 4_096
+_FEW_ROWS = 128  # up to which a posterior on the whole pool is cheap
+_PROMISING = 4_096  # candidates that a larger model keeps, the most promising
 
 
 @dataclass(eq=False)
@@ -165,7 +165,7 @@ class Gaussian:
 def predicted_scores(space: Space[Any], observations: Observations, most: int = _MOST_LEARNT) -> Array:
     """The model's mean for every config of the space, given observations; lower is better.
 
-    Of more than `most` results it learns from so many.
+    Of more than `most` results it learns from representative ones.
     """
     observations = observations.where(representative(observations, most))
     axes, scores = coordinates(space), standard_scores(observations.values)
@@ -181,7 +181,7 @@ def predicted_scores(space: Space[Any], observations: Observations, most: int = 
 
 
 def representative(observations: Observations, most: int) -> Array:
-    """Positions of at most so many results: half of them the best, half spread evenly over the ranks of the others."""
+    """Positions of at most `most` results: half of them the best, half spread evenly over the ranks of the others."""
     ranked = np.argsort(observations.values, kind="stable")
     if len(ranked) <= most:
         return np.arange(len(ranked))

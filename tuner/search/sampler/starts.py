@@ -11,7 +11,7 @@ from tuner.search.sampler.observations import Observations, Prior
 from tuner.spec.space import Array, Space
 
 _FIRST = 6  # results before a model is asked
-_WORKING = 3  # of which at least so many are valid
+_WORKING = 3  # valid ones among them, at least
 _DRAWN = 30  # configs that compete for a place in the design
 _DRAWN_TO_JUDGE = 12  # tries at most, some of which may fail
 _OF_PRIOR = 4  # configs that a prior ranks best, among the starts; others are drawn in turns with them, to judge it
