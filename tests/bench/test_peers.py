@@ -68,8 +68,8 @@ def test_peers_of_a_cache_of_eight_bits_are_absent_and_say_why() -> None:
             peer.prepare(case.problem, tensors, case.scalars)
 
 
-def test_every_operator_has_peers() -> None:
-    assert all(peers.of(name) for name in ("flash_attention", "streaming_attention", "linear_attention", "kda"))
+def test_every_operator_has_peers_but_the_gradients_of_kda() -> None:
+    assert [name for name in operators.names() if not peers.of(name)] == ["kda_backward"]
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")

@@ -217,6 +217,16 @@ def test_a_mask_of_the_model_s_own_is_refused_and_one_that_changes_nothing_is_no
     assert torch.equal(usual, other)
 
 
+@pytest.mark.parametrize("name", ["GraniteSWA", "GraniteMoeSWA"])
+def test_models_that_list_their_kernels_list_this_one(name: str) -> None:
+    config = getattr(transformers, f"{name}Config")(**GROUPED, sliding_window=5)
+    eager, ours = encoders(getattr(transformers, f"{name}ForCausalLM"), config)
+    assert ours.config._attn_implementation == NAME
+    given = batch("left")
+    found, expected = (model(**given).logits for model in (ours, eager))
+    assert (found - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
+
+
 def test_positions_with_a_gap_are_one_sequence() -> None:
     eager, ours = (model.eval() for model in models("llama"))
     ids, positions = batch("none")["input_ids"][:1], torch.tensor([[*range(4), *range(20, 27)]])

@@ -1,8 +1,9 @@
-"""What is told to transformers, through what it has for that."""
+"""Names under which transformers finds this attention, its masks and its kernels."""
 
 from typing import Any
 
-from transformers import AttentionInterface, AttentionMaskInterface, GptOssPreTrainedModel
+import transformers
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations import hub_kernels
 
 import tuner.torch
@@ -11,15 +12,22 @@ from tuner.transformers.masks import sequences
 
 NAME = "kerntune_flash"  # with "flash" in it transformers keeps the padding of static caches, and batches continuously
 
+# Models that list the kernels whose sinks they trust, and take another kernel in place of one that is not listed.
+_WITH_SINKS = (
+    *("GptOssPreTrainedModel", "GraniteSWAPreTrainedModel", "GraniteMoeSWAPreTrainedModel"),
+    "MiMoV2FlashPreTrainedModel",
+)
+
 
 def register() -> str:
     """Makes `attn_implementation="kerntune_flash"` known, and returns this name. A second call changes nothing."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sequences)
     _name_a_kernel()
-    listed = GptOssPreTrainedModel._compatible_flash_implementations  # for others its sinks would be taken away
-    if NAME not in listed:
-        listed.append(NAME)
+    for model in _WITH_SINKS:
+        listed = getattr(getattr(transformers, model, None), "_compatible_flash_implementations", None)
+        if listed is not None and NAME not in listed:
+            listed.append(NAME)
     return NAME
 
 
