@@ -20,44 +20,44 @@ _STANDARD = PRIMITIVES / "standard"
 
 
 def folders() -> tuple[Path, ...]:
-    """Where they are looked for, in order: TUNER_INCLUDE, then CUDA's wheels, or its toolkit."""
-    own = [Path(each).absolute() for each in os.environ.get("TUNER_INCLUDE", "").split(os.pathsep) if each]
-    return tuple(dict.fromkeys((*own, *_of_cuda())))
+    """Include folders in order: TUNER_INCLUDE, then CUDA's wheels or its toolkit."""
+    custom = [Path(folder).absolute() for folder in os.environ.get("TUNER_INCLUDE", "").split(os.pathsep) if folder]
+    return tuple(dict.fromkeys((*custom, *_of_cuda())))
 
 
 @cache
 def _of_cuda() -> tuple[Path, ...]:
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = [Path(folder) for name in _NAMED if (folder := find_nvidia_header_directory(name))]
-    return (*found, *(folder.parent for folder in found if folder.name == "cccl"))  # CUTLASS says <cccl/cuda/std/…>
+    folders = [Path(folder) for name in _NAMED if (folder := find_nvidia_header_directory(name))]
+    return (*folders, *(folder.parent for folder in folders if folder.name == "cccl"))  # CUTLASS says <cccl/cuda/std/…>
 
 
 def flags(source: Source) -> tuple[str, ...]:
-    """What the compiler is told of the folders; nothing for a source that carries all it includes."""
+    """Compiler flags for the folders; none for a source that contains all its headers."""
     return tuple(f"-I{folder}" for folder in folders()) if source.foreign else ()
 
 
 def supplied(source: Source) -> tuple[tuple[str, str], ...]:
-    """(include name, text) of what stands for the C and C++ library, which a compiler for GPUs does not have.
+    """(include name, text) of headers that replace the C and C++ library, which NVRTC does not have.
 
-    What plain C needs is ours; of C++, NVIDIA's library has the same names in another namespace.
+    Those of C are in templates/primitives/standard; those of C++ forward to NVIDIA's library in another namespace.
     """
     return (*_standard(), *_renamed(source.foreign)) if source.foreign else ()
 
 
 def digest(source: Source) -> str:
-    """Sixteen hex digits of all that the source may include from folders; empty where that is nothing."""
+    """Sixteen hex digits over all headers that the source may include from folders; empty without any."""
     return _digest(source.foreign, folders()) if source.foreign else ""
 
 
 def lacking() -> tuple[str, ...]:
-    """Of NVIDIA's headers, one of each package that is not here."""
+    """One header of each of NVIDIA's packages that is not installed."""
     return tuple(name for name in ("cuda_fp16.h", "crt/mma.h", "cuda/std/cstdint") if _found(name, None) is None)
 
 
 def advice(name: str) -> str:
-    """Where a header that was not found comes from."""
+    """How to get a missing header."""
     if name.startswith(("cute/", "cutlass/")):
         return "TUNER_INCLUDE=…/cutlass/include names the headers of CUTLASS"
     extra = next((extra for prefix, extra in _WHEELS.items() if name.startswith(prefix)), "")
@@ -68,14 +68,14 @@ def advice(name: str) -> str:
 
 @cache
 def _standard() -> tuple[tuple[str, str], ...]:
-    """`math.h` and the like, each also as `cmath`."""
+    """`math.h` and similar headers, also under names such as `cmath`."""
     ours = sorted(_STANDARD.glob("*.h"))
     plain = ((path.name, path.read_text(encoding="utf-8")) for path in ours)
     return (*plain, *((f"c{path.stem}", f"#include <{path.name}>\n") for path in ours))
 
 
 def _renamed(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """`type_traits` and the like, out of NVIDIA's `cuda/std/type_traits`."""
+    """`type_traits` and similar headers, from NVIDIA's `cuda/std/type_traits`."""
     ours = dict(_standard())
     for name in names:
         if "." not in name and "/" not in name and name not in ours and _found(f"cuda/std/{name}", None):
@@ -84,12 +84,12 @@ def _renamed(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=64)
 def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
-    """Of every file that one of `names` leads to, whatever conditions stand around its includes."""
+    """Digest of all files reachable from `names`, regardless of the preprocessor conditions around includes."""
     carried = dict((*_standard(), *_renamed(names)))
     parts = sha256(repr(sorted(carried.items())).encode())
     seen: set[Path] = set()
     pending: list[tuple[str, Path | None]] = [(name, None) for name in (*names, _VERSION)]
-    pending += ((each.name, None) for text in carried.values() for each in includes(text))
+    pending += ((include.name, None) for text in carried.values() for include in includes(text))
     while pending:
         name, beside = pending.pop()
         path = None if name in carried else _found(name, beside)
@@ -97,7 +97,7 @@ def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
             continue
         seen.add(path)
         text = path.read_text(encoding="utf-8", errors="replace")
-        pending += ((each.name, path.parent if each.quoted else None) for each in includes(text))
+        pending += ((include.name, path.parent if include.quoted else None) for include in includes(text))
     missing = [name for name in names if name not in carried and _found(name, None) is None]
     for content in sorted(path.read_bytes() for path in seen):
         parts.update(sha256(content).digest())
@@ -107,4 +107,4 @@ def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
 
 def _found(name: str, beside: Path | None) -> Path | None:
     places = (beside, *folders()) if beside else folders()
-    return next((path for place in places if (path := place / name).is_file()), None)
+    return next((path for folder in places if (path := folder / name).is_file()), None)

@@ -25,10 +25,12 @@ from tuner.results.attempt import Failed, Stage
 
 __all__ = ["Compiler", "Options", "Toolkit", "arches", "compile", "ptx", "toolkit"]
 
-# NVRTC initialises the driver, where there is one: on a device that it needs not, in memory that is limited here.
+# NVRTC initialises the driver if there is one, which needs memory beyond the limits; without a device it does not.
 _NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 _OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
-_STARVED = re.compile(r"catastrophic error: out of memory|Memory allocation failure")  # its status says "compilation"
+_STARVED = re.compile(
+    r"catastrophic error: out of memory|Memory allocation failure"
+)  # although its status is "compilation"
 _LACKING = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _OLDEST = (12, 3)  # the first that has __builtin_bit_cast
 # The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
@@ -51,22 +53,21 @@ def toolkit() -> Toolkit:
 
 def arches() -> tuple[str, ...]:
     """The arches of `ARCHES` that the NVRTC of this machine compiles for. Raises MachineError where there is none."""
-    known = nvrtc_library.supported()
-    return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in known)
+    supported = nvrtc_library.supported()
+    return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in supported)
 
 
 class CompilerWarning(UserWarning):
-    """The compiler that was found is known to make wrong code of some right kernels."""
+    """This version of the compiler is known to miscompile some correct kernels."""
 
 
 def faulty(version: tuple[int, int] | None = None) -> bool:
-    """Whether ptxas of a version, by default of the library here, makes wrong code of right kernels, as far as its
-    makers have told."""
+    """Whether ptxas of a version, by default the installed one, miscompiles correct kernels by its release notes."""
     return _FAULTY <= (version or nvrtc_library.version()) < _MENDED
 
 
 def mended() -> bool:
-    """Whether it is free of what is known; before the faulty ones, other faults were."""
+    """Whether the installed ptxas has all known fixes; versions before the faulty ones have other faults."""
     return nvrtc_library.version() >= _MENDED
 
 
@@ -74,26 +75,26 @@ def mended() -> bool:
 def _warn_of_faults() -> None:
     """Once a process, when it is about to compile."""
     if faulty():
-        found = f"{toolkit()} at {library()}"
-        text = f"{found} has a ptxas that miscompiles some right kernels: `tuner doctor` says what to do"
+        compiler = f"{toolkit()} at {library()}"
+        text = f"{compiler} has a ptxas that miscompiles some correct kernels: `tuner doctor` says what to do"
         warnings.warn(text, CompilerWarning, stacklevel=2)
 
 
 def library() -> str:
-    """The path of the NVRTC that was found. Raises MachineError where there is none."""
+    """The path of the NVRTC library. Raises MachineError if none is installed."""
     return nvrtc_library.path()
 
 
 def compile(source: Source, options: Options, cache: Cache | None = None) -> Cubin | Failed:
-    """The cubin of `source`, from `cache` where it is known; Failed when NVRTC or ptxas refuses it.
+    """The cubin of `source`, from `cache` if it is there; Failed if NVRTC or ptxas rejects it.
 
-    In this process, so that a compiler crash is a crash here: `Compiler` is for sources that nobody has compiled yet.
-    Raises MachineError without NVRTC or where it is too old for an arch of `ARCHES`, UsageError for other options or
-    arches that it does not know.
+    It compiles in this process, which a compiler crash takes down: use `Compiler` for sources of unknown quality.
+    Raises MachineError without NVRTC, or if it is too old for an arch of `ARCHES`, UsageError for options or arches
+    that NVRTC rejects.
     """
     key = _key(source, options)
-    if cache and (known := _cached(cache, key, options)):
-        return known
+    if cache and (cached := _cached(cache, key, options)):
+        return cached
     _warn_of_faults()
     outcome = _compile(source, options)
     if cache:
@@ -102,37 +103,37 @@ def compile(source: Source, options: Options, cache: Cache | None = None) -> Cub
 
 
 def made_by(source: Source) -> str:
-    """What compiles a source, as results carry it: the compiler, and which headers it finds for the source."""
+    """The compiler of a source, as stored in results: its name and version, and a digest of foreign headers."""
     headers = nvrtc_headers.digest(source)
     return f"{toolkit()} headers {headers}" if headers else str(toolkit())
 
 
 def keep(source: Source, cubin: Cubin, cache: Cache) -> None:
-    """Leave a cubin of `source` in `cache` for machines that have no compiler; one of another compiler goes."""
+    """Store a cubin of `source` in `cache` for machines without a compiler; it replaces that of another compiler."""
     key, compiler = _key_without(source, cubin.options), cubin.toolkit
     about = {"name": compiler.name, "version": compiler.version, "build": compiler.build}
-    known, entry = cache.get(key), _entry(cubin)
-    if known is None or known.data != entry.data:
+    previous, entry = cache.get(key), _entry(cubin)
+    if previous is None or previous.data != entry.data:
         cache.put(key, Entry(entry.data, {**entry.metadata, **about}))
 
 
 def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
-    """What `keep` left, by whichever compiler: the cubin tells."""
+    """The cubin that `keep` stored, of any compiler."""
     entry = cache.get(_key_without(source, options))
     if entry is None:
         return None
-    compiler = Toolkit(*(str(entry.metadata[each]) for each in ("name", "version", "build")))
+    compiler = Toolkit(*(str(entry.metadata[field]) for field in ("name", "version", "build")))
     return _cubin(entry, options, compiler)
 
 
 def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | Failed:
-    """The PTX of `source`, from `cache` where it is known: what ptxas would be given for the arch of `options`.
+    """The PTX of `source`, from `cache` if it is there: the input of ptxas for the arch of `options`.
 
     Raises as `compile` does.
     """
     key = _key(source, options)
-    if cache and (known := cache.get(key)):
-        return known.data.decode()
+    if cache and (cached := cache.get(key)):
+        return cached.data.decode()
     flags = tuple(flag.replace("-arch=sm_", "-arch=compute_") for flag in options.flags)
     try:
         with _compiled(source, flags) as program:
@@ -145,10 +146,10 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
 
 
 class Compiler(Closing):
-    """A context manager that compiles many sources at once, each at most once, in processes that may be lost.
+    """A context manager that compiles many sources in worker processes, each source at most once.
 
-    Outcomes go to `cache` (the user's, when None). A compiler that crashes, takes more memory than `limits` allow or
-    more time gives Failed for its source alone, and is asked again next time; what NVRTC refuses is remembered.
+    Outcomes go to `cache` (the user's if None). A worker that crashes or exceeds `limits` gives Failed for its source
+    only, which is tried again next time; rejections by NVRTC are cached.
     """
 
     def __init__(self, workers: int | None = None, *, limits: Limits | None = None, cache: Cache | None = None) -> None:
@@ -161,11 +162,11 @@ class Compiler(Closing):
         self._pool.close()
 
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the compilers that run."""
+        """Process ids of the workers."""
         return self._pool.pids()
 
     def compile_many(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[tuple[int, Cubin | Failed]]:
-        """(position in `jobs`, outcome) in the order in which they finish; `jobs` is read as compilers become free."""
+        """(position in `jobs`, outcome) in order of completion; `jobs` is consumed as workers become free."""
         batch = _Batch(self._cache)
         for (key, _, _), outcome in self._pool.run(batch.unknown(jobs)):
             yield from batch.known()
@@ -178,22 +179,22 @@ _Outcome = Cubin | Failed | Lost
 
 
 class _Batch:
-    """Which positions wait for which key, and which outcomes need no compiler."""
+    """The positions that wait for each key, and the outcomes that need no worker."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._waiting: dict[str, list[int]] = {}
         self._known: deque[tuple[int, Cubin | Failed]] = deque()
-        self._unsaved: dict[str, _Outcome] = {}  # what the cache does not keep must not be compiled twice either
+        self._unsaved: dict[str, _Outcome] = {}  # outcomes that the cache did not store
 
     def unknown(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[_Job]:
-        """The jobs that must be compiled, each key once."""
+        """The jobs to compile, each key once."""
         for position, (source, options) in enumerate(jobs):
             key = _key(source, options)
             if key in self._waiting:
                 self._waiting[key].append(position)
-            elif known := self._unsaved.get(key) or _cached(self._cache, key, options):
-                self._known.append((position, _verdict(known)))
+            elif outcome := self._unsaved.get(key) or _cached(self._cache, key, options):
+                self._known.append((position, _verdict(outcome)))
             else:
                 self._waiting[key] = [position]
                 _warn_of_faults()
@@ -215,7 +216,7 @@ def _key(source: Source, options: Options) -> str:
 
 
 def _key_without(source: Source, options: Options) -> str:
-    """Of what any compiler made."""
+    """The key of a cubin of any compiler."""
     return key_of(source.digest, options.digest)
 
 
@@ -253,18 +254,18 @@ def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str, str]:
 
 
 def _ptx(program: Program, source: Source) -> bytes:
-    """With the names of entries that C++ has to name, as comments."""
+    """PTX, with comments that map C++ names of entries to symbols."""
     return program.ptx() + "".join(f"\n// {line}" for line in symbol_lines(_symbols(program, source))).encode()
 
 
 def _symbols(program: Program, source: Source) -> dict[str, str]:
-    """What the machine code calls the entries that C++ has to name."""
+    """Names in the machine code of entries that are not extern "C"."""
     return {expression: program.symbol(expression) for expression in source.expressions}
 
 
 @contextmanager
 def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
-    """NVRTC's program, which is gone when the context ends."""
+    """A compiled program, destroyed at the end of the context."""
     headers = (*source.headers, *nvrtc_headers.supplied(source))
     with nvrtc_library.program(source.text, headers) as program:
         try:
@@ -298,8 +299,8 @@ def _too_new(flags: tuple[str, ...]) -> bool:
 
 
 def _first_error(log: str) -> str:
-    found = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
-    first = (found[0] if found else log.partition("\n")[0]).strip()
+    error = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
+    first = (error[0] if error else log.partition("\n")[0]).strip()
     if first.startswith("__nv_name_map"):  # of name expressions
         undefined = re.search(r'"([^"]+)" is undefined', first)
         return f"the source defines no kernel {undefined[1] if undefined else 'of the name that is launched'}: {first}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tuner.errors import MachineError
 
-VARIABLE = "TUNER_NVRTC"  # names the file of a library to be used instead of the one that would be found
+VARIABLE = "TUNER_NVRTC"  # path of the library, instead of searching for it
 _BUILTINS = "libnvrtc-builtins.so.*"
 INSTALL = "pip install 'kerntune[cuda13]' (or [cuda12]; [cuda13-local] with a CUDA toolkit that CUDA_PATH names)"
 
@@ -29,22 +29,22 @@ class NvrtcError(Exception):
 
 
 class Program:
-    """A source that NVRTC holds, and what it made of it."""
+    """A program of NVRTC: a source and, once compiled, its results."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
     def name(self, expression: str) -> None:
-        """To be called before `compile`, which makes what C++ calls so; `symbol` tells its name in the machine code."""
+        """Request an entry by its C++ name, before `compile`; `symbol` returns its name in the machine code."""
         _given(_library().functions.nvrtcAddNameExpression(self._handle, expression.encode()))
 
     def symbol(self, expression: str) -> str:
-        found: bytes = _given(_library().functions.nvrtcGetLoweredName(self._handle, expression.encode()))
-        return found.decode()
+        symbol: bytes = _given(_library().functions.nvrtcGetLoweredName(self._handle, expression.encode()))
+        return symbol.decode()
 
     def compile(self, flags: Sequence[str]) -> None:
         """Raises NvrtcError; then the log says why."""
-        _given(_library().functions.nvrtcCompileProgram(self._handle, len(flags), [each.encode() for each in flags]))
+        _given(_library().functions.nvrtcCompileProgram(self._handle, len(flags), [flag.encode() for flag in flags]))
 
     def ptx(self) -> bytes:
         return self._read("PTX").rstrip(b"\0")
@@ -64,8 +64,8 @@ class Program:
 
 @contextmanager
 def program(text: str, headers: Sequence[tuple[str, str]]) -> Iterator[Program]:
-    """A program of a text and its headers, (include name, text) each; it is gone when the context ends."""
-    names, texts = ([each[i].encode() for each in headers] for i in (0, 1))
+    """A program of a text and its (include name, text) headers, destroyed at the end of the context."""
+    names, texts = ([header[i].encode() for header in headers] for i in (0, 1))
     functions = _library().functions
     handle = _given(functions.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(headers), texts, names))
     try:
@@ -120,19 +120,19 @@ def _load(library: Path) -> None:
     """Load a library with its built-in functions: what a process holds, cuda.pathfinder takes before it searches, and
     NVRTC before it does. Raises MachineError for what is no such pair."""
     give = f"give {VARIABLE} the path of libnvrtc.so.13 or .12 in a CUDA toolkit or wheel"
-    beside = sorted({each for folder in (library, library.resolve()) for each in folder.parent.glob(_BUILTINS)})
+    beside = sorted({path for folder in (library, library.resolve()) for path in folder.parent.glob(_BUILTINS)})
     if not library.is_file() or not beside:
         lacks = f"has no {_BUILTINS} beside it" if library.is_file() else "is no file"
         raise MachineError(f"{VARIABLE}={library} {lacks}: {give}")
     try:
-        for each in (*beside, library):
-            ctypes.CDLL(str(each), mode=os.RTLD_NOW)
+        for path in (*beside, library):
+            ctypes.CDLL(str(path), mode=os.RTLD_NOW)
     except OSError as error:
         raise MachineError(f"{VARIABLE}={library} cannot be loaded ({error}): {give}") from error
 
 
 def _given(answer: tuple[Any, ...]) -> Any:
-    """What a function gives beside its status: nothing, one value or several."""
+    """The values of an answer, without its status: none, one or several. Raises NvrtcError for a failure."""
     status, *values = answer
     if status:
         raise NvrtcError(status)

@@ -22,7 +22,7 @@ from tuner.spec.plan import Plan
 from tuner.spec.problem import check_fields, extents, to_fields
 
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
-_PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, where fewer races are found"
+_PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, which detects fewer races"
 _OURS = (
     "there are no headers of CUDA or C++ where the GPU's compiler and the emulator's read one text: fp16, bf16 and "
     "integers are in types.cuh, templates/primitives/README.md lists the rest; shuffles, atomics and float4 need none. "
@@ -35,7 +35,7 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
 
     Raises TemplateError, with file and line, when the template and its Python side disagree.
     """
-    try:  # before anything computes with what may come from outside
+    try:  # before anything computes with values that may come from outside
         check_fields(instance.problem)
         check_fields(instance.config)
     except (TypeError, ValueError) as error:
@@ -45,25 +45,27 @@ def render(instance: Instance, target: Target = "cuda") -> Source:
     if target == "host" and on_ptx:
         raise TemplateError(f"{folder.name}/{name} is checked on PTX: the emulator has no source of it")
     text = _expand(folder, name, _variables(instance, plan), spaced=on_ptx)
-    if (foreign := next((each for each in includes(text) if not each.quoted), None)) and not on_ptx:
+    if (foreign := next((include for include in includes(text) if not include.quoted), None)) and not on_ptx:
         raise TemplateError(f"{folder.name}/{name}: #include <{foreign.name}>: {_OURS}")
     entries = tuple(dict.fromkeys(launch.entry for launch in plan.launches))
     reached = headers(text, folder, target, passing=on_ptx)
-    code = "\n".join((text, *(each for _, each in reached)))
-    for each in instance.operator.constants:
-        if not re.search(rf"\b{each.name}\b", code):
-            raise TemplateError(f"{folder.name}/{name} has no __constant__ symbol {each.name}, which an argument fills")
-    if found := TEXTURE.search(text) or TEXTURE.search(_own(reached)):
-        raise TemplateError(f"{folder.name}/{name} reads a texture ({found[0]}): read the array, const or by __ldg")
+    code = "\n".join((text, *(header for _, header in reached)))
+    for constant in instance.operator.constants:
+        if not re.search(rf"\b{constant.name}\b", code):
+            raise TemplateError(
+                f"{folder.name}/{name} has no __constant__ symbol {constant.name}, which an argument fills"
+            )
+    if texture := TEXTURE.search(text) or TEXTURE.search(_own(reached)):
+        raise TemplateError(f"{folder.name}/{name} reads a texture ({texture[0]}): read the array, const or by __ldg")
     unbounded = target == "cuda" and "__launch_bounds__" not in COMMENT.sub("", text) + _own(reached)
-    threads = max(each.block_threads for each in plan.launches) if unbounded else 0
+    threads = max(launch.block_threads for launch in plan.launches) if unbounded else 0
     filled = tuple(argument.name for argument in instance.operator.constants)
     return Source(entries, text, reached, target, threads, filled)
 
 
 @lru_cache(maxsize=256)
 def _own(reached: tuple[tuple[str, str], ...]) -> str:
-    """The code of an operator's own headers: primitives have no kernels."""
+    """The code of an operator's headers, without primitives, which contain no kernels."""
     return "\n".join(COMMENT.sub("", text) for name, text in reached if not (PRIMITIVES / name).is_file())
 
 
@@ -86,7 +88,7 @@ def template_variables(operator: Operator[Any], implementation: Implementation[A
 def _variables(instance: Instance, plan: Plan) -> dict[str, Any]:
     """What a template may read. Extents are left out: they reach the kernel as arguments."""
     problem, sizes = instance.problem, extents(instance.problem)
-    chosen = {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in sizes}
+    chosen = {field.name: getattr(problem, field.name) for field in fields(problem) if field.name not in sizes}
     signatures = {launch.entry: signature(instance.operator, problem, plan, launch) for launch in plan.launches}
     arguments = (argument for argument in instance.operator.arguments if argument.optional)
     optional = {f"{argument.name}_argument": argument.expression(problem) for argument in arguments}
@@ -110,8 +112,8 @@ def _expand(folder: Path, name: str, variables: dict[str, Any], *, spaced: bool 
     except jinja2.TemplateSyntaxError as error:
         raise _misspelled(folder, error.name or name, error) from error
     except jinja2.UndefinedError as error:
-        known = f"a template may read {', '.join(variables)}; sizes at run time are parameters of the kernel"
-        raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}: {known}") from error
+        readable = f"a template may read {', '.join(variables)}; sizes at run time are parameters of the kernel"
+        raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}: {readable}") from error
     except (TemplateError, TypeError) as error:
         raise TemplateError(f"{folder.name}/{name}{_line(error, name)}: {error}") from error
 
@@ -131,20 +133,20 @@ def _line(error: Exception, name: str) -> str:
 def headers(text: str, folder: Path, target: Target, *, passing: bool = False) -> tuple[tuple[str, str], ...]:
     """(include name, text) of every header that `text`, or one of them, includes; `folder` is the operator's.
 
-    `passing` over those that are not there, which the compiler may find.
+    With `passing`, missing headers are left to the compiler.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     pending = _quoted(text)
     while pending:
         name = pending.pop()
-        if name not in found and not (passing and _nowhere(name, _folders(folder, target))):
-            found[name] = header(name, folder, target)
-            pending += _quoted(found[name])
-    return tuple(sorted(found.items()))
+        if name not in texts and not (passing and _nowhere(name, _folders(folder, target))):
+            texts[name] = header(name, folder, target)
+            pending += _quoted(texts[name])
+    return tuple(sorted(texts.items()))
 
 
 def _quoted(text: str) -> list[str]:
-    return [each.name for each in includes(text) if each.quoted]
+    return [include.name for include in includes(text) if include.quoted]
 
 
 def header(name: str, folder: Path, target: Target) -> str:
@@ -153,19 +155,19 @@ def header(name: str, folder: Path, target: Target) -> str:
 
 
 def _folders(folder: Path, target: Target) -> tuple[Path, ...]:
-    others = dict.fromkeys((folder.parent, PRIMITIVES.parent))  # one's own operators, then those that come with this
+    others = dict.fromkeys((folder.parent, PRIMITIVES.parent))  # operators beside this one, then those of the package
     return PRIMITIVES / target, PRIMITIVES, folder, *others
 
 
 def forget() -> None:
-    """Read headers again from now on: templates are read again by themselves."""
+    """Clear the cache of headers; templates reload automatically."""
     _header_text.cache_clear()
     _nowhere.cache_clear()
 
 
 @cache
 def _nowhere(name: str, folders: tuple[Path, ...]) -> bool:
-    return not any((folder / each).is_file() for folder in folders for each in (name, f"{name}.jinja"))
+    return not any((folder / file).is_file() for folder in folders for file in (name, f"{name}.jinja"))
 
 
 @cache
@@ -179,7 +181,7 @@ def _header_text(name: str, folders: tuple[Path, ...]) -> str:
 
 
 def _literal(value: object) -> object:
-    """Spell a Python value the way CUDA C++ does, or refuse."""
+    """A Python value as a CUDA C++ literal. Raises TypeError for other types."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, DType):

@@ -24,8 +24,8 @@ class Include(NamedTuple):
 
 @lru_cache(maxsize=256)
 def includes(text: str) -> tuple[Include, ...]:
-    """What a text includes, whatever conditions stand around it. All configs of a search have the same headers."""
-    return tuple(Include(found[0].strip(), found[2], found[1] == '"') for found in _INCLUDE.finditer(text))
+    """The includes of a text, regardless of preprocessor conditions. Cached: configs of a search share headers."""
+    return tuple(Include(line[0].strip(), line[2], line[1] == '"') for line in _INCLUDE.finditer(text))
 
 
 def without_includes(text: str) -> str:
@@ -34,18 +34,18 @@ def without_includes(text: str) -> str:
 
 
 def _is_plain(entry: str, text: str) -> bool:
-    """Whether the text says so: a compiler that is asked needlessly gives the name itself."""
+    """Whether the text declares the entry extern "C"; if in doubt, NVRTC returns the name unchanged."""
     return bool(re.search(rf'\bextern\s*"C"[^;{{}}]*\b{re.escape(entry)}\s*\(', text))
 
 
 def symbol_lines(symbols: Mapping[str, str]) -> tuple[str, ...]:
-    """How a log, or a text of PTX, carries what the machine code calls kernels that C++ names otherwise."""
+    """Lines for a log or for PTX that map C++ names of kernels to symbols."""
     return tuple(f"name expression {expression} is {symbol}" for expression, symbol in symbols.items())
 
 
 def symbols(text: str) -> dict[str, str]:
-    """The symbols that `symbol_lines` left in a text, by what C++ calls them."""
-    return {found[1]: found[2] for found in _NAMED.finditer(text)}
+    """The symbols that `symbol_lines` wrote into a text, by C++ name."""
+    return {line[1]: line[2] for line in _NAMED.finditer(text)}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Source:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What a compiler is told of it: ptxas shares out registers by the block."""
+        """Compiler flags of the source: the block size, from which ptxas derives the register limit."""
         return (f"--ptxas-options=--maxntid={self.threads}",) if self.threads else ()
 
     @cached_property
@@ -75,9 +75,11 @@ class Source:
 
     @cached_property
     def foreign(self) -> tuple[str, ...]:
-        """The names of headers that it includes and does not carry: the toolkit has them, and they are its own."""
+        """Names of included headers that the source does not contain; they belong to the toolkit."""
         carried = {name for name, _ in self.headers}
-        named = {each.name for text in (self.text, *(text for _, text in self.headers)) for each in includes(text)}
+        named = {
+            include.name for text in (self.text, *(text for _, text in self.headers)) for include in includes(text)
+        }
         return tuple(sorted(named - carried))
 
     @cached_property

@@ -23,7 +23,7 @@ class Toolkit:
 
 @dataclass(frozen=True)
 class Options:
-    """What NVRTC is told besides the source. The defaults keep IEEE division, square roots and denormals."""
+    """Options of NVRTC. The defaults keep IEEE division, square roots and denormals."""
 
     arch: str  # as NVRTC spells it: sm_90a
     maxrregcount: int = 0  # registers a thread may use; 0 leaves it to the kernel's launch bounds
@@ -53,5 +53,5 @@ class Options:
 _ALWAYS = (
     "-std=c++17",
     "-default-device",  # constexpr functions shared with the host need no annotation
-    "--ptxas-options=-v",  # the log is where spills are told
+    "--ptxas-options=-v",  # spills are in the log
 )

@@ -61,8 +61,8 @@ def _parse_block(block: str) -> Usage:
 
 
 def _number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else 0
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
 
 
 def occupancy(usage: Usage, launch: Launch, arch: Arch) -> Occupancy:

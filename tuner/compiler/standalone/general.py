@@ -38,12 +38,12 @@ class General:
     ways: tuple[Way, ...]
 
     def holds(self, sizes: Sizes) -> bool:
-        """Whether it is made for these sizes."""
-        return any(all(value(each, sizes) for each in way) for way in self.ways)
+        """Whether these sizes are served."""
+        return any(all(value(condition, sizes) for condition in way) for way in self.ways)
 
 
 def general(instance: Instance, arch: Arch) -> General:
-    """For as many sizes as the instance's plan can be followed to; at least for its own."""
+    """The plan for as many sizes as it can be followed to, at least for those of the instance."""
     return _Family(instance, arch).general()
 
 
@@ -56,26 +56,26 @@ class _Family:
 
     def general(self) -> General:
         problem = self.instance.problem
-        # A size of 0 is one that the problem does not have.
-        own = {name: size for name in extents(problem) if (size := getattr(problem, name))}
-        drawn = [(sizes, self._told(sizes)) for sizes in _drawn(own)]
+        # A size of 0 is absent from the problem.
+        sizes_here = {name: size for name in extents(problem) if (size := getattr(problem, name))}
+        drawn = [(sizes, self._told(sizes)) for sizes in _drawn(sizes_here)]
         fixed: dict[str, int] = {}
         while True:
-            found = self._joined(own, fixed, [sizes for sizes, told in drawn if told])
-            wrong = [sizes for sizes, told in drawn if found.holds(sizes) and told != _at(found.facts, sizes)]
+            general = self._joined(sizes_here, fixed, [sizes for sizes, facts in drawn if facts])
+            wrong = [sizes for sizes, facts in drawn if general.holds(sizes) and facts != _at(general.facts, sizes)]
             if not wrong:
-                return found
-            fixed |= {name: own[name] for name in _culprits(own, wrong)}
+                return general
+            fixed |= {name: sizes_here[name] for name in _culprits(sizes_here, wrong)}
 
-    def _joined(self, own: Sizes, fixed: Sizes, others: list[dict[str, int]]) -> General:
+    def _joined(self, sizes_here: Sizes, fixed: Sizes, others: list[dict[str, int]]) -> General:
         """What the problem's plan says, with every way on which plans of `others` say the same."""
-        found = self._followed(own, fixed)
+        general = self._followed(sizes_here, fixed)
         for sizes in others:
-            if len(found.ways) < _WAYS and not found.holds(sizes) and fixed.items() <= sizes.items():
+            if len(general.ways) < _WAYS and not general.holds(sizes) and fixed.items() <= sizes.items():
                 other = self._followed(sizes, fixed)
-                if other.facts == found.facts:
-                    found = replace(found, ways=(*found.ways, *other.ways))
-        return found
+                if other.facts == general.facts:
+                    general = replace(general, ways=(*general.ways, *other.ways))
+        return general
 
     def _followed(self, sizes: Sizes, fixed: Sizes) -> General:
         """Raises TunerError for sizes that are not served."""
@@ -102,33 +102,39 @@ class _Family:
 
 def _shapes(operator: Operator[Any], problem: Any, plan: Plan) -> dict[str, tuple[int, ...]]:
     """Of all that a launch takes."""
-    taken = {each.argument for launch in plan.launches for each in parameters(operator, problem, plan, launch)}
-    return {each.name: each.shape(problem) for each in operator.arguments if each.name in taken}
+    passed = {
+        parameter.argument for launch in plan.launches for parameter in parameters(operator, problem, plan, launch)
+    }
+    return {argument.name: argument.shape(problem) for argument in operator.arguments if argument.name in passed}
 
 
 def _essential(conditions: Collection[Term]) -> Way:
     """Without those that another one implies; those that divide stand behind those that say that nothing is 0."""
-    positive = {each.operands[0] for each in conditions if each.operation == ">=" and each.operands[1:] == (1,)}
+    positive = {
+        condition.operands[0]
+        for condition in conditions
+        if condition.operation == ">=" and condition.operands[1:] == (1,)
+    }
     implied = {Term(word, (term, 0)) for term in positive for word in ("!=", ">", ">=")}
-    return tuple(sorted((each for each in conditions if each not in implied), key=_divides))
+    return tuple(sorted((condition for condition in conditions if condition not in implied), key=_divides))
 
 
 def _divides(term: Operand) -> bool:
     return isinstance(term, Term) and (term.operation in ("/", "%", "ceil") or any(map(_divides, term.operands)))
 
 
-def _drawn(own: Sizes) -> Iterator[dict[str, int]]:
+def _drawn(problem_sizes: Sizes) -> Iterator[dict[str, int]]:
     """Sizes like the problem's: with one of them changed, then with many."""
-    for name in own:
-        yield from ({**own, name: size} for size in _SIZES)
+    for name in problem_sizes:
+        yield from ({**problem_sizes, name: size} for size in _SIZES)
     rng = np.random.default_rng(0)
     for _ in range(_DRAWS):
-        yield {name: size if rng.random() < 0.4 else int(rng.choice(_SIZES)) for name, size in own.items()}
+        yield {name: size if rng.random() < 0.4 else int(rng.choice(_SIZES)) for name, size in problem_sizes.items()}
 
 
-def _culprits(own: Sizes, wrong: list[dict[str, int]]) -> list[str]:
+def _culprits(problem_sizes: Sizes, wrong: list[dict[str, int]]) -> list[str]:
     """The sizes that differ where least do."""
-    changed = [[name for name in own if sizes[name] != own[name]] for sizes in wrong]
+    changed = [[name for name in problem_sizes if sizes[name] != problem_sizes[name]] for sizes in wrong]
     return min(changed, key=len)
 
 
@@ -137,9 +143,9 @@ def _terms(facts: Any) -> Any:
     if isinstance(facts, int | np.integer) and not isinstance(facts, bool):
         return term_of(facts)
     if isinstance(facts, Mapping):
-        return tuple((name, _terms(each)) for name, each in facts.items())
+        return tuple((name, _terms(fact)) for name, fact in facts.items())
     if is_dataclass(facts):
-        return tuple(_terms(getattr(facts, each.name)) for each in fields(facts))
+        return tuple(_terms(getattr(facts, field.name)) for field in fields(facts))
     return tuple(map(_terms, facts)) if isinstance(facts, tuple) else facts
 
 
@@ -147,4 +153,4 @@ def _at(facts: Any, sizes: Sizes) -> Any:
     """The same at other sizes, in plain numbers."""
     if isinstance(facts, Term | Named):
         return value(facts, sizes)
-    return tuple(_at(each, sizes) for each in facts) if isinstance(facts, tuple) else facts
+    return tuple(_at(fact, sizes) for fact in facts) if isinstance(facts, tuple) else facts

@@ -32,14 +32,14 @@ class Standalone:
 
     def __post_init__(self) -> None:
         """Raises UsageError where one name would be two things in C++, and for what a launcher does not fill."""
-        for each in self.operator.constants:
+        for constant in self.operator.constants:
             raise UsageError(
-                f"{self.operator.name}: {each.name} is a __constant__ symbol, which a C++ launcher does not fill: "
+                f"{self.operator.name}: {constant.name} is a __constant__ symbol, which a C++ launcher does not fill: "
                 "pass it as an argument of the kernel, or call it through tuner.dispatcher"
             )
-        sizes, strides = self._sizes, [name for each in self._tensors for name in _strides(each)]
-        members = [*sizes, *strides, *(each.name for each in (*self._tensors, *self._given))]
-        inside = [*sizes, *(each.name for each in (*self._spaces, *self._maps)), *OWN_NAMES]
+        sizes, strides = self._sizes, [name for tensor in self._tensors for name in _strides(tensor)]
+        members = [*sizes, *strides, *(argument.name for argument in (*self._tensors, *self._given))]
+        inside = [*sizes, *(space.name for space in (*self._spaces, *self._maps)), *OWN_NAMES]
         for name in members + inside:
             if name in KEYWORDS or members.count(name) > 1 or inside.count(name) > 1:
                 raise UsageError(f"{self.operator.name}: {name!r} is something else in a C++ launcher: rename it")
@@ -87,9 +87,9 @@ class Standalone:
         yield from (f"// {_line(text)}" for text in self.about)
         yield "//"
         yield "// Parameters holds what a launch takes: tensors in device memory, their strides in elements, and sizes."
-        if any(each.strided is True for each in self._tensors):
+        if any(tensor.strided is True for tensor in self._tensors):
             yield "// A tensor's last dim is contiguous, and rows start at multiples of 16 bytes, or of their own size."
-        if any(not each.strided for each in self._tensors):
+        if any(not tensor.strided for tensor in self._tensors):
             yield "// Tensors without strides are dense, and start at multiples of 16 bytes."
         yield "// Sizes that it serves:"
         yield from (f"//   {line}" for line in _sentences(self.general))
@@ -106,17 +106,18 @@ class Standalone:
         yield f"cudaError_t launch(Parameters const& p, {self._takes}cudaStream_t stream);"
 
     def _fields(self) -> Iterator[str]:
-        for each in self._tensors:
-            dtype, const = each.dtype_of(self.general.problem), "" if each.written else " const"
-            dims = ", ".join(_dim(name, size) for name, size in zip(each.dims, self._shape(each), strict=True))
-            about = f"{dtype.value} [{dims}]{_ROLES[each.role]}"
-            yield f"  void{const}* {each.name} = nullptr;  // {about}{f'; {_line(each.doc)}' if each.doc else ''}"
-            if strides := _strides(each):
+        for tensor in self._tensors:
+            dtype, const = tensor.dtype_of(self.general.problem), "" if tensor.written else " const"
+            dims = ", ".join(_dim(name, size) for name, size in zip(tensor.dims, self._shape(tensor), strict=True))
+            about = f"{dtype.value} [{dims}]{_ROLES[tensor.role]}"
+            yield f"  void{const}* {tensor.name} = nullptr;  // {about}{f'; {_line(tensor.doc)}' if tensor.doc else ''}"
+            if strides := _strides(tensor):
                 yield f"  long long {', '.join(f'{name} = 0' for name in strides)};"
-        for each in self._given:
-            start = f" = {_number(self.general.scalars[each.name])}" if each.name in self.general.scalars else " = 0"
-            told = _line(each.doc) or ("" if each.name in self.general.scalars else "to be given")
-            yield f"  {each.dtype_of(self.general.problem).cuda} {each.name}{start};{f'  // {told}' if told else ''}"
+        for scalar in self._given:
+            dtype, default = scalar.dtype_of(self.general.problem), self.general.scalars.get(scalar.name)
+            comment = _line(scalar.doc) or ("to be given" if default is None else "")
+            start = "0" if default is None else _number(default)
+            yield f"  {dtype.cuda} {scalar.name} = {start};{f'  // {comment}' if comment else ''}"
         for name in self._sizes:
             yield f"  int {name} = {self._fixed.get(name, 0)};"
 
@@ -124,10 +125,10 @@ class Standalone:
         yield "static bool served(Parameters const& p) {"
         yield from self._locals()
         common, ways = _common(self.general)
-        asked = [spell(each) for each in common]
+        conditions = [spell(condition) for condition in common]
         if all(ways):
-            asked.append(f"({' || '.join('(' + ' && '.join(map(spell, way)) + ')' for way in ways)})")
-        yield from (f"  if (!({each})) return false;" for each in asked)
+            conditions.append(f"({' || '.join('(' + ' && '.join(map(spell, way)) + ')' for way in ways)})")
+        yield from (f"  if (!({condition})) return false;" for condition in conditions)
         yield "  return true;"
         yield "}"
         yield ""
@@ -135,9 +136,9 @@ class Standalone:
     def _dense_strides(self) -> Iterator[str]:
         yield "void set_dense_strides(Parameters& p) {"
         yield from self._locals()
-        for each in self._tensors:
-            steps = _dense(self._shape(each))
-            for axis, name in zip(each.strided_axes, _strides(each), strict=True):
+        for tensor in self._tensors:
+            steps = _dense(self._shape(tensor))
+            for axis, name in zip(tensor.strided_axes, _strides(tensor), strict=True):
                 yield f"  p.{name} = {spell(term_of(steps[axis]))};"
         yield "}"
         yield ""
@@ -155,9 +156,9 @@ class Standalone:
         yield from self._locals()
         if self._spaces:
             yield "  char* space = static_cast<char*>(workspace);"
-        for each in self._spaces:
-            yield f"  char* const {each.name} = space;"
-            yield f"  space += aligned({self._space_sizes[each.name]});"
+        for workspace in self._spaces:
+            yield f"  char* const {workspace.name} = space;"
+            yield f"  space += aligned({self._space_sizes[workspace.name]});"
         yield "  cudaError_t error;"
         for launch, _ in self._launches:
             # It also gives the thread a context, without which no tensor map is encoded.
@@ -165,15 +166,15 @@ class Standalone:
                 granted = f"cudaFuncAttributeMaxDynamicSharedMemorySize, {spell(term_of(launch.smem_bytes))}"
                 yield f"  error = cudaFuncSetAttribute(kernels::{launch.entry}, {granted});"
                 yield "  if (error != cudaSuccess) return error;"
-        for each in self._maps:
-            yield from self._encoded(each)
-        for launch, taken in self._launches:
+        for tensor_map in self._maps:
+            yield from self._encoded(tensor_map)
+        for launch, arguments in self._launches:
             grid = ", ".join(spell(term_of(size)) for size in launch.grid)
             block = ", ".join(spell(term_of(size)) for size in launch.block)
             block = f"dim3({block})" if isinstance(launch.threads, tuple) else spell(term_of(launch.threads))
             shape = f"dim3({grid}), {block}, {spell(term_of(launch.smem_bytes))}, stream"
             yield f"  kernels::{launch.entry}<<<{shape}>>>("
-            yield from filled([self._passed(each) for each in taken])
+            yield from filled([self._passed(parameter) for parameter in arguments])
             yield "  if ((error = cudaGetLastError()) != cudaSuccess) return error;"
         yield "  return cudaSuccess;"
         yield "}"
@@ -222,16 +223,16 @@ class Standalone:
     @property
     def _launches(self) -> list[tuple[Launch, tuple[Parameter, ...]]]:
         plan, problem = self.general.plan, self.general.problem
-        return [(each, parameters(self.operator, problem, plan, each)) for each in plan.launches]
+        return [(launch, parameters(self.operator, problem, plan, launch)) for launch in plan.launches]
 
     @property
     def _taken(self) -> list[Argument]:
-        taken = {each.argument for _, found in self._launches for each in found}
-        return [each for each in self.operator.arguments if each.name in taken]
+        names_taken = {parameter.argument for _, launch_parameters in self._launches for parameter in launch_parameters}
+        return [argument for argument in self.operator.arguments if argument.name in names_taken]
 
     @property
     def _tensors(self) -> list[Argument]:
-        return [each for each in self._taken if each.role is not Role.SCALAR]
+        return [argument for argument in self._taken if argument.role is not Role.SCALAR]
 
     @property
     def _strided(self) -> bool:
@@ -240,8 +241,10 @@ class Standalone:
     @property
     def _given(self) -> list[Argument]:
         """Scalars that a caller may choose: what does not follow from the problem."""
-        scalars = [each for each in self._taken if each.role is Role.SCALAR]
-        return [each for each in scalars if each.default is not None or each.required(self.general.problem)]
+        scalars = [argument for argument in self._taken if argument.role is Role.SCALAR]
+        return [
+            argument for argument in scalars if argument.default is not None or argument.required(self.general.problem)
+        ]
 
     @property
     def _maps(self) -> tuple[Any, ...]:
@@ -254,18 +257,18 @@ class Standalone:
     @property
     def _space_sizes(self) -> dict[str, str]:
         """Bytes of each workspace, as C++ has them."""
-        return {each.name: spell(term_of(_product((each.dtype.itemsize, *each.shape)))) for each in self._spaces}
+        return {space.name: spell(term_of(_product((space.dtype.itemsize, *space.shape)))) for space in self._spaces}
 
     @property
     def _fixed(self) -> dict[str, int]:
-        pairs = [each.operands for each in _common(self.general)[0] if each.operation == "=="]
+        pairs = [condition.operands for condition in _common(self.general)[0] if condition.operation == "=="]
         return {a.name: b for a, b in pairs if isinstance(a, Named) and isinstance(b, int)}
 
     @property
     def _sizes(self) -> list[str]:
         """All sizes that decide something."""
         used = {name for term in _walk((self.general.facts, self.general.ways)) for name in names(term)}
-        return [each for each in self.general.problem.__dataclass_fields__ if each in used]
+        return [name for name in self.general.problem.__dataclass_fields__ if name in used]
 
 
 def _joined(*parts: Iterable[str]) -> str:
@@ -274,13 +277,13 @@ def _joined(*parts: Iterable[str]) -> str:
 
 def _common(general: General) -> tuple[list[Term], list[list[Term]]]:
     """The conditions of all ways, and what each way adds to them."""
-    common = [each for each in general.ways[0] if all(each in way for way in general.ways)]
-    return common, [[each for each in way if each not in common] for way in general.ways]
+    common = [condition for condition in general.ways[0] if all(condition in way for way in general.ways)]
+    return common, [[condition for condition in way if condition not in common] for way in general.ways]
 
 
 def _sentences(general: General) -> Iterator[str]:
     common, ways = _common(general)
-    yield from (spell(each) for each in common)
+    yield from (spell(condition) for condition in common)
     if all(ways):
         yield "and all of one of these lines:"
         yield from ("  " + ", ".join(map(spell, way)) for way in ways)
@@ -291,8 +294,8 @@ def _walk(facts: Any) -> Iterator[Operand]:
     if isinstance(facts, Term | Named):
         yield facts
     elif isinstance(facts, tuple):
-        for each in facts:
-            yield from _walk(each)
+        for fact in facts:
+            yield from _walk(fact)
 
 
 def _strides(argument: Argument) -> list[str]:
@@ -304,10 +307,10 @@ def _dense(shape: tuple[int, ...]) -> list[int]:
 
 
 def _product(sizes: Iterable[int]) -> int:
-    found = 1
+    product = 1
     for size in sizes:
-        found = found * size  # math.prod gives plain numbers
-    return found
+        product = product * size  # math.prod gives plain numbers
+    return product
 
 
 def _line(text: str) -> str:

@@ -33,15 +33,15 @@ Operand = Term | Named | int
 def value(operand: Operand, sizes: Mapping[str, int]) -> int:
     """What it comes to."""
     if isinstance(operand, Term):
-        return int(_OPERATIONS[operand.operation](*(value(each, sizes) for each in operand.operands)))
+        return int(_OPERATIONS[operand.operation](*(value(inner, sizes) for inner in operand.operands)))
     return sizes[operand.name] if isinstance(operand, Named) else operand
 
 
 def names(operand: Operand) -> Iterator[str]:
     """The sizes that it follows from."""
     if isinstance(operand, Term):
-        for each in operand.operands:
-            yield from names(each)
+        for inner in operand.operands:
+            yield from names(inner)
     elif isinstance(operand, Named):
         yield operand.name
 
@@ -54,7 +54,7 @@ def spell(operand: Operand) -> str:
         return f"ceil_div({', '.join(map(spell, operand.operands))})"
     if operand.operation == "/" and not _natural(operand.operands[0]):
         return f"floor_div({', '.join(map(spell, operand.operands))})"
-    words = [_in_parentheses(each, operand.operation) for each in operand.operands]
+    words = [_in_parentheses(inner, operand.operation) for inner in operand.operands]
     return f"-{words[0]}" if len(words) == 1 else f" {operand.operation} ".join(words)
 
 
@@ -89,9 +89,9 @@ class Remembering:
 
     @classmethod
     def of(cls, number: int, term: Operand, conditions: dict[Term, None]) -> Self:
-        found = cls(number)
-        found.term, found.conditions = term, conditions
-        return found
+        result = cls(number)
+        result.term, result.conditions = term, conditions
+        return result
 
     def __bool__(self) -> bool:
         return self._asked("!=", "==", 0, self.number != 0)
@@ -101,7 +101,7 @@ class Remembering:
 
     def _asked(self, operation: str, otherwise: str, other: Any, answer: bool) -> bool:
         terms = self.term, term_of(other)
-        if terms[0] != terms[1] and not all(isinstance(each, int) for each in terms):
+        if terms[0] != terms[1] and not all(isinstance(term, int) for term in terms):
             self.conditions[Term(operation if answer else otherwise, terms)] = None
         return answer
 

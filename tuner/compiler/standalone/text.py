@@ -44,26 +44,26 @@ static cudaError_t encode(void* map, CUtensorMapDataType type, int size, void co
 
 
 def flat(source: Source) -> str:
-    """The text with every header in its place, kernels as C++ names them."""
-    known, found = dict(source.headers), dict[str, str]()
+    """The text with all headers inlined; kernels keep their C++ names."""
+    headers, placed = dict(source.headers), dict[str, str]()
 
     def add(name: str, text: str) -> None:
-        for each in includes(text):
-            if each.quoted and each.name not in found:
-                found[each.name] = ""  # its place is behind what it includes
-                add(each.name, known[each.name])
-        found.pop(name, None)
-        found[name] = f"// ---- {name}\n" + re.sub(r"^#pragma once\n", "", without_includes(text), flags=re.MULTILINE)
+        for include in includes(text):
+            if include.quoted and include.name not in placed:
+                placed[include.name] = ""  # its place is behind what it includes
+                add(include.name, headers[include.name])
+        placed.pop(name, None)
+        placed[name] = f"// ---- {name}\n" + re.sub(r"^#pragma once\n", "", without_includes(text), flags=re.MULTILINE)
 
     add("kernels", source.text)
-    text = re.sub(r'extern "C"\s+(?=__global__)', "", "\n".join(found.values()))
+    text = re.sub(r'extern "C"\s+(?=__global__)', "", "\n".join(placed.values()))
     return _GLOBAL.sub("kernels::", text)
 
 
 def foreign(source: Source) -> list[str]:
     """The lines that include headers of others, which stand outside of every namespace."""
     texts = (source.text, *(text for _, text in source.headers))
-    return list(dict.fromkeys(each.line for text in texts for each in includes(text) if not each.quoted))
+    return list(dict.fromkeys(include.line for text in texts for include in includes(text) if not include.quoted))
 
 
 def filled(words: Sequence[str]) -> Iterator[str]:
