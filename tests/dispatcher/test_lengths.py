@@ -157,9 +157,9 @@ def sources_run(patch: pytest.MonkeyPatch) -> list[str]:
     """Digests of what the emulator runs, as it runs them."""
     ran, run = list[str](), emulator.Kernel.run
 
-    def noted(self: emulator.Kernel, *args: Any) -> Any:
+    def noted(self: emulator.Kernel, *args: Any, **options: Any) -> Any:
         ran.append(self.source.digest)
-        return run(self, *args)
+        return run(self, *args, **options)
 
     patch.setattr(emulator.Kernel, "run", noted)
     return ran

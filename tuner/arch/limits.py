@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 MMA_FLOPS = 16 * 8 * 16 * 2  # of one m16n8k16, in which matrix products are counted
 PARTITIONS = 4  # of an SM: each has a scheduler, a quarter of the registers and pipes of its own, and its own warps
 SMEM_UNIT = 128  # bytes; shared memory is given to blocks in multiples of this
@@ -53,6 +51,8 @@ class Arch:
 
         Each partition has a quarter of the registers and of the warps. ptxas allocates registers in steps of 8.
         """
+        import numpy as np  # not at the top: a list of records needs no NumPy
+
         warps = -(-np.maximum(threads, 1) // (32 * PARTITIONS))  # of a partition
         share = self.registers_per_sm // PARTITIONS // (32 * warps)
         return np.minimum(share // 8 * 8, self.registers_per_thread)
