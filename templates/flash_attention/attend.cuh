@@ -38,7 +38,7 @@ __device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s
 }
 
 // r_o = the sum of P V over the tiles of keys that the ring brings, with maxima and sums in `state`; in the end the
-// threads that share the ring may use its memory. `scale`: scale_of it. QueryRows loads Q as BlockRows does. Mask tells
+// threads that share the ring may use its memory. `scale`: scale_of it. QueryRows loads Q as BlockRows does. Mask says
 // what a warp attends of a tile:
 //   kNarrow     how many keys a narrow span has; 0 where there is none
 //   span(key)   the Span of the tile that begins at `key`
@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s
 template <class Tile, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Scale, class Ring, class Mask>
 __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
                                        unsigned char* smem, QueryRows const& rows, Scale const& scale, Ring& ring,
-                                       Mask const& mask, Place const& at) {
+                                       Mask const& mask, BlockCoord const& at) {
   using T = typename Tile::T;
   using Layout = typename Tile::Layout;
   using LayoutV = typename Tile::LayoutV;

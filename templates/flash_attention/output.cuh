@@ -5,7 +5,7 @@
 
 // Each row's sum, over the lanes and warps that share it.
 template <class Tile>
-__device__ __forceinline__ void finish_sums(RowState<Tile::kM>& state, unsigned char* smem, Place const& at) {
+__device__ __forceinline__ void finish_sums(RowState<Tile::kM>& state, unsigned char* smem, BlockCoord const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) state.sum[i / 2][i % 2] = quad_sum(state.sum[i / 2][i % 2]);
   reduce_parts<Tile, true>(state.sum, smem, at);
@@ -14,7 +14,7 @@ __device__ __forceinline__ void finish_sums(RowState<Tile::kM>& state, unsigned 
 // O = accumulated / sum, rounded, into the warp's rows in shared memory; 0 for a row that attended no key.
 template <class Tile>
 __device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
-                                          RowState<Tile::kM> const& state, Place const& at) {
+                                          RowState<Tile::kM> const& state, BlockCoord const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     float const sum = state.sum[i / 2][i % 2], inverse = sum > 0 ? rcp_approx(sum) : 0;
@@ -42,7 +42,7 @@ struct RowsInTurn {
 
 // The warp's rows of O from shared memory to global, neighbouring chunks by neighbouring lanes; `o` is like RowsInTurn.
 template <class Tile, class Rows>
-__device__ __forceinline__ void store_o(Rows const& o, unsigned char const* smem, Place const& at) {
+__device__ __forceinline__ void store_o(Rows const& o, unsigned char const* smem, BlockCoord const& at) {
   using Layout = typename Tile::LayoutO;
   for (int i = 32 * at.part + at.lane; i < Tile::kRows * Layout::kChunks; i += 32 * Tile::kParts) {
     int const row = at.warp_row + i / Layout::kChunks, chunk = i % Layout::kChunks;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_o(Rows const& o, unsigned char const* smem
 
 // Natural logarithms of the sums of the exponentials; -inf for a row that attended no key.
 template <class Tile, class Rows>
-__device__ __forceinline__ void store_lse(Rows const& lse, RowState<Tile::kM> const& state, Place const& at) {
+__device__ __forceinline__ void store_lse(Rows const& lse, RowState<Tile::kM> const& state, BlockCoord const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_lse(Rows const& lse, RowState<Tile::kM> co
 template <class Tile, class RowsOfO, class RowsOfLse>
 __device__ __forceinline__ void store_rows(RowsOfO const& o, RowsOfLse const& lse, unsigned char* smem,
                                            float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
-                                           Place const& at) {
+                                           BlockCoord const& at) {
   finish_sums<Tile>(state, smem, at);
   normalize<Tile>(smem, r_o, state, at);
   sync_parts<Tile>(at);

@@ -5,7 +5,7 @@
 #include "opaque.cuh"
 #include "thread.cuh"
 
-// Tiles that all threads of a block copy. Walk tells which keys are visited: `int tiles`; `int key(int tile)`, the
+// Tiles that all threads of a block copy. Walk says which keys are visited: `int tiles`; `int key(int tile)`, the
 // first key of a tile; `int end(int tile)`, the key before which its keys end: those from there on become zeros.
 template <class T, class Layout, class Walk, int BN, int kThreads, class LayoutV = Layout>
 struct BlockTiles {
@@ -55,7 +55,7 @@ struct Ring {
   Source source;
   uint32_t s_slots;
 
-  // Starts copying a tile of K, or of V as `is_v` tells; past the last one, an empty group keeps the count of groups.
+  // Starts copying a tile of K, or of V if `is_v`; past the last one, an empty group keeps the count of groups.
   __device__ __forceinline__ void issue(int tile, bool is_v) {
     if (tile < source.walk.tiles) source.load(slot(tile, is_v), tile, is_v);
     cp_async_commit();
@@ -68,7 +68,8 @@ struct Ring {
     }
     if (kStages % 2 == 0) issue(kStages / 2 - 1, false);
   }
-  // Waits for a tile, and returns its address. Every thread has then left the one before it, whose slot is filled again.
+  // Waits for a tile, and returns its address. Every thread has then left the one before it, whose slot is filled
+  // again.
   __device__ __forceinline__ uint32_t acquire(int tile, bool is_v) {
     cp_async_wait<kStages - 2>();
     source.sync();

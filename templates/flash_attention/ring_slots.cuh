@@ -8,7 +8,7 @@ struct RingSlots {
   static constexpr int kLargest = kKeyBytes > kValueBytes ? kKeyBytes : kValueBytes;
   static constexpr int kBytes = kStages % 2 == 0 ? kStages / 2 * kPairBytes : kStages * kLargest;
 
-  // The bytes before the slot of the `tile`-th tile, which `is_v` tells to be of V. Of two slots K has the one and V
+  // The bytes before the slot of the `tile`-th tile, of V if `is_v`. Of two slots K has the one and V
   // the other.
   static __device__ __forceinline__ unsigned offset(unsigned tile, bool is_v) {
     if (kStages == 2) return is_v ? kKeyBytes : 0;

@@ -2,8 +2,8 @@
 #pragma once
 #include "flash_attention/softmax.cuh"
 
-// Of all rows of a warp; `logit(i)`: of the lane's row 8 i. The sums are not over the lanes and warps that share a row yet:
-// `counts` is true for one of these.
+// Of all rows of a warp; `logit(i)`: of the lane's row 8 i. The sums are not over the lanes and warps that share a row
+// yet: `counts` is true for one of these.
 template <int kM, int kN, class Logit>
 __device__ __forceinline__ void add_logit(RowState<kM>& state, float (&r_o)[kM][kN][4], bool counts, Logit const& logit) {
   float peak[kM][2];

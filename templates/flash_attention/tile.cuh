@@ -8,50 +8,50 @@
 #include "thread.cuh"
 
 // What follows from a kernel's choices: T, D, DV, BM, BN, kWarps, kParts, kStages, kSwizzle, kQueryInRing.
-template <class Choice>
-struct Tile : Choice {
-  static constexpr int DV = ValueWidth<Choice>::value;
-  static constexpr int kWidth = sizeof(typename Choice::T) / 2;  // of an element, in 16 bits
-  using Layout = Rows<Choice::D * kWidth, Choice::kSwizzle>;     // of Q and K in shared memory
-  using LayoutV = Rows<DV * kWidth, Choice::kSwizzle>;
+template <class Traits>
+struct Tile : Traits {
+  static constexpr int DV = ValueWidth<Traits>::value;
+  static constexpr int kWidth = sizeof(typename Traits::T) / 2;  // of an element, in 16 bits
+  using Layout = Rows<Traits::D * kWidth, Traits::kSwizzle>;     // of Q and K in shared memory
+  using LayoutV = Rows<DV * kWidth, Traits::kSwizzle>;
   using LayoutO = LayoutV;
-  using LayoutP = Rows<Choice::BN * kWidth, true>;
-  static constexpr int kThreads = 32 * Choice::kWarps;
-  static constexpr int kRows = Choice::BM / (Choice::kWarps / Choice::kParts);  // of a warp
+  using LayoutP = Rows<Traits::BN * kWidth, true>;
+  static constexpr int kThreads = 32 * Traits::kWarps;
+  static constexpr int kRows = Traits::BM / (Traits::kWarps / Traits::kParts);  // of a warp
   static constexpr int kM = kRows / 16;                                         // mma tiles of them
-  static constexpr int kKeys = Choice::BN / Choice::kParts;                     // whose scores a warp computes
-  static constexpr int kN = DV / 8 / Choice::kParts;                            // 8-wide column tiles of O of a warp
-  static_assert(kRows % 16 == 0 && kRows * (Choice::kWarps / Choice::kParts) == Choice::BM,
+  static constexpr int kKeys = Traits::BN / Traits::kParts;                     // of the scores that a warp computes
+  static constexpr int kN = DV / 8 / Traits::kParts;                            // 8-wide column tiles of O of a warp
+  static_assert(kRows % 16 == 0 && kRows * (Traits::kWarps / Traits::kParts) == Traits::BM,
                 "a warp owns whole mma tiles of 16 rows");
   static_assert(kKeys % (16 / kWidth) == 0, "P V takes 16 keys a step, or 8 of 32 bits");
-  static_assert(Choice::kParts == 1 || kN % 2 == 0, "warps that share rows own whole pairs of column tiles of O");
+  static_assert(Traits::kParts == 1 || kN % 2 == 0, "warps that share rows own whole pairs of column tiles of O");
 
   // Byte offsets in shared memory: Q; the ring of K and V; P; a float a row and part. In the end O begins where Q did.
   static constexpr int kQuery = 0;
-  static constexpr int kKeyBytes = Choice::BN * Layout::kRowBytes, kValueBytes = Choice::BN * LayoutV::kRowBytes;
-  static constexpr int kQueryBytes = Choice::BM * Layout::kRowBytes;
-  static constexpr int kOutputBytes = kWidth == 1 ? Choice::BM * LayoutV::kRowBytes : 0;  // of 32 bits: from registers
-  static constexpr int kRingBytes = RingSlots<Choice::kStages, kKeyBytes, kValueBytes>::kBytes;
-  static constexpr int kRing = Choice::kQueryInRing ? 0 : kQueryBytes;
+  static constexpr int kKeyBytes = Traits::BN * Layout::kRowBytes, kValueBytes = Traits::BN * LayoutV::kRowBytes;
+  static constexpr int kQueryBytes = Traits::BM * Layout::kRowBytes;
+  static constexpr int kOutputBytes = kWidth == 1 ? Traits::BM * LayoutV::kRowBytes : 0;  // of 32 bits: from registers
+  static constexpr int kRingBytes = RingSlots<Traits::kStages, kKeyBytes, kValueBytes>::kBytes;
+  static constexpr int kRing = Traits::kQueryInRing ? 0 : kQueryBytes;
   static constexpr int kLoaded = kQueryBytes > kRing + kRingBytes ? kQueryBytes : kRing + kRingBytes;
   static constexpr int kP = kOutputBytes > kLoaded ? kOutputBytes : kLoaded;
-  static constexpr int kRowValues = kP + (Choice::kParts > 1 ? Choice::BM * LayoutP::kRowBytes : 0);
-  static constexpr int kSharedBytes = kRowValues + (Choice::kParts > 1 ? Choice::kParts * Choice::BM * 4 : 0);
+  static constexpr int kRowValues = kP + (Traits::kParts > 1 ? Traits::BM * LayoutP::kRowBytes : 0);
+  static constexpr int kSharedBytes = kRowValues + (Traits::kParts > 1 ? Traits::kParts * Traits::BM * 4 : 0);
 
   // The first of the 8 columns of O that a warp's column tile n is.
   static __device__ __forceinline__ int column(int n, int part) {
-    return ((n / 2 * Choice::kParts + part) * 2 + n % 2) * 8;
+    return ((n / 2 * Traits::kParts + part) * 2 + n % 2) * 8;
   }
 };
 
-// This thread's place in the grid and in the tile.
-struct Place {
+// This thread's coordinates in the grid and in the tile.
+struct BlockCoord {
   int row0, head, batch;     // row0: the block's first row of Q
   int lane, part, warp_row;  // warp_row: the warp's first row within the block
 };
 
 template <class Tile>
-__device__ __forceinline__ Place locate(int row_tile) {
+__device__ __forceinline__ BlockCoord locate(int row_tile) {
   int const warp = threadIdx.x / 32;
   return {row_tile * Tile::BM,   int(blockIdx.y),      int(blockIdx.z),
           int(threadIdx.x % 32), warp % Tile::kParts, warp / Tile::kParts * Tile::kRows};
@@ -59,7 +59,7 @@ __device__ __forceinline__ Place locate(int row_tile) {
 
 // The warps that share rows wait for each other.
 template <class Tile>
-__device__ __forceinline__ void sync_parts(Place const& at) {
+__device__ __forceinline__ void sync_parts(BlockCoord const& at) {
   if constexpr (Tile::kParts > 1)
     named_barrier_sync(1 + at.warp_row / Tile::kRows, 32 * Tile::kParts);
   else
@@ -68,7 +68,7 @@ __device__ __forceinline__ void sync_parts(Place const& at) {
 
 // Each row's sum, or largest value, over the warps that share it.
 template <class Tile, bool kSum>
-__device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsigned char* smem, Place const& at) {
+__device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsigned char* smem, BlockCoord const& at) {
   if constexpr (Tile::kParts > 1) {
     float* s_values = reinterpret_cast<float*>(smem + Tile::kRowValues) + at.warp_row + at.lane / 4;
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsign
 // P of this warp's kMine keys, from registers to the tile that the warps of its rows share. They read it after a
 // barrier.
 template <class Tile, int kMine>
-__device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (*r_p)[Tile::kM][4], Place const& at) {
+__device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (*r_p)[Tile::kM][4], BlockCoord const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i)
 #pragma unroll

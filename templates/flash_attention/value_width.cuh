@@ -2,11 +2,11 @@
 #pragma once
 
 // DV of choices that have one, else as many elements as Q and K have.
-template <class Choice, class = int>
+template <class Traits, class = int>
 struct ValueWidth {
-  static constexpr int value = Choice::D;
+  static constexpr int value = Traits::D;
 };
-template <class Choice>
-struct ValueWidth<Choice, decltype(int(Choice::DV))> {
-  static constexpr int value = Choice::DV;
+template <class Traits>
+struct ValueWidth<Traits, decltype(int(Traits::DV))> {
+  static constexpr int value = Traits::DV;
 };

@@ -5,8 +5,9 @@
 #include "flash_attention/span.cuh"
 #include "types.cuh"
 
-// Scores of keys that a query does not attend become -inf: all but those from `begin(i)` to before `end(i)` of the lane's
-// row 8 i; the lane's keys begin at `key`, and the second of each pair of columns is kApart keys later than the first.
+// Scores of keys that a query does not attend become -inf: all but those from `begin(i)` to before `end(i)` of the
+// lane's row 8 i; the lane's keys begin at `key`, and the second of each pair of columns is kApart keys later than the
+// first.
 template <int kApart = 1, int kM, int kN, class Begin, class End>
 __device__ __forceinline__ void mask_outside(float (&r_s)[kM][kN][4], int key, Begin const& begin, End const& end) {
 #pragma unroll
@@ -46,7 +47,8 @@ struct Window {
   }
 };
 
-// What a warp attends of a tile, as attend() asks; `of` begins with the first key of the block's. kApart: see mask_outside.
+// What a warp attends of a tile, as attend() asks; `of` begins with the first key of the block's. kApart: see
+// mask_outside.
 template <class Block, int kApart = 1>
 struct WindowMask {
   static constexpr int kNarrow = 0;

@@ -26,17 +26,17 @@ struct QueryTiles {
   static __device__ __forceinline__ int first(Owned const& own) {
     return kPacked ? own.seq.first_query / BM + own.n : 0;
   }
-  // Which row of all queries stands at a place in the tiles of packed sequences: -1 for none.
-  static __device__ __forceinline__ int row_at(int place, int const* bounds, int boundaries, int seq_q) {
-    OwnTile const own = packed_tile<BM>(bounds, boundaries, place / BM);
-    int const query = int(own.tile) * BM + place % BM;
+  // The row of Q at an index into the tiles of packed sequences; -1: none.
+  static __device__ __forceinline__ int row_at(int index, int const* bounds, int boundaries, int seq_q) {
+    OwnTile const own = packed_tile<BM>(bounds, boundaries, index / BM);
+    int const query = int(own.tile) * BM + index % BM;
     int first, count;
     packed_rows_of(first, count, bounds, own.sequence, seq_q);
     return query >= 0 && query < count ? first + query : -1;
   }
-  // Where shift and delta of a query lie, counted from the first tile of its head or of its sequence there; the latter a
-  // tile's rows further.
-  static __device__ __forceinline__ int64_t place(int64_t tile, int query) {
+  // Where shift and delta of a query lie, counted from the first tile of its head or of its sequence there; the latter
+  // a tile's rows further.
+  static __device__ __forceinline__ int64_t value_index(int64_t tile, int query) {
     return (tile + query / BM) * 2 * BM + query % BM;
   }
 };

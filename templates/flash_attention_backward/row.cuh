@@ -1,5 +1,5 @@
-// What every pair of a row shares: the exponent that P is taken relative to, and D, the sum of dO ∘ O over the row, less
-// the gradient of lse where there is one.
+// What every pair of a row shares: the exponent that P is taken relative to, and D, the sum of dO ∘ O over the row,
+// less the gradient of lse where there is one.
 #pragma once
 #include "math.cuh"
 #include "types.cuh"

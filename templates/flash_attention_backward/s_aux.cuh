@@ -1,5 +1,5 @@
-// The gradient of s_aux, a head's logit: over all queries, the sum of -P · delta, where P = exp(s_aux - lse) is its share of
-// the softmax; its value is 0, so that delta alone is left of dP - delta.
+// The gradient of s_aux, a head's logit: over all queries, the sum of -P · delta, where P = exp(s_aux - lse) is its
+// share of the softmax; its value is 0, so that delta alone is left of dP - delta.
 #pragma once
 #include "flash_attention/sequences.cuh"
 #include "math.cuh"

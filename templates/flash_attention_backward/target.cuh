@@ -3,7 +3,8 @@
 #include "tma.cuh"
 #include "types.cuh"
 
-// A gradient of a sequence's rows: of the tensor's, those from `row0` on. Packed, they lie in global memory from g_rows on.
+// A gradient of a sequence's rows: of the tensor's, those from `row0` on. Packed, they lie in global memory from g_rows
+// on.
 template <class T>
 struct Target {
   TensorMap const* map;

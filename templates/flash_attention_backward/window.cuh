@@ -2,8 +2,8 @@
 #pragma once
 #include "flash_attention/window.cuh"
 
-// Scores [16 kM keys, 8 kN queries] become -inf where the key lies more than `left` before the query's own, or more than
-// `right` behind it. `first`: what a lane's query, less its key, is where the key is the query's own.
+// Scores [16 kM keys, 8 kN queries] become -inf where the key lies more than `left` before the query's own, or more
+// than `right` behind it. `first`: what a lane's query, less its key, is where the key is the query's own.
 template <int kM, int kN>
 __device__ __forceinline__ void hide_far(float (&r_s)[kM][kN][4], int first, int left, int right) {
 #pragma unroll

@@ -87,7 +87,7 @@ struct Chain {
         if constexpr (kAhead > 0) advance();
       });
       Step::pack_tokens(r_a, r_x);
-      // Past the last chunk there is none: this one once more, and nobody looks at it.
+      // Past the last chunk this one is loaded once more, and not used.
       if constexpr (kAhead > 0) {
         uint32_t const after = left > C ? following : stage;
         Step::load_ahead(r_ahead, smem + after, s_first + after, first_row(), lane());

@@ -3,8 +3,8 @@
 #include "cp_async.cuh"
 #include "thread.cuh"
 
-// A block takes kParts times kColumns columns of the state of one head through all segments; thread t owns channel t % K
-// of a part of them. A segment's map, K × K and transposed, passes through a ring of kStages tiles of 16 rows, whose
+// A block takes kParts times kColumns columns of the state of one head through all segments; thread t owns channel t %
+// K of a part of them. A segment's map, K × K and transposed, passes through a ring of kStages tiles of 16 rows, whose
 // loads never wait for the state.
 template <int K, int V, int kColumns, int kStages, int kParts = 2>
 struct Merge {

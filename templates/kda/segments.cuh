@@ -3,7 +3,7 @@
 #include "types.cuh"
 
 // Segments of `each` chunks of C tokens. Where there are few chunks, fewer segments than kSegments; without tokens one,
-// which hands its state on.
+// which passes its state on.
 template <int C, int kSegments>
 struct Cut {
   int seq_len, each, segments;

@@ -17,8 +17,9 @@ struct StoredState {
   bool skipped;  // the sequence has no entry in the pool
 };
 
-// `initial` and `last` [N, HV, kRows, kColumns] may be null. kPool: the state lies in the pool, whatever they are. Asked at
-// run time, accesses of the pool would be generic: what may be null or global is neither to a compiler before sm_100.
+// `initial` and `last` [N, HV, kRows, kColumns] may be null. kPool: the state lies in the pool, whatever they are.
+// Asked at run time, accesses of the pool would be generic: what may be null or global is neither to a compiler before
+// sm_100.
 template <int kRows, int kColumns, bool kPool>
 __device__ __forceinline__ StoredState stored_state(float const* initial, float* last, StatePool const& pool, int n,
                                                     int head, int heads) {

@@ -32,9 +32,9 @@ constexpr Gating gating(bool in_kernel, bool bounded) {
   return !in_kernel ? Gating::kNone : bounded ? Gating::kBounded : Gating::kSoftplus;
 }
 
-// log2(1 + 2^x), relative error 1.3e-6: max(x, 0) + log2(1 + t), t = 2^-|x|, of which the second is t times a polynomial
-// (minimax on [0, 1]). In 1 + t the 1 would take the digits of t, which all tokens of a gate that hardly closes would
-// lose alike; and there is nothing to choose between, which would take branches.
+// log2(1 + 2^x), relative error 1.3e-6: max(x, 0) + log2(1 + t), t = 2^-|x|, of which the second is t times a
+// polynomial (minimax on [0, 1]). In 1 + t the 1 would take the digits of t, which all tokens of a gate that hardly
+// closes would lose alike; and there is nothing to choose between, which would take branches.
 __device__ __forceinline__ float softplus2(float x) {
   float const t = exp2_approx(-fabsf(x));
   float y = 0.0204011742f;
@@ -47,8 +47,8 @@ __device__ __forceinline__ float softplus2(float x) {
   return fmaf(y, t, fmaxf(x, 0.0f));
 }
 
-// 2^x - 1, precise where that is small: who multiplies a state by 2^x for every token keeps ex2's error of each, so that a
-// gate which hardly closes would cost digits in proportion to the tokens.
+// 2^x - 1, precise where that is small: multiplying a state by ex2(x) for every token would accumulate the error of
+// each, so that a gate near 1 would lose accuracy in proportion to the tokens.
 __device__ __forceinline__ float exp2_less_one(float x) {
   float const few = x * (kLn2 + x * (0.24022651f + x * (0.05550411f + x * (0.00961813f + x * 0.00133336f))));
   return fabsf(x) < 0.25f ? few : exp2_approx(x) - 1;

@@ -21,14 +21,14 @@ struct Piece {
   int sequence;       // of those that are packed, else 0
 };
 template <int kTokens, class Index>
-__device__ __forceinline__ Piece piece(Index const* cu_seqlens, int count, int seq_len, int place) {
-  if (!cu_seqlens) return {int64_t(place) * kTokens, seq_len - place * kTokens, place, 0};
+__device__ __forceinline__ Piece piece(Index const* cu_seqlens, int count, int seq_len, int piece_index) {
+  if (!cu_seqlens) return {int64_t(piece_index) * kTokens, seq_len - piece_index * kTokens, piece_index, 0};
   int low = 0, high = count;  // first_piece(low) <= place < first_piece(high)
   while (high - low > 1) {
     int const middle = (low + high) / 2;
-    (first_piece<kTokens>(cu_seqlens, middle) <= place ? low : high) = middle;
+    (first_piece<kTokens>(cu_seqlens, middle) <= piece_index ? low : high) = middle;
   }
-  int const index = place - first_piece<kTokens>(cu_seqlens, low), start = index * kTokens;
+  int const index = piece_index - first_piece<kTokens>(cu_seqlens, low), start = index * kTokens;
   Sequence const at = sequence(cu_seqlens, low, seq_len);
   return {at.first + start, at.tokens - start, index, low};
 }

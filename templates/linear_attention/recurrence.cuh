@@ -14,8 +14,8 @@ struct State {
 __device__ __forceinline__ State<1> to_state(float2 pair) { return {{pair.x}, {pair.y}}; }
 __device__ __forceinline__ float2 to_pair(State<1> const& state) { return {state.s[0], state.n[0]}; }
 
-// s and n of one channel over a long way, in fp64: while little is forgotten, the roundings of a chain in fp32 add up, and
-// that of β^BT makes another β.
+// s and n of one channel over a long way, in fp64: while little is forgotten, the roundings of a chain in fp32 add up,
+// and that of β^BT makes another β.
 struct alignas(16) Carry {
   double s, n;
 };

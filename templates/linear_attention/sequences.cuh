@@ -58,8 +58,8 @@ struct States {
   }
 };
 
-// An empty sequence ends as it begins. Whoever starts a sequence does so for those just before it (step -1), and
-// whoever ends the last one for those behind it (step 1); `boundary`: where they are.
+// An empty sequence ends with its initial state. The thread that starts a sequence also handles the empty ones just
+// before it (step -1), the one that ends the last sequence those after it (step 1); `boundary`: where they are.
 template <int V>
 __device__ __forceinline__ void pass_empty(States const& states, Sequences<true> const& sequences, int index, int step,
                                            int boundary, int channel) {

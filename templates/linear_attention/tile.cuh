@@ -23,7 +23,7 @@ struct Tile {
 };
 
 // Where a thread is in its block's tile.
-struct Place {
+struct ThreadCoord {
   int block_channel;  // the first of the block, over all heads
   int channel, group;
   int first;          // token of the thread
@@ -31,19 +31,19 @@ struct Place {
 };
 
 template <class Tile>
-__device__ __forceinline__ Place locate(int channel_block, int tile_begin, int tokens, int channels) {
+__device__ __forceinline__ ThreadCoord locate(int channel_block, int tile_begin, int tokens, int channels) {
   int const group = threadIdx.x / Tile::kLanes, block_channel = channel_block * Tile::BK;
   int const channel = block_channel + threadIdx.x % Tile::kLanes * Tile::V, first = tile_begin + group * Tile::L;
   return {block_channel, channel, group, first, 0, channel < channels ? min(max(tokens - first, 0), Tile::L) : 0};
 }
 
 // Where a span ends among a thread's tokens: behind `begin`, even for tokens that cu_seqlens leaves out.
-__device__ __forceinline__ int span_end(Span const& span, Place const& at, int begin) {
+__device__ __forceinline__ int span_end(Span const& span, ThreadCoord const& at, int begin) {
   return min(at.end, max(span.end - at.first, begin + 1));
 }
 
-// What a group leaves: its sum, and whether a sequence began among its tokens, so that nothing earlier counts. The first
-// token of an unpacked sequence has nothing before it, and needs no cut.
+// What a group leaves: its sum, and whether a sequence began among its tokens, so that nothing earlier counts. The
+// first token of an unpacked sequence has nothing before it, and needs no cut.
 template <int V>
 struct Summary {
   State<V> sum;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void forget_all(Kept&... kept) {
 // The sum over a thread's tokens, from zero or from where a sequence begins.
 template <class Tile, class Weights, bool kVarlen>
 __device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename Tile::Kept& k, typename Tile::Kept& v,
-                                                      float const (&beta)[Tile::V], Place const& at,
+                                                      float const (&beta)[Tile::V], ThreadCoord const& at,
                                                       Sequences<kVarlen> const& sequences, States const& states) {
   Summary<Tile::V> found = {{}, false};
   if (at.begin >= at.end) return found;
@@ -93,9 +93,9 @@ __device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename
   }
 }
 
-// Groups' sums in shared memory, then what each group starts from. Groups with fewer than L tokens are the last of their
-// row: nothing that follows asks how much they forget. What a cut forgets is dropped: 0 times NaN would be NaN, and one
-// sequence's would be the next one's.
+// Groups' sums in shared memory, then what each group starts from. Groups with fewer than L tokens are the last of
+// their row: nothing that follows asks how much they forget. What a cut forgets is dropped: 0 times NaN would be NaN,
+// and one sequence's would be the next one's.
 template <class Tile, bool kVarlen>
 struct Groups {
   float *s, *n;  // [kGroups][BK]
@@ -106,13 +106,13 @@ struct Groups {
         n(s + Tile::kGroups * Tile::BK),
         cuts(reinterpret_cast<int*>(n + Tile::kGroups * Tile::BK)) {}
 
-  __device__ __forceinline__ void put(Place const& at, Summary<Tile::V> const& summary) {
+  __device__ __forceinline__ void put(ThreadCoord const& at, Summary<Tile::V> const& summary) {
     int const offset = at.group * Tile::BK + threadIdx.x % Tile::kLanes * Tile::V;
     store_floats(s + offset, summary.sum.s);
     store_floats(n + offset, summary.sum.n);
     if (kVarlen && threadIdx.x % Tile::kLanes == 0) cuts[at.group] = summary.cut;
   }
-  __device__ __forceinline__ void get(State<Tile::V>& state, Place const& at) const {
+  __device__ __forceinline__ void get(State<Tile::V>& state, ThreadCoord const& at) const {
     int const offset = at.group * Tile::BK + threadIdx.x % Tile::kLanes * Tile::V;
     load_floats(state.s, s + offset);
     load_floats(state.n, n + offset);
@@ -153,7 +153,7 @@ struct Groups {
 template <class Tile, bool kFinal, class Weights, bool kVarlen>
 __device__ __forceinline__ void apply(Column<typename Tile::T> const& o, State<Tile::V>& state, Weights& weights,
                                       typename Tile::Kept& q, typename Tile::Kept& k, typename Tile::Kept& v,
-                                      float const (&beta)[Tile::V], Place const& at,
+                                      float const (&beta)[Tile::V], ThreadCoord const& at,
                                       Sequences<kVarlen> const& sequences, States const& states) {
   if (at.begin >= at.end) return;
   Span span = sequences.at(at.first);

@@ -26,14 +26,14 @@ struct Visible {
   int limit[2 * Tile::kM];  // of the lane's row 8 i, from row 0 of the sequence on
   int least;                // none of the block's rows attends fewer
 
-  __device__ __forceinline__ Visible(PackedRows const& rows, int before, Place const& at)
+  __device__ __forceinline__ Visible(PackedRows const& rows, int before, BlockCoord const& at)
       : least(rows.query(0) + before + 1) {
 #pragma unroll
     for (int i = 0; i < 2 * Tile::kM; ++i) limit[i] = rows.query(at.warp_row + i * 8 + at.lane / 4) + before + 1;
   }
   // Hides from a tile's scores what is not attended, and finds the largest of each row, over all warps that share it.
   __device__ __forceinline__ void peaks(float (&peak)[Tile::kM][2], float (&r_s)[Tile::kM][Tile::kKeys / 8][4],
-                                        unsigned char* smem, int key, Place const& at) const {
+                                        unsigned char* smem, int key, BlockCoord const& at) const {
     int const mine = key + at.part * Tile::kKeys;
     if (mine + Tile::kKeys > least) mask(r_s, mine + at.lane % 4 * 2, [&](int i) { return limit[i]; });
     row_max(peak, r_s);

@@ -45,7 +45,7 @@ __device__ __forceinline__ void decode(unsigned char* smem, Decode<typename Tile
   uint32_t const s_block = shared_address(smem);
   LatentRing<Tile> ring(table_of(given.block_table + b * given.table_stride, given.page_stride, given.page_size),
                         given.cache, share.begin * Tile::BN, min(share.end * Tile::BN, end), s_block + Tile::kRing);
-  Place const at = Tile::place();
+  BlockCoord const at = Tile::coord();
 
   float r_o[Tile::kM][Tile::kN][4];
   RowState<Tile::kM> state;
@@ -62,8 +62,8 @@ __device__ __forceinline__ void decode(unsigned char* smem, Decode<typename Tile
     store_rows<Tile>(o, lse, smem, r_o, state, at);
   } else {
     int64_t const first = int64_t(share.index - b) * all_rows;
-    auto const place = [=](int row) { return first + rows.item(row); };
-    store_parts<Tile>(rows, given.part_o, given.part_rows, place, smem, r_o, state, at);
+    auto const item_of = [=](int row) { return first + rows.item(row); };
+    store_parts<Tile>(rows, given.part_o, given.part_rows, item_of, smem, r_o, state, at);
   }
   if (kSplits > 1 && share.part == 0 && row_tile == 0 && threadIdx.x == 0)
     reinterpret_cast<int2*>(given.shares)[b] = make_int2(share.index, share.parts);

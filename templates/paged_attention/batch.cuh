@@ -4,7 +4,7 @@
 #include "paged_attention/queries.cuh"
 #include "paged_attention/panels/keys.cuh"
 
-// What tells a block its work; `shares` are told to the merge.
+// What determines a block's work; `shares` is passed to the merge.
 template <class Tile>
 struct Batch {
   Lengths lengths;

@@ -1,4 +1,4 @@
-// What blocks found in their shares of a sequence's keys, merged.
+// Merges the partial results of shares of a sequence's keys.
 #pragma once
 #include "flash_attention/split_keys/split_keys.cuh"
 #include "paged_attention/queries.cuh"
@@ -23,7 +23,7 @@ struct RowTileParts {
 };
 
 // 4 elements of a row of O from the parts that shares of its sequence left. `shares`: of each sequence, the first and
-// how many there are of each row; where(n, first, parts, query, head) tells the PartRows of a row of sequence n.
+// how many there are of each row; where(n, first, parts, query, head) returns the PartRows of a row of sequence n.
 template <int kThreads, class T, int D, class Where>
 __device__ __forceinline__ void merge_shares(Results<T, D> const& results, int const* shares, int const* cu_seqlens_q,
                                              int sequences, int heads, int seq_q, int longest, Where const& where) {

@@ -30,8 +30,8 @@ struct Cache {
 };
 
 // Tiles that kThreads threads copy, as Ring asks: a warp, or the warps of a block. Each lane looks up the pages of a
-// few of the keys that its warp copies, one tile ahead, and tells the lanes that copy these keys where they lie; so no
-// copy waits for the table, whatever the size of a page. Walk is like that of BlockTiles.
+// few of the keys that its warp copies, one tile ahead, and shuffles the addresses to the lanes that copy these keys;
+// so no copy waits for the table, whatever the size of a page. Walk is like that of BlockTiles.
 template <class TileLayout, class Element, int BN, int kThreads, class Walk>
 struct TilesInPages {
   using Layout = TileLayout;
@@ -42,9 +42,9 @@ struct TilesInPages {
   // Rows of a pass that the lanes of a warp copy: as many as 32 chunks in turn may lie in.
   static constexpr int kChunks = Layout::kChunks, kFirstLane = kChunks - greatest_common_divisor(kChunks, 32);
   static constexpr int kWidest = (kFirstLane + 31) / kChunks + 1;
-  static constexpr int kTold = kWidest < kRowsPerPass ? kWidest : kRowsPerPass;
+  static constexpr int kKeysPerPass = kWidest < kRowsPerPass ? kWidest : kRowsPerPass;
   static constexpr int kLeft = BN - kLastPass * kRowsPerPass;  // rows of the last pass
-  static constexpr int kKeys = ceil_div(kLastPass * kTold + (kTold < kLeft ? kTold : kLeft), 32);  // of a lane
+  static constexpr int kKeys = ceil_div(kLastPass * kKeysPerPass + (kKeysPerPass < kLeft ? kKeysPerPass : kLeft), 32);  // of a lane
   static constexpr int kTogether = 4;  // passes after a branch of those lanes that copy
 
   Walk walk;
@@ -84,11 +84,11 @@ struct TilesInPages {
   static __device__ __forceinline__ int first_row() {
     return kThreads == 32 ? 0 : threadIdx.x / 32 * 32 / kChunks;
   }
-  // The i-th key of a tile that this lane looks up: a warp's are counted pass by pass, kTold in each.
+  // The i-th key of a tile that this lane looks up: a warp's are counted pass by pass, kKeysPerPass in each.
   static __device__ __forceinline__ int mine(int i) {
     int const counted = i * 32 + threadIdx.x % 32;
-    if (kTold == kRowsPerPass) return counted + first_row();
-    return counted / kTold * kRowsPerPass + first_row() + counted % kTold;
+    if (kKeysPerPass == kRowsPerPass) return counted + first_row();
+    return counted / kKeysPerPass * kRowsPerPass + first_row() + counted % kKeysPerPass;
   }
   // Of keys that the walk does not have, no page.
   __device__ __forceinline__ void look_up(int tile) {
@@ -106,7 +106,7 @@ struct TilesInPages {
     for (int first = 0; first <= kLastPass; first += kTogether) {
       int64_t found[kTogether];
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) found[i] = told(offset, first + i);
+      for (int i = 0; i < kTogether; ++i) found[i] = drawn(offset, first + i);
       if (share.row0 >= kRowsPerPass) continue;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
@@ -117,9 +117,9 @@ struct TilesInPages {
     }
   }
   // The offset of the key that this lane copies in a pass.
-  __device__ __forceinline__ int64_t told(int64_t const (&offset)[kKeys], int pass) const {
-    int const counted = pass * kTold, lane = (counted + share.row0 - first_row()) % 32;
-    int const first = min(counted / 32, kKeys - 1), last = min((counted + kTold - 1) / 32, kKeys - 1);
+  __device__ __forceinline__ int64_t drawn(int64_t const (&offset)[kKeys], int pass) const {
+    int const counted = pass * kKeysPerPass, lane = (counted + share.row0 - first_row()) % 32;
+    int const first = min(counted / 32, kKeys - 1), last = min((counted + kKeysPerPass - 1) / 32, kKeys - 1);
     int64_t const found = __shfl_sync(0xffffffff, offset[first], lane);
     if (first == last) return found;
     int64_t const later = __shfl_sync(0xffffffff, offset[last], lane);

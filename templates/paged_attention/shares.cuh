@@ -5,7 +5,8 @@
 #include "types.cuh"
 
 // Steps `begin` to before `end` of a sequence, which is part `part` of `parts`; `index` counts the parts of all
-// sequences. Of a sequence whose rows are several tiles, `tile` says of which, and `first` is the index of its first part.
+// sequences. Of a sequence whose rows are several tiles, `tile` says of which, and `first` is the index of its first
+// part.
 struct Share {
   int sequence;  // negative: the block has none
   int part, parts, index;
@@ -34,8 +35,8 @@ __device__ __forceinline__ int sum_up_to_lane(int value) {
   return value;
 }
 
-// The least number of steps a part with which there are no more than `blocks` parts. `steps(b)`: of sequence b, for each of
-// its tiles.of(b) tiles of rows. All lanes of a warp call it.
+// The least number of steps a part with which there are no more than `blocks` parts. `steps(b)`: of sequence b, for
+// each of its tiles.of(b) tiles of rows. All lanes of a warp call it.
 template <class Steps, class Tiles>
 __device__ __forceinline__ int steps_a_part(int batch, int blocks, Steps const& steps, Tiles const& tiles) {
   int const lane = threadIdx.x % 32;

@@ -1,6 +1,7 @@
 // What each register holds: (lane, element) → row and column of the tile, as the PTX ISA states it under
 // "Matrix Fragments". The one contract of the PTX wrappers, of the emulator, which gathers through these functions, and
-// of the tests. A 16-bit element e lies in register e / 2, the even ones in the low half; A is [m][k], B [k][n], C [m][n].
+// of the tests. A 16-bit element e lies in register e / 2, the even ones in the low half; A is [m][k], B [k][n], C
+// [m][n].
 #pragma once
 #include "types.cuh"
 

@@ -1,5 +1,5 @@
-// Operands in shared memory. The XOR swizzles that TMA applies and wgmma and tcgen05 undo: 16-byte chunks permuted within
-// a row, by the row.
+// Operands in shared memory. The XOR swizzles that TMA applies and wgmma and tcgen05 undo: 16-byte chunks permuted
+// within a row, by the row.
 #pragma once
 #include "types.cuh"
 

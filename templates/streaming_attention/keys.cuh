@@ -71,8 +71,8 @@ struct Keys {
   }
 };
 
-// The tiles of BN keys that hold an attended key: those of the prefix from key 0 on, then those of the windows from where
-// these begin, or where the prefix ends. No key is in two tiles.
+// The tiles of BN keys that hold an attended key: those of the prefix from key 0 on, then those of the windows from
+// where these begin, or where the prefix ends. No key is in two tiles.
 template <int BN>
 struct Walk {
   int tiles, prefix_tiles;

@@ -43,7 +43,7 @@ __device__ __forceinline__ void exponentiate_in_place(float (&r_s)[kM][kN][4], R
 // P of this warp's keys, from registers to the tile that the warps of its rows share, in the order of operand A. They
 // read it after a barrier.
 template <class Tile, int kN>
-__device__ __forceinline__ void share_p_tf32(unsigned char* smem, float const (&r_p)[Tile::kM][kN][4], Place const& at) {
+__device__ __forceinline__ void share_p_tf32(unsigned char* smem, float const (&r_p)[Tile::kM][kN][4], BlockCoord const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i)
 #pragma unroll
@@ -54,8 +54,8 @@ __device__ __forceinline__ void share_p_tf32(unsigned char* smem, float const (&
     }
 }
 
-// Operand A of 8 keys: this warp's own scores, or P that the warps of its rows share; `p`: this lane's address of that, by
-// rows_first.
+// Operand A of 8 keys: this warp's own scores, or P that the warps of its rows share; `p`: this lane's address of that,
+// by rows_first.
 template <class Tile, class Elements>
 __device__ __forceinline__ void load_p(OperandA<Elements::kTerms, Tile::kM>& r_a,
                                        float const (&r_p)[Tile::kM][Tile::kKeys / 8][4], uint32_t p, int step) {
@@ -73,13 +73,13 @@ __device__ __forceinline__ void load_p(OperandA<Elements::kTerms, Tile::kM>& r_a
   }
 }
 
-// attend() of attend.cuh for operands in 32 bits: keys are in KeyOrder, so that mask.hide() counts a lane's second column
-// KeyOrder::kApart later.
+// attend() of attend.cuh for operands in 32 bits: keys are in KeyOrder, so that mask.hide() counts a lane's second
+// column KeyOrder::kApart later.
 template <class Tile, class Elements, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Scale,
           class Ring, class Mask>
 __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
                                             unsigned char* smem, QueryRows const& rows, Scale const& scale, Ring& ring,
-                                            Mask const& mask, Place const& at) {
+                                            Mask const& mask, BlockCoord const& at) {
   using Layout = typename Tile::Layout;
   using LayoutV = typename Tile::LayoutV;
   constexpr int kM = Tile::kM;

@@ -4,9 +4,9 @@
 #include "flash_attention/span.cuh"
 
 // A lane's scores are columns 2t and 2t + 1 of 8 keys, t = lane % 4; as operand A they are columns t and t + 4 of the
-// contraction. Which keys those are does not matter, if K's rows were taken in that order, and V's are: lane t reads the
-// rows first(t) and first(t) + kApart of V. The four rows that a warp reads at once lie at different pairs of chunks
-// modulo 128 bytes.
+// contraction. Which keys those are does not matter, if K's rows were taken in that order, and V's are: lane t reads
+// the rows first(t) and first(t) + kApart of V. The four rows that a warp reads at once lie at different pairs of
+// chunks modulo 128 bytes.
 template <class LayoutV>
 struct KeyOrder {
   static constexpr int kApart = LayoutV::kGroup == 1 ? 1 : 8 / LayoutV::kGroup;

@@ -56,8 +56,8 @@ __device__ __forceinline__ void add_now(float (&r_d)[4], float const (&r_sum)[4]
   fence_registers(r_d);
 }
 
-// Column tiles from `first` on: r_d += A B. Of two terms the smallest products come first, that of both second terms not
-// at all; and fp32 adds the sum to r_d, since tensor cores cut sums off: over thousands of keys that is a bias.
+// Column tiles from `first` on: r_d += A B. Of two terms the smallest products come first, that of both second terms
+// not at all; and fp32 adds the sum to r_d, since tensor cores cut sums off: over thousands of keys that is a bias.
 template <int kTerms, int kTiles, int kM, int kN>
 __device__ __forceinline__ void multiply(float (&r_d)[kM][kN][4], OperandA<kTerms, kM> const& r_a,
                                          OperandB<kTerms, kTiles> const& r_b, int first) {

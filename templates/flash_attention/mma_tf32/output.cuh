@@ -3,11 +3,11 @@
 #include "flash_attention/mma_tf32/keys.cuh"
 #include "flash_attention/output.cuh"
 
-// O = accumulated / sum, 0 for a row that attended no key, of the rows that there are; `o` is like RowsInTurn. A lane has
-// 2 kTiles neighbouring columns of a group.
+// O = accumulated / sum, 0 for a row that attended no key, of the rows that there are; `o` is like RowsInTurn. A lane
+// has 2 kTiles neighbouring columns of a group.
 template <class Tile, class Rows>
 __device__ __forceinline__ void store_o_tf32(Rows const& o, float const (&r_o)[Tile::kM][Tile::kN][4],
-                                             RowState<Tile::kM> const& state, Place const& at) {
+                                             RowState<Tile::kM> const& state, BlockCoord const& at) {
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_o_tf32(Rows const& o, float const (&r_o)[T
 template <class Tile, class RowsOfO, class RowsOfLse>
 __device__ __forceinline__ void store_rows_tf32(RowsOfO const& o, RowsOfLse const& lse, unsigned char* smem,
                                                 float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
-                                                Place const& at) {
+                                                BlockCoord const& at) {
   finish_sums<Tile>(state, smem, at);
   store_o_tf32<Tile>(o, r_o, state, at);
   store_lse<Tile>(lse, state, at);

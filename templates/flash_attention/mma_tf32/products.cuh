@@ -4,8 +4,8 @@
 #include "flash_attention/mma_tf32/operands.cuh"
 #include "flash_attention/products.cuh"
 
-// Elements of K and V in shared memory, each of which is multiplied as kTerms of tf32. kOnArrival: they were rounded when
-// they arrived.
+// Elements of K and V in shared memory, each of which is multiplied as kTerms of tf32. kOnArrival: they were rounded
+// when they arrived.
 template <int kNumber, bool kOnArrival>
 struct Elements {
   static_assert(kNumber == 1 || !kOnArrival, "what is rounded has no second term");
@@ -14,7 +14,8 @@ struct Elements {
 };
 
 // r_s = Q Kᵀ: [16 kM, 8 kN]; keys in KeyOrder. `r_q`: steps of 8 elements, rounded where there is one term; unless
-// kQueryInRegisters only where Q passes through. `q`: this lane's address of Q by rows_first; `k`: of K by keys_in_order.
+// kQueryInRegisters only where Q passes through. `q`: this lane's address of Q by rows_first; `k`: of K by
+// keys_in_order.
 template <class Elements, class Layout, bool kQueryInRegisters, int kM, int kN, int D>
 __device__ __forceinline__ void scores_tf32(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t k) {
   constexpr int kTerms = Elements::kTerms, kTiles = 2 - kN % 2;

@@ -3,7 +3,7 @@
 #include "flash_attention/sequences.cuh"
 #include "types.cuh"
 
-// A row tile's place in the problem. Where p = 2^packed_log2 heads share it, row r of its BM is query
+// A row tile's coordinates in the problem. Where p = 2^packed_log2 heads share it, row r of its BM is query
 // first_query + r / p of head + r % p.
 struct alignas(16) Work {
   Sequence sequence;
@@ -13,5 +13,5 @@ struct alignas(16) Work {
 
   __device__ __forceinline__ int query(int row) const { return first_query + (row >> packed_log2); }
   // Where it lies in q, o and lse.
-  __device__ __forceinline__ int64_t place(int query) const { return sequence.first_query + query; }
+  __device__ __forceinline__ int64_t global_row(int query) const { return sequence.first_query + query; }
 };

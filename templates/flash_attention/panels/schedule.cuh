@@ -13,7 +13,7 @@ struct Sizes {
 // The order of all row tiles: the heaviest of all heads first, within sections of heads whose keys and values stay in
 // half of L2. Blocks start in the order of their indices, so that light ones are left for the end. The blocks of a
 // cluster compute neighbouring row tiles of a head; one beyond the last query takes part with a single tile. Or, where
-// kClusterOfHeads, the same rows of heads of one KV head; one beyond the last of these computes what nobody stores.
+// kClusterOfHeads, the same rows of heads of one KV head; results of one beyond the last of these are not stored.
 // Kept in shared memory: the loader has too few registers to divide and to keep what divisions have in common.
 template <class Tile>
 struct Schedule {
@@ -40,7 +40,7 @@ struct Schedule {
   }
   // The block's of the cluster's i-th row tiles, to shared memory; no work where there are no more, or where the packed
   // sequence has ended.
-  __device__ __forceinline__ void place(Work& s_work, int i, typename Tile::Keys const& keys) const {
+  __device__ __forceinline__ void locate_work(Work& s_work, int i, typename Tile::Keys const& keys) const {
     s_work.tiles = 0;
     if (i >= rows * every) return;
     int const begin = quotient(i, section * rows) * section, within = i - begin * rows;

@@ -7,28 +7,28 @@
 #include "flash_attention/panels/schedule.cuh"
 #include "mbarrier.cuh"
 
-template <class Choice>
-struct WgmmaTile : Choice {
-  using Choice::BN;
-  using Choice::kCluster;
-  using Choice::D;
-  using Choice::kStages;
-  using Choice::kValueColumns;
-  using Choice::kWarpgroups;
-  static constexpr int DV = ValueWidth<Choice>::value;
+template <class Traits>
+struct WgmmaTile : Traits {
+  using Traits::BN;
+  using Traits::kCluster;
+  using Traits::D;
+  using Traits::kStages;
+  using Traits::kValueColumns;
+  using Traits::kWarpgroups;
+  static constexpr int DV = ValueWidth<Traits>::value;
   // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros.
   static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;
   static constexpr int kRows = 64;  // of Q, a warpgroup
   static constexpr int BM = kRows * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
-  static constexpr int kRegisters = kConsumers * Choice::kConsumerRegisters + 128 * Choice::kProducerRegisters;
-  static constexpr int kPosts = 2;  // row tiles that are known at a time: the one at hand, and the next
+  static constexpr int kRegisters = kConsumers * Traits::kConsumerRegisters + 128 * Traits::kProducerRegisters;
+  static constexpr int kPosts = 2;  // work descriptors kept at a time: of the current row tile, and of the next
   static constexpr bool kUniform = kValueColumns != 0;
   // Columns of O that are summed: with panels of several widths these are multiplied as a whole, zeros included.
   static constexpr int kSummed = kUniform ? DV : DV16;
   using Rows = Panels<D16, 64, false>;  // of Q and K
   using Values = Panels<kUniform ? DV : DV16, kUniform ? kValueColumns : 64, kUniform>;
-  using Outputs = Panels<DV16, 64, false>;  // of O, in the place of Q
+  using Outputs = Panels<DV16, 64, false>;  // of O, in the shared memory of Q
   static constexpr int kQueryBytes = Rows::bytes(64) > Outputs::bytes(64) ? Rows::bytes(64) : Outputs::bytes(64);
   static constexpr int kKeyBytes = Rows::bytes(BN), kValueBytes = Values::bytes(BN);
   static constexpr int kKeys = kWarpgroups * kQueryBytes;
@@ -39,8 +39,8 @@ struct WgmmaTile : Choice {
   static constexpr int kSchedule = kDrawn + int(sizeof(int));
   static constexpr int kSharedBytes = kSchedule + int(sizeof(Schedule<WgmmaTile>));
 
-  static_assert(!Choice::kPackedSequences || !Choice::kPersistent, "the grid says how long packed sequences may be");
-  static_assert(!Choice::kForeignValues || kCluster == 1, "a block writes zeros over what follows a sequence's values");
+  static_assert(!Traits::kPackedSequences || !Traits::kPersistent, "the grid says how long packed sequences may be");
+  static_assert(!Traits::kForeignValues || kCluster == 1, "a block writes zeros over what follows a sequence's values");
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
   static_assert(DV % 8 == 0 && DV >= 8 && DV <= 256, "values are a multiple of 8 wide, from 8 to 256");
   static_assert(BN % (8 * kCluster) == 0, "blocks of a cluster load whole groups of 8 rows, in which swizzles repeat");
@@ -48,8 +48,9 @@ struct WgmmaTile : Choice {
 };
 
 // Barriers in shared memory, full and empty: of Q, one a warpgroup; of K and V, one a stage. Warps of all blocks of the
-// cluster empty a stage, since each block loads a part of it for all; the thread that stores O empties the place of Q.
-// Posts of what is to be computed are only full. What a cluster draws is told to each block, and each has read it.
+// cluster empty a stage, since each block loads a part of it for all; the thread that stores O frees that of Q.
+// Posts of work descriptors have a full barrier only. The ticket that a cluster draws has a barrier in each block, and
+// one for its having been read.
 template <class Tile>
 struct Barriers {
   uint32_t base;
@@ -63,7 +64,7 @@ struct Barriers {
   __device__ __forceinline__ uint32_t values_full(int stage) const { return at(2, stage); }
   __device__ __forceinline__ uint32_t values_empty(int stage) const { return at(3, stage); }
   __device__ __forceinline__ uint32_t posted(int post) const { return at(4, post); }
-  __device__ __forceinline__ uint32_t told() const { return at(4, Tile::kPosts); }
+  __device__ __forceinline__ uint32_t drawn() const { return at(4, Tile::kPosts); }
   __device__ __forceinline__ uint32_t read() const { return at(4, Tile::kPosts + 1); }
   __device__ __forceinline__ uint32_t at(int kind, int stage) const {
     return base + 8 * (2 * Tile::kWarpgroups + kind * Tile::kStages + stage);
@@ -84,7 +85,7 @@ __device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
     mbarrier_init(barriers.values_empty(s), Tile::kCluster * Tile::kConsumers / 32);
   }
   for (int p = 0; p < Tile::kPosts; ++p) mbarrier_init(barriers.posted(p), 1);
-  mbarrier_init(barriers.told(), 1);
+  mbarrier_init(barriers.drawn(), 1);
   mbarrier_init(barriers.read(), Tile::kCluster);
   fence_mbarrier_init();
 }
@@ -134,7 +135,7 @@ struct Loader {
       mbarrier_wait(barriers.query_empty(w), parity ^ 1);
       mbarrier_arrive_expect_tx(barriers.query_full(w), Rows::loaded_bytes(Tile::kRows));
       Rows::template load<Tile::kRows>(smem + w * Tile::kQueryBytes, q, barriers.query_full(w),
-                                       work.place(work.query(Tile::kRows * w)), work.head, work.sequence.batch);
+                                       work.global_row(work.query(Tile::kRows * w)), work.head, work.sequence.batch);
     }
   }
   __device__ __forceinline__ void load_keys(Work const& work, typename Tile::Keys const& keys, int tile) {

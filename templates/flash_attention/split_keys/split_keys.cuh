@@ -6,8 +6,8 @@
 #include "flash_attention/split_keys/part.cuh"
 
 // The tile of one of the warps.
-template <class Choice>
-struct OneWarp : Choice {
+template <class Traits>
+struct OneWarp : Traits {
   static constexpr int kWarps = 1;
   static constexpr int kParts = 1;
   static constexpr bool kSwizzle = true;
@@ -15,20 +15,20 @@ struct OneWarp : Choice {
 };
 
 // What follows from a kernel's choices: T, D, DV, BM, BN, kWarps, kStages, kSplits, kQueryInRegisters.
-template <class Choice>
-struct SplitKeys : Choice {
-  using WarpTile = Tile<OneWarp<Choice>>;
+template <class Traits>
+struct SplitKeys : Traits {
+  using WarpTile = Tile<OneWarp<Traits>>;
   static constexpr int DV = WarpTile::DV;
-  static constexpr int kThreads = 32 * Choice::kWarps;
-  static constexpr int kShares = Choice::kWarps * Choice::kSplits;  // of the keys
+  static constexpr int kThreads = 32 * Traits::kWarps;
+  static constexpr int kShares = Traits::kWarps * Traits::kSplits;  // of the keys
   static constexpr int kVectors = DV / 4;                           // of 4 elements, in a row of O
-  // Floats a row of O while it is merged. An odd multiple of 8 lets 4 rows begin in 4 places; but where DV is 16 modulo 32
-  // the threads that read on in the next row would meet the others, so there groups of 8 change places instead.
+  // Floats a row of O while it is merged. An odd multiple of 8 lets 4 rows begin in 4 places; but where DV is 16 modulo
+  // 32 the threads that read on in the next row would meet the others, so there groups of 8 change places instead.
   static constexpr bool kSwaps = DV % 32 == 16;
   static constexpr int kSumStride = kSwaps ? DV : 8 * (DV / 8 | 1);
-  static constexpr int kSumBytes = Choice::BM * kSumStride * 4;
+  static constexpr int kSumBytes = Traits::BM * kSumStride * 4;
   static constexpr int kWarpBytes = WarpTile::kSharedBytes > kSumBytes ? WarpTile::kSharedBytes : kSumBytes;
-  static constexpr int kSharedBytes = Choice::kWarps * (kWarpBytes + Choice::BM * int(sizeof(RowSum)));
+  static constexpr int kSharedBytes = Traits::kWarps * (kWarpBytes + Traits::BM * int(sizeof(RowSum)));
 
   // Where a float of a row of O is while it is merged.
   static __device__ __forceinline__ int sum_at(int row, int column) {
@@ -162,7 +162,7 @@ struct WarpMask {
   }
 };
 
-// What a warp found, for the block to merge.
+// A warp's partial results, for the block to merge.
 template <class Split>
 __device__ __forceinline__ void share(float* s_o, RowSum* s_rows,
                                       float const (&r_o)[Split::WarpTile::kM][Split::WarpTile::kN][4],
@@ -193,8 +193,8 @@ __device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum co
   }
 }
 
-// The rows of a block against the tiles that `tiles` brings each of its warps; `scale`: scale_of it. Attended tells which
-// keys a row attends, as split_keys says; `store` takes the rows of O, as merge_warps does.
+// The rows of a block against the tiles that `tiles` brings each of its warps; `scale`: scale_of it. Attended says
+// which keys a row attends, as for split_keys; `store` takes the rows of O, as merge_warps does.
 template <class Split, class Tiles, class Attended, class Scale, class Store>
 __device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename Split::T const> const& q,
                                              Tiles const& tiles, PackedRows const& rows, Attended const& attended,
@@ -207,7 +207,7 @@ __device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename 
   WarpMask<Split, Attended> const mask(attended, rows, lane);
   float r_o[WarpTile::kM][WarpTile::kN][4];
   RowState<WarpTile::kM> state;
-  Place const at{rows.row0, rows.head0(), rows.batch, lane, 0, 0};
+  BlockCoord const at{rows.row0, rows.head0(), rows.batch, lane, 0, 0};
   attend<WarpTile, Split::kQueryInRegisters, true>(r_o, state, s_warp, query, scale, ring, mask, at);
 
   RowSum* s_rows = reinterpret_cast<RowSum*>(smem + Split::kWarps * Split::kWarpBytes);
@@ -216,9 +216,9 @@ __device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename 
   merge_warps<Split>(smem, s_rows, rows, store);
 }
 
-// A block's work. `scale`: scale_of it. Attended tells which keys the rows of the block attend, and where these lie:
+// A block's work. `scale`: scale_of it. Attended says which keys the rows of the block attend, and where these lie:
 //   walk()                the tiles that hold a key which any row attends, as BlockTiles takes them
-//   limit(query)          where the keys of a query end, as `hide` is told
+//   limit(query)          where the keys of a query end, an argument of `hide`
 //   hide(r_s, limit, key, column)
 //                         makes -inf of scores of keys that a row does not attend, in the tile at `key`; the lane's
 //                         scores begin `column` later. `limit`: of its rows

@@ -1,5 +1,5 @@
-// A block of attention on tcgen05: a warpgroup for each row tile's softmax, a warp that loads, a warp whose first thread
-// issues all products.
+// A block of attention on tcgen05: a warpgroup for each row tile's softmax, a warp that loads, a warp whose first
+// thread issues all products.
 #pragma once
 #include "flash_attention/tcgen05/output.cuh"
 #include "flash_attention/tcgen05/products.cuh"
@@ -20,8 +20,8 @@ __device__ __forceinline__ void load_all(uint32_t smem, Barriers<Tile> const& ba
   loader.load(work, keys, 0, [] {});
 }
 
-// Zeros over the values that follow a sequence's last key, of which P is 0: 0 · NaN would be NaN. By the warp that issues
-// products; only the first tile may have some.
+// Zeros over the values that follow a sequence's last key, of which P is 0: 0 · NaN would be NaN. By the warp that
+// issues products; only the first tile may have some.
 template <class Tile>
 __device__ __forceinline__ void clear_neighbours(unsigned char* smem, Barriers<Tile> const& barriers,
                                                  typename Tile::Keys const& keys, Work const& work) {
@@ -94,7 +94,7 @@ template <class Tile>
 __device__ __forceinline__ void end_block(uint32_t tensor) {
   __syncwarp();
   tcgen05_fence_before_thread_sync();
-  __syncthreads();  // nobody reads tensor memory any more
+  __syncthreads();  // tensor memory is no longer read
   tcgen05_fence_after_thread_sync();
   if (own_warp() == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);
 }
@@ -107,7 +107,7 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
   Barriers<Tile> const barriers{s + Tile::kBarriers};
   Work& work = *reinterpret_cast<Work*>(smem + Tile::kWork);
   uint32_t const tensor = begin_block(smem, barriers, [&] {
-    if (threadIdx.x == 32) Schedule<Tile>(sizes).place(work, blockIdx.x, keys);
+    if (threadIdx.x == 32) Schedule<Tile>(sizes).locate_work(work, blockIdx.x, keys);
   });
   int const warp = own_warp();
   if (Tile::kPackedSequences && work.tiles == 0) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
   } else {
     setmaxnreg_dec<Tile::kIssuerRegisters>();
     if (Tile::kForeignValues && warp == Tile::kProductsWarp) clear_neighbours(smem, barriers, keys, work);
-    bool const elected = elect_one();  // of which ptxas knows that it is one thread
+    bool const elected = elect_one();  // ptxas sees that this is one thread
     if (warp == Tile::kLoaderWarp && elected) load_all(s, barriers, of, keys, work);
     if (warp == Tile::kProductsWarp && elected) multiply_all(s, tensor, barriers, keys, work);
   }

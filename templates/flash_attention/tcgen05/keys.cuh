@@ -4,8 +4,8 @@
 
 template <int BN, bool kCausal>
 struct DenseRowKeys : DenseKeys<BN, kCausal, 1> {
-  // Tiles of keys that `rows` rows of the block from row `first` on visit, of those that the block loads: under a mask, or
-  // beyond the last query, not all.
+  // Tiles of keys that `rows` rows of the block from row `first` on visit, of those that the block loads: under a mask,
+  // or beyond the last query, not all.
   __device__ __forceinline__ int visited(Work const& work, int first, int rows) const {
     return this->tiles(work.sequence, work.query(first), rows >> work.packed_log2);
   }

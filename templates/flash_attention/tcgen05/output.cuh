@@ -1,4 +1,4 @@
-// How a row tile of O and its logarithms leave the block: O through the place of Q, which has been read.
+// How a row tile of O and its logarithms leave the block: O through the shared memory of Q, which has been read.
 #pragma once
 #include "bulk.cuh"
 #include "flash_attention/output_rows.cuh"
@@ -35,15 +35,15 @@ __device__ __forceinline__ void store_tile(PanelMaps const& o, unsigned char* s_
   fence_proxy_async();
   named_barrier_sync(1 + row.i, 128);  // O is there
   if (lane == 0 && first_query < work.sequence.queries) {
-    Tile::Outputs::template store<Tile::kRows>(o, shared_address(s_o), work.place(first_query), work.head,
+    Tile::Outputs::template store<Tile::kRows>(o, shared_address(s_o), work.global_row(first_query), work.head,
                                                work.sequence.batch);
     cp_async_bulk_commit();
     cp_async_bulk_wait_read<0>();
   }
 }
 
-// O and the logarithms, behind the last product. `g_lse` is the first head's; `g_o` is for packed sequences: where one ends
-// within the row tile, a copy of it all would overwrite the next one's.
+// O and the logarithms, behind the last product. `g_lse` is the first head's; `g_o` is for packed sequences: where one
+// ends within the row tile, a copy of it all would overwrite the next one's.
 template <class Tile>
 __device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typename Tile::T> const& g_o, float* g_lse,
                                            unsigned char* smem, RowThread<Tile> const& row, Work const& work,
@@ -51,9 +51,9 @@ __device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typena
   int const first = Tile::kRows * row.i, lane = threadIdx.x % 128, query = work.query(first + lane);
   int const head = lane & ((1 << work.packed_log2) - 1);
   bool const own = query < work.sequence.queries;
-  if (own) g_lse[int64_t(head) * seq_q + work.place(query)] = row.softmax.lse();
+  if (own) g_lse[int64_t(head) * seq_q + work.global_row(query)] = row.softmax.lse();
   if (Tile::kPackedSequences && work.query(first + Tile::kRows) > work.sequence.queries) {
-    auto* g_row = g_o.at(work.place(query), work.head + head);
+    auto* g_row = g_o.at(work.global_row(query), work.head + head);
     normalize(row, [&](int col, uint4 eight) {
       if (own && col < Tile::DV) *reinterpret_cast<uint4*>(g_row + col) = eight;
     });

@@ -58,7 +58,8 @@ struct Products {
     if (tile > 0) leave_keys(tile - 1);
   }
 
-  // Of a row tile, if it visits the tile of keys. The scores before have been read, by warps that exponentiate them now.
+  // Of a row tile, if it visits the tile of keys. The scores before have been read, by warps that exponentiate them
+  // now.
   __device__ __forceinline__ void add_scores(int i, int tile) const {
     if (visited(i, tile) < 0) return;
     mbarrier_wait(barriers.scores_read(i), visited(i, tile) % 2 ^ 1);
@@ -85,7 +86,7 @@ struct Products {
     empty(barriers.values_empty(values.stage), tile);
     values.advance();
   }
-  // To the loader, when the products are done; nobody would wait for it where no tile takes the stage again.
+  // To the loader, when the products are done; not where no later tile uses the stage, since nothing would wait for it.
   __device__ __forceinline__ void empty(uint32_t barrier, int tile) const {
     if (tile >= Tile::kStages) tcgen05_commit(barrier);
   }

@@ -1,4 +1,5 @@
-// A warpgroup's row tile of attention on tcgen05: scores out of tensor memory, P into it, O scaled there when maxima grow.
+// A warpgroup's row tile of attention on tcgen05: scores out of tensor memory, P into it, O scaled there when maxima
+// grow.
 #pragma once
 #include "flash_attention/softcap.cuh"
 #include "flash_attention/tcgen05/softmax.cuh"

@@ -1,4 +1,5 @@
-// Online softmax in base 2 by a thread that holds a row's scores of a tile of keys: no lane asks another but for a vote.
+// Online softmax in base 2 by a thread that holds a row's scores of a tile of keys: no lane asks another but for a
+// vote.
 #pragma once
 #include "flash_attention/exp2_polynomial.cuh"
 #include "flash_attention/softmax.cuh"
@@ -39,9 +40,9 @@ struct RowSoftmax {
   float factor = 1;    // of what was summed before the newest tile, where the maximum was raised
   bool raised = true;  // by the newest tile, in one of the warp's rows
 
-  // Scores S to P = 2^(scale · S - max), unrounded. Of pairs every kPolynomial-th is computed by polynomials (0: none). kLazy:
-  // a maximum is raised only when it grows by more than a factor of 2^8 of exponentials; until then sums in fp32 are
-  // as exact.
+  // Scores S to P = 2^(scale · S - max), unrounded. Of pairs every kPolynomial-th is computed by polynomials (0: none).
+  // kLazy: a maximum is raised only when it grows by more than a factor of 2^8 of exponentials; until then sums in fp32
+  // are as exact.
   template <bool kLazy, int kPolynomial, int N>
   __device__ __forceinline__ void exponentiate(float (&r_s)[N], float scale) {
     float const peak = largest(r_s) * scale;

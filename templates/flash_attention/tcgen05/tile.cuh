@@ -6,16 +6,16 @@
 
 // Tiles of kRows queries, a lane of tensor memory for each row. A warpgroup has one of them, which is what kWarpgroups
 // counts; of one more, a warp loads and a warp issues products. It gives registers to the others.
-template <class Choice>
-struct Tcgen05Tile : Choice {
-  using Choice::BN;
-  using Choice::D;
-  using Choice::kStages;
-  using Choice::kValueColumns;
-  static constexpr int DV = ValueWidth<Choice>::value;
+template <class Traits>
+struct Tcgen05Tile : Traits {
+  using Traits::BN;
+  using Traits::D;
+  using Traits::kStages;
+  using Traits::kValueColumns;
+  static constexpr int DV = ValueWidth<Traits>::value;
   static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;  // products take steps of 16
   static constexpr int kRows = 128;
-  static constexpr int kWarpgroups = Choice::kRowTiles;
+  static constexpr int kWarpgroups = Traits::kRowTiles;
   static constexpr int BM = kRows * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kLoaderWarp = kConsumers / 32, kProductsWarp = kLoaderWarp + 1;
@@ -27,7 +27,7 @@ struct Tcgen05Tile : Choice {
 
   using Rows = Panels<D16, 64, false>;  // of Q and K
   using Values = Panels<DV16, kUniform ? kValueColumns : 64, kUniform>;
-  using Outputs = Panels<DV16, 64, false>;  // of O, in the place of Q
+  using Outputs = Panels<DV16, 64, false>;  // of O, in the shared memory of Q
   static constexpr int kQueryBytes =
       Rows::bytes(kRows) > Outputs::bytes(kRows) ? Rows::bytes(kRows) : Outputs::bytes(kRows);
   static constexpr int kKeyBytes = Rows::bytes(BN), kValueBytes = Values::bytes(BN);
@@ -38,9 +38,9 @@ struct Tcgen05Tile : Choice {
   static constexpr int kWork = kTensor + 16;
   static constexpr int kSharedBytes = kWork + int(sizeof(Work));
 
-  // Columns of tensor memory: O of all row tiles, then their scores, then P, 16 bits of two keys a column; or P over the
-  // scores that it was made of.
-  static constexpr bool kOverlaid = Choice::kOverlaid;
+  // Columns of tensor memory: O of all row tiles, then their scores, then P, 16 bits of two keys a column; or P over
+  // the scores that it was made of.
+  static constexpr bool kOverlaid = Traits::kOverlaid;
   static constexpr int kScores = kWarpgroups * DV16, kProbabilities = kOverlaid ? kScores : kScores + kWarpgroups * BN;
   static constexpr int kProbabilityColumns = kOverlaid ? BN : BN / 2;  // from a row tile's to the next one's
   static constexpr int kUsedColumns = kProbabilities + kWarpgroups * kProbabilityColumns;
@@ -50,18 +50,18 @@ struct Tcgen05Tile : Choice {
                                                         : 512;
 
   static_assert(kConsumers * kConsumerRegisters + 128 * kIssuerRegisters <= block_registers(kThreads, kBlocksPerSM),
-                "setmaxnreg would wait for ever");
+                "setmaxnreg would deadlock");
   static_assert(kUsedColumns <= 512, "tensor memory has 512 columns");
   static_assert(D % 8 == 0 && D >= 16 && D <= 256, "the head_dim is a multiple of 8 from 16 to 256");
   static_assert(DV % 8 == 0 && DV >= 8 && DV <= 256, "values are a multiple of 8 wide, from 8 to 256");
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 128, "a tile holds 32 to 128 keys in steps of 16");
 };
 
-// Barriers in shared memory. Of a row tile: Q has arrived, and its place is free; the scores of a tile of keys are there,
-// and have been read; P is there, and O has taken it in. Of a stage of K and V: full and empty.
-template <class Choice>
-struct Barriers<Tcgen05Tile<Choice>> {
-  using Tile = Tcgen05Tile<Choice>;
+// Barriers in shared memory. Of a row tile: Q has arrived, and its memory is free; the scores of a tile of keys are
+// there, and have been read; P is there, and O has taken it in. Of a stage of K and V: full and empty.
+template <class Traits>
+struct Barriers<Tcgen05Tile<Traits>> {
+  using Tile = Tcgen05Tile<Traits>;
   uint32_t base;
 
   __device__ __forceinline__ uint32_t query_full(int i) const { return of(0, i); }
@@ -79,10 +79,11 @@ struct Barriers<Tcgen05Tile<Choice>> {
   __device__ __forceinline__ uint32_t at(int kind, int stage) const { return of(6, 0) + 8 * (kind * Tile::kStages + stage); }
 };
 
-// By one thread; a barrier of the block must follow. Warps arrive for what they have read or written, products by commit.
-template <class Choice>
-__device__ __forceinline__ void init_barriers(Barriers<Tcgen05Tile<Choice>> const& barriers) {
-  using Tile = Tcgen05Tile<Choice>;
+// By one thread; a barrier of the block must follow. Warps arrive for what they have read or written, products by
+// commit.
+template <class Traits>
+__device__ __forceinline__ void init_barriers(Barriers<Tcgen05Tile<Traits>> const& barriers) {
+  using Tile = Tcgen05Tile<Traits>;
   for (int i = 0; i < Tile::kWarpgroups; ++i) {
     mbarrier_init(barriers.query_full(i), 1);
     mbarrier_init(barriers.query_empty(i), 1);

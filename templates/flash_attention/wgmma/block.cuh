@@ -101,5 +101,5 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     compute_all(smem, posts, of, keys, sizes, scale);
   }
-  if (Tile::kCluster > 1) cluster_sync();  // nobody arrives here or copies to here any more
+  if (Tile::kCluster > 1) cluster_sync();  // no block arrives or copies here any more
 }

@@ -14,7 +14,7 @@ __device__ __forceinline__ uint64_t in_stage(uint64_t first, int stage) {
   return first >> 32 << 32 | (uint32_t(first) + stage * (kBytes / 16));
 }
 
-// The same in all lanes, which the compiler cannot know of threadIdx.
+// The same in all lanes, which the compiler cannot derive from threadIdx.
 __device__ __forceinline__ int own_warpgroup() { return __shfl_sync(0xffffffff, threadIdx.x / 128, 0); }
 
 template <class Tile>
@@ -104,7 +104,7 @@ struct Consumer {
     fence_registers(r_o);
     if (issued) release(barriers.values_empty(released));
   }
-  // The warp has read a stage: to be told to all that load into it.
+  // Signals all blocks that load into a stage that the warp has read it.
   __device__ __forceinline__ void release(uint32_t empty) const {
     int const lane = threadIdx.x % 32;
     if constexpr (Tile::kCluster == 1) {
@@ -113,8 +113,8 @@ struct Consumer {
       if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, lane));
     }
   }
-  // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place, and been
-  // awaited by all lanes: one that came later would wait for a round that is past.
+  // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place, and
+  // been awaited by all lanes: one that came later would wait for a round that is past.
   __device__ __forceinline__ void skip() {
     mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
     __syncwarp();
@@ -133,8 +133,8 @@ struct Consumer {
     fence_registers(softmax.sum);
     fence_registers(softmax.factor);
   }
-  // `tile`, or what is not negative either but known only when all exponentials are: sums have no sign. Where a vote
-  // follows, ptxas would move them behind the wait otherwise.
+  // `tile`, or another value >= 0 that depends on all exponentials: sums are not negative. Without the dependence ptxas
+  // moves exponentials behind the wait where a vote follows.
   __device__ __forceinline__ int exponentiated(int tile) const {
     return Tile::kLazyRescale ? int(__float_as_uint(softmax.sum[0]) | __float_as_uint(softmax.sum[1])) : tile;
   }

@@ -1,4 +1,5 @@
-// How a warpgroup's rows of O and their logarithms leave the block: O through the place of Q, which has been read.
+// How a warpgroup's rows of O and their logarithms leave the block: O through the shared memory of Q, which has been
+// read.
 #pragma once
 #include "bulk.cuh"
 #include "flash_attention/wgmma/consumer.cuh"
@@ -26,7 +27,7 @@ __device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& ro
   for (int h = 0; h < 2; ++h) {
     int const head = (M64K16::C::row(thread, 0) + 8 * h) & ((1 << work.packed_log2) - 1);
     if (thread % 4 == 0 && rows.query[h] < work.sequence.queries)
-      g_lse[int64_t(head) * seq_q + work.place(rows.query[h])] = rows.softmax.lse(h);
+      g_lse[int64_t(head) * seq_q + work.global_row(rows.query[h])] = rows.softmax.lse(h);
   }
 }
 
@@ -48,7 +49,7 @@ __device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typena
   if (Tile::kPackedSequences && work.query(64 * warpgroup + 64) > work.sequence.queries) {
     store_own<Tile>(g_o, s_o, work, first_query, thread);
   } else if (thread == 0 && first_query < work.sequence.queries) {
-    Tile::Outputs::template store<64>(o, shared_address(s_o), work.place(first_query), work.head, work.sequence.batch);
+    Tile::Outputs::template store<64>(o, shared_address(s_o), work.global_row(first_query), work.head, work.sequence.batch);
     cp_async_bulk_commit();
     cp_async_bulk_wait_read<0>();
   }

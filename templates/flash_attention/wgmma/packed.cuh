@@ -1,10 +1,11 @@
-// What stands behind a packed sequence's last row: the next one, whose values are not read and whose O is not written.
+// The rows after a packed sequence's last one belong to the next sequence: they are not read, and their O is not
+// written.
 #pragma once
 #include "flash_attention/output_rows.cuh"
 #include "flash_attention/wgmma/consumer.cuh"
 
-// Zeros over the values that follow the sequence's last key, of which P is 0: 0 · NaN would be NaN. By all that compute,
-// which share the tile; only the first that they visit may have some.
+// Zeros over the values that follow the sequence's last key, of which P is 0: 0 · NaN would be NaN. By all that
+// compute, which share the tile; only the first that they visit may have some.
 template <class Tile>
 __device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, typename Tile::Keys const& keys,
                                                  unsigned char* smem, Work const& work) {
@@ -33,7 +34,7 @@ __device__ __forceinline__ void store_own(OutputRows<typename Tile::T> const& o,
   for (int i = thread; i < 64 * kChunks; i += 128) {
     int const row = i / kChunks, col = i % kChunks * 8, query = first_query + row / heads;
     if (query >= work.sequence.queries) return;
-    *reinterpret_cast<uint4*>(o.at(work.place(query), work.head + row % heads) + col) =
+    *reinterpret_cast<uint4*>(o.at(work.global_row(query), work.head + row % heads) + col) =
         *reinterpret_cast<uint4 const*>(s_o + Tile::Outputs::offset(64, row, col));
   }
 }

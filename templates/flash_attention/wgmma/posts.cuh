@@ -1,4 +1,4 @@
-// How a block's loader takes row tiles, alone or with its cluster, and tells the warpgroups which one is next.
+// How a block's loader takes row tiles, alone or with its cluster, and posts the next one to the warpgroups.
 #pragma once
 #include "atomic.cuh"
 #include "flash_attention/panels/tile.cuh"
@@ -16,7 +16,7 @@ struct Posts {
   // By the loader. The post is free: Q of the row tile before was loaded, so O of the one before that is stored.
   __device__ __forceinline__ Work const& put(int post, Schedule<Tile> const& s_schedule, int i,
                                              typename Tile::Keys const& keys) const {
-    s_schedule.place(s_work[post], i, keys);
+    s_schedule.locate_work(s_work[post], i, keys);
     mbarrier_arrive(barriers.posted(post));
     return s_work[post];
   }
@@ -26,32 +26,32 @@ struct Posts {
 // for all: they take theirs together.
 template <class Tile>
 struct Tickets {
-  static constexpr bool kTold = Tile::kPersistent && Tile::kCluster > 1;
+  static constexpr bool kSharesTickets = Tile::kPersistent && Tile::kCluster > 1;
 
   int* s_drawn;
   Barriers<Tile> barriers;
   int* counter;
 
   __device__ __forceinline__ int draw() const {
-    if (!Tile::kPersistent || (kTold && cluster_rank() != 0)) return 0;
+    if (!Tile::kPersistent || (kSharesTickets && cluster_rank() != 0)) return 0;
     return atomic_add_relaxed(reinterpret_cast<uint32_t*>(counter), 1);
   }
   // What the first block drew at the n-th row tile, to all blocks, which have read what was drawn before.
-  __device__ __forceinline__ void tell(int n, int drawn) const {
-    if (!kTold || cluster_rank() != 0) return;
+  __device__ __forceinline__ void broadcast(int n, int drawn) const {
+    if (!kSharesTickets || cluster_rank() != 0) return;
     mbarrier_wait(barriers.read(), n % 2 ^ 1);
     for (int rank = 0; rank < Tile::kCluster; ++rank)
       store_async(map_shared_rank(shared_address(s_drawn), rank), uint32_t(drawn),
-                  map_shared_rank(barriers.told(), rank));
+                  map_shared_rank(barriers.drawn(), rank));
   }
   // The same in each block.
   __device__ __forceinline__ int await(int n, int drawn) const {
-    if (!kTold) return drawn;
-    mbarrier_arrive_expect_tx(barriers.told(), sizeof(int));
-    mbarrier_wait(barriers.told(), n % 2);
-    int const told = *s_drawn;
+    if (!kSharesTickets) return drawn;
+    mbarrier_arrive_expect_tx(barriers.drawn(), sizeof(int));
+    mbarrier_wait(barriers.drawn(), n % 2);
+    int const ticket = *s_drawn;
     mbarrier_arrive_cluster(map_shared_rank(barriers.read(), 0));
-    return told;
+    return ticket;
   }
 };
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void load_all(Loader<Tile>& loader, Posts<Tile> const
     Work const& work = posts.put(n % Tile::kPosts, schedule, i, keys);
     if (work.tiles == 0) return;
     int const drawn = tickets.draw();  // it comes while tiles are loaded
-    loader.load(work, keys, n % 2, [&] { tickets.tell(n, drawn); });
+    loader.load(work, keys, n % 2, [&] { tickets.broadcast(n, drawn); });
     if constexpr (!Tile::kPersistent) return;
     i = schedule.takers + tickets.await(n, drawn);
   }

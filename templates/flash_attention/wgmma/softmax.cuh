@@ -1,5 +1,5 @@
-// Online softmax of a warpgroup's 64 rows in base 2, in the layout of wgmma's accumulators: a thread holds two rows, and
-// element e belongs to row e / 2 % 2 of them.
+// Online softmax of a warpgroup's 64 rows in base 2, in the layout of wgmma's accumulators: a thread holds two rows,
+// and element e belongs to row e / 2 % 2 of them.
 #pragma once
 #include "flash_attention/exp2_polynomial.cuh"
 #include "flash_attention/softmax.cuh"

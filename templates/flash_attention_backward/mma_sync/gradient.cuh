@@ -36,8 +36,8 @@ union Passing {
 };
 
 // P and dS, rounded to T as operands A of 16 columns each, from scores S (as `cap` leaves them; -inf where hidden;
-// `scale`: scale_of it) and the products dO Vᵀ. `values(m, h, n)`: what holds for the row 16 m + 8 h + lane / 4 of the warp's tile at
-// its columns 8 n + lane % 4 · 2 and the next.
+// `scale`: scale_of it) and the products dO Vᵀ. `values(m, h, n)`: what holds for the row 16 m + 8 h + lane / 4 of the
+// warp's tile at its columns 8 n + lane % 4 · 2 and the next.
 template <class T, int kM, int kN, class Scale, class Values>
 __device__ __forceinline__ void differentiate(uint32_t (&r_p)[kN / 2][kM][4], uint32_t (&r_ds)[kN / 2][kM][4],
                                               float const (&r_s)[kM][kN][4], float const (&r_dp)[kM][kN][4],
@@ -88,8 +88,8 @@ __device__ __forceinline__ void accumulate_steps(float (&r_sum)[kM][kN][4], uint
   }
 }
 
-// factor · r_sum, rounded, to the warp's rows in global memory, of which `rows` exist, through `s_rows`, which nobody
-// else reads any more. Column tiles as above.
+// factor · r_sum, rounded, to the warp's rows in global memory, of which `rows` exist, through `s_rows`, which no other
+// warp reads any more. Column tiles as above.
 template <class T, class Layout, int kM, int kN>
 __device__ __forceinline__ void store_gradient(T* g_rows, int64_t stride, unsigned char* s_rows,
                                                float const (&r_sum)[kM][kN][4], float factor, int rows, int chunk0,

@@ -3,8 +3,8 @@
 #include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
-// Source: `int count`, how many pairs there are; kSlotBytes that one takes; and load(s_slot, index), by which all threads
-// start copying one, in turn.
+// Source: `int count`, how many pairs there are; kSlotBytes that one takes; and load(s_slot, index), by which all
+// threads start copying one, in turn.
 template <class Source, int kStages>
 struct PairRing {
   static_assert(kStages >= 2, "one slot is read while at least one is filled");

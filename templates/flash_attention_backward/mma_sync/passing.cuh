@@ -2,8 +2,8 @@
 #pragma once
 #include "flash_attention/ring.cuh"
 
-// One head after another of those that share the keys; of each, the same tiles. Walk is as for BlockTiles, and knows in
-// `keys` how many rows a head has. LayoutV: of rows of dO.
+// One head after another of those that share the keys; of each, the same tiles. Walk is as for BlockTiles; its
+// `keys` is the number of rows of a head. LayoutV: of rows of dO.
 template <class T, class Layout, class Walk, int BM, int kThreads, class LayoutV = Layout>
 struct QueryTiles {
   static_assert(BM <= kThreads, "a thread copies the values of one row");
@@ -20,7 +20,7 @@ struct QueryTiles {
     rows.load(s_slot, tile, false);
     rows.load(s_slot + kBytes, tile, true);
     int const row = rows.walk.key(tile) + int(threadIdx.x);
-    if (threadIdx.x < BM)  // zeros for rows that do not exist, whose dO is zero too
+    if (threadIdx.x < BM)  // zeros for rows past the end; their dO is zero too
       cp_async<8>(s_slot + kBytes + kSecondBytes + threadIdx.x * 8, g_values + 2 * int64_t(row),
                   row < rows.walk.end(tile) ? 8 : 0);
     if (++tile < rows.walk.tiles) return;

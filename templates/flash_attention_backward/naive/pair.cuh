@@ -1,5 +1,5 @@
-// One query and one key, by one thread in fp32; what a product of tensor cores would take is rounded as for one, so that
-// errors are those of the other implementations.
+// One query and one key, by one thread in fp32; what a product of tensor cores would take is rounded as for one, so
+// that errors are those of the other implementations.
 #pragma once
 #include "flash_attention/softcap.cuh"
 #include "flash_attention_backward/row.cuh"

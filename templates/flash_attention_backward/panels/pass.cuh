@@ -11,48 +11,48 @@
 #include "flash_attention/panels/panels.cuh"
 #include "mbarrier.cuh"
 
-enum Place { kFirst, kSecond };
+enum TensorRole { kFirst, kSecond };
 
 // Elements of a row of a first or of a second tensor.
-template <class Choice, int kPlace>
-constexpr int kWidth = kPlace == kFirst ? Choice::D : Choice::DV;
+template <class Traits, int kRole>
+constexpr int kWidth = kRole == kFirst ? Traits::D : Traits::DV;
 // Columns of a panel of a tensor of `dim`: fewer than `widest` where one narrower panel holds it.
 constexpr __host__ __device__ int panel_columns(int dim, int widest) {
   int const narrowest = dim > 32 ? 64 : dim > 16 ? 32 : 16;
   return narrowest < widest ? narrowest : widest;
 }
 
-// Shared memory: own rows of the first tensor, owner after owner, and of the second; a ring of tiles of either; the values
-// that come with the first's, a tile's shifts before its deltas; barriers.
-template <class Choice, int kRowsOfOwner = 64>
-struct Pass : Choice {
-  using Choice::D;
-  using Choice::DV;
-  using Choice::kColumns;
-  using Choice::kOwnsKeys;
-  using Choice::kPacked;
-  using Choice::kSplit;
-  using Choice::kStages;
-  using Choice::kTile;
-  using Choice::kWarpgroups;
+// Shared memory: own rows of the first tensor, owner after owner, and of the second; a ring of tiles of either; the
+// values that come with the first's, a tile's shifts before its deltas; barriers.
+template <class Traits, int kRowsOfOwner = 64>
+struct Pass : Traits {
+  using Traits::D;
+  using Traits::DV;
+  using Traits::kColumns;
+  using Traits::kOwnsKeys;
+  using Traits::kPacked;
+  using Traits::kSplit;
+  using Traits::kStages;
+  using Traits::kTile;
+  using Traits::kWarpgroups;
   static constexpr bool kOneWidth = D == DV;
-  template <int kPlace>
-  static constexpr int kDim = kWidth<Choice, kPlace>;
+  template <int kRole>
+  static constexpr int kDim = kWidth<Traits, kRole>;
   // Scores and products take 16 columns a step; TMA fills the last with zeros.
-  template <int kPlace>
-  static constexpr int kDim16 = (kWidth<Choice, kPlace> + 15) / 16 * 16;
-  template <int kPlace>
-  using ColumnsOf = Panels<kWidth<Choice, kPlace>, panel_columns(kWidth<Choice, kPlace>, kColumns), true>;
+  template <int kRole>
+  static constexpr int kDim16 = (kWidth<Traits, kRole> + 15) / 16 * 16;
+  template <int kRole>
+  using ColumnsOf = Panels<kWidth<Traits, kRole>, panel_columns(kWidth<Traits, kRole>, kColumns), true>;
   using Columns = ColumnsOf<kFirst>;  // what a pass of one width calls those of either
   static constexpr int D16 = (D + 15) / 16 * 16;
   static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of kOwnRows each
   static constexpr int kOwnRows = kRowsOfOwner, kRows = kOwnRows * kOwners;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
-  static constexpr int kReaders = kConsumers / 32;  // who arrive when they have read a tile
-  template <int kPlace>
-  static constexpr int kOwnBytes = ColumnsOf<kPlace>::bytes(kOwnRows);
-  template <int kPlace>
-  static constexpr int kTileBytes = ColumnsOf<kPlace>::bytes(kTile);
+  static constexpr int kReaders = kConsumers / 32;  // warps that arrive once they have read a tile
+  template <int kRole>
+  static constexpr int kOwnBytes = ColumnsOf<kRole>::bytes(kOwnRows);
+  template <int kRole>
+  static constexpr int kTileBytes = ColumnsOf<kRole>::bytes(kTile);
   static constexpr int kValuesBytes = kOwnsKeys ? 8 * kTile : 0;
   static constexpr int kTiles = kOwners * (kOwnBytes<kFirst> + kOwnBytes<kSecond>);
   static constexpr int kValues = kTiles + kStages * (kTileBytes<kFirst> + kTileBytes<kSecond>);
@@ -63,13 +63,13 @@ struct Pass : Choice {
   static_assert(DV % 8 == 0 && DV >= 16, "and so has dV, and the product with values");
   static_assert(kTile % 16 == 0 && kTile >= 16 && kTile <= 256, "a tile is whole steps of 16 rows, and one box");
 
-  static constexpr __host__ __device__ int own(int place, int owner) {
-    if constexpr (kOneWidth) return (place * kOwners + owner) * kOwnBytes<kFirst>;
-    return place == kFirst ? owner * kOwnBytes<kFirst> : kOwners * kOwnBytes<kFirst> + owner * kOwnBytes<kSecond>;
+  static constexpr __host__ __device__ int own(int role, int owner) {
+    if constexpr (kOneWidth) return (role * kOwners + owner) * kOwnBytes<kFirst>;
+    return role == kFirst ? owner * kOwnBytes<kFirst> : kOwners * kOwnBytes<kFirst> + owner * kOwnBytes<kSecond>;
   }
-  static constexpr __host__ __device__ int tile(int place, int stage) {
-    if constexpr (kOneWidth) return kTiles + (place * kStages + stage) * kTileBytes<kFirst>;
-    return kTiles + (place == kFirst ? stage * kTileBytes<kFirst>
+  static constexpr __host__ __device__ int tile(int role, int stage) {
+    if constexpr (kOneWidth) return kTiles + (role * kStages + stage) * kTileBytes<kFirst>;
+    return kTiles + (role == kFirst ? stage * kTileBytes<kFirst>
                                      : kStages * kTileBytes<kFirst> + stage * kTileBytes<kSecond>);
   }
   static constexpr __host__ __device__ int values(int stage) { return kValues + stage * kValuesBytes; }
@@ -81,8 +81,8 @@ struct Barriers {
   uint32_t base;
 
   __device__ __forceinline__ uint32_t own(int owner) const { return base + 8 * owner; }
-  __device__ __forceinline__ uint32_t full(int place, int stage) const { return at(place, stage); }
-  __device__ __forceinline__ uint32_t empty(int place, int stage) const { return at(2 + place, stage); }
+  __device__ __forceinline__ uint32_t full(int role, int stage) const { return at(role, stage); }
+  __device__ __forceinline__ uint32_t empty(int role, int stage) const { return at(2 + role, stage); }
   // Packed: what a tile that holds rows of the next sequence is loaded behind.
   __device__ __forceinline__ uint32_t tail() const { return at(4, 0); }
   __device__ __forceinline__ uint32_t at(int kind, int stage) const {
@@ -93,9 +93,9 @@ struct Barriers {
     for (int owner = 0; owner < Pass::kOwners; ++owner) mbarrier_init(own(owner), 1);
     if constexpr (Pass::kPacked) mbarrier_init(tail(), 1);
     for (int s = 0; s < Pass::kStages; ++s)
-      for (int place = kFirst; place <= kSecond; ++place) {
-        mbarrier_init(full(place, s), 1);
-        mbarrier_init(empty(place, s), Pass::kReaders);
+      for (int role = kFirst; role <= kSecond; ++role) {
+        mbarrier_init(full(role, s), 1);
+        mbarrier_init(empty(role, s), Pass::kReaders);
       }
     fence_mbarrier_init();
   }
@@ -114,8 +114,8 @@ struct Slot {
   }
 };
 
-// Which tiles pass by: from `first` up to `end`, of `heads` heads from `head` on. Their rows count from the tensor's row
-// `row0`, where the sequence begins, which has `rows` of them.
+// Which tiles pass by: from `first` up to `end`, of `heads` heads from `head` on. Their rows count from the tensor's
+// row `row0`, where the sequence begins, which has `rows` of them.
 struct Walk {
   int head, heads, first, end, batch, row0, rows;
 
@@ -140,8 +140,8 @@ struct Loader {
     for (int owner = 0; owner < Pass::kOwners; ++owner) {
       uint32_t const full = barriers.own(owner);
       mbarrier_arrive_expect_tx(full, First::loaded_bytes(kOwnRows) + Second::loaded_bytes(kOwnRows));
-      for (int place = kFirst; place <= kSecond; ++place)
-        load<kOwnRows>(place, Pass::own(place, owner), maps, full, row + kOwnRows * owner, head, batch);
+      for (int role = kFirst; role <= kSecond; ++role)
+        load<kOwnRows>(role, Pass::own(role, owner), maps, full, row + kOwnRows * owner, head, batch);
     }
   }
   // `g_values`: of the first head, tile after tile, and head after head `head_values` further.
@@ -152,15 +152,15 @@ struct Loader {
     for (int h = 0; h < walk.heads; ++h, g_values += head_values)
 #pragma unroll 1
       for (int tile = walk.first; tile < walk.end; ++tile, at.advance())
-        for (int place = kFirst; place <= kSecond; ++place) {
+        for (int role = kFirst; role <= kSecond; ++role) {
           int const own = walk.rows - tile * Pass::kTile;
           bool const is_tail = Pass::kPacked && own < Pass::kTile;
-          uint32_t const full = is_tail ? barriers.tail() : barriers.full(place, at.stage);
-          int const nbytes = place == kFirst ? Pass::kValuesBytes : 0;
+          uint32_t const full = is_tail ? barriers.tail() : barriers.full(role, at.stage);
+          int const nbytes = role == kFirst ? Pass::kValuesBytes : 0;
           if (loads()) {
-            mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
-            mbarrier_arrive_expect_tx(full, loaded_bytes(place) + nbytes);
-            load<Pass::kTile>(place, Pass::tile(place, at.stage), maps, full, walk.row0 + tile * Pass::kTile,
+            mbarrier_wait(barriers.empty(role, at.stage), at.parity ^ 1);
+            mbarrier_arrive_expect_tx(full, loaded_bytes(role) + nbytes);
+            load<Pass::kTile>(role, Pass::tile(role, at.stage), maps, full, walk.row0 + tile * Pass::kTile,
                               walk.head + h, walk.batch);
             if (nbytes)
               cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, full);
@@ -168,19 +168,19 @@ struct Loader {
           if (is_tail) {
             mbarrier_wait(full, tails);
             tails ^= 1;
-            if (Pass::kOneWidth || place == kFirst)
-              clear_neighbours<First>(s_block + Pass::tile(place, at.stage), own);
+            if (Pass::kOneWidth || role == kFirst)
+              clear_neighbours<First>(s_block + Pass::tile(role, at.stage), own);
             else
-              clear_neighbours<Second>(s_block + Pass::tile(place, at.stage), own);
-            if (loads()) mbarrier_arrive(barriers.full(place, at.stage));
+              clear_neighbours<Second>(s_block + Pass::tile(role, at.stage), own);
+            if (loads()) mbarrier_arrive(barriers.full(role, at.stage));
           }
         }
   }
 
  private:
   __device__ __forceinline__ static bool loads() { return !Pass::kPacked || threadIdx.x == Pass::kConsumers; }
-  // Zeros over the rows from row `own` on, which are the next sequence's: what is 0 counts for nothing, and 0 · NaN would
-  // be NaN. By the warp.
+  // Zeros over the rows from row `own` on, which are the next sequence's: what is 0 counts for nothing, and 0 · NaN
+  // would be NaN. By the warp.
   template <class Columns>
   __device__ __forceinline__ static void clear_neighbours(unsigned char* s_tile, int own) {
     constexpr int kRowBytes = 2 * Columns::width(0), kPanelBytes = kRowBytes * Pass::kTile;
@@ -192,14 +192,14 @@ struct Loader {
     fence_proxy_async();
     __syncwarp();
   }
-  __device__ __forceinline__ static int loaded_bytes(int place) {
-    return place == kFirst ? First::loaded_bytes(Pass::kTile) : Second::loaded_bytes(Pass::kTile);
+  __device__ __forceinline__ static int loaded_bytes(int role) {
+    return role == kFirst ? First::loaded_bytes(Pass::kTile) : Second::loaded_bytes(Pass::kTile);
   }
   template <int kRows>
-  __device__ __forceinline__ void load(int place, int offset, TensorMap const* const (&maps)[2], uint32_t barrier,
+  __device__ __forceinline__ void load(int role, int offset, TensorMap const* const (&maps)[2], uint32_t barrier,
                                        int row, int head, int batch) const {
-    PanelMaps const of{maps[place], maps[place], maps[place]};
-    if (Pass::kOneWidth || place == kFirst)
+    PanelMaps const of{maps[role], maps[role], maps[role]};
+    if (Pass::kOneWidth || role == kFirst)
       First::template load<kRows>(smem + offset, of, barrier, row, head, batch);
     else
       Second::template load<kRows>(smem + offset, of, barrier, row, head, batch);

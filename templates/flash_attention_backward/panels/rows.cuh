@@ -12,13 +12,13 @@ enum Value { kShift, kDelta };  // what a query has besides its row: see row.cuh
 template <class Pass>
 struct Rows {
   using T = typename Pass::T;
-  template <int kPlace>
-  using ColumnsOf = typename Pass::template ColumnsOf<kPlace>;
+  template <int kRole>
+  using ColumnsOf = typename Pass::template ColumnsOf<kRole>;
   static constexpr int N = Pass::kTile;
   using Scores = float[N / 2];          // [64, N]
   using Operand = uint32_t[N / 16][4];  // the same, rounded
-  template <int kPlace>
-  using SumsOf = float[Pass::template kDim<kPlace> / 2];  // [64, D] or [64, DV]
+  template <int kRole>
+  using SumsOf = float[Pass::template kDim<kRole> / 2];  // [64, D] or [64, DV]
   using Sums = SumsOf<kFirst>;
   using Scale = typename ScaleOf<Pass::kSoftcap>::Type;
 
@@ -30,32 +30,32 @@ struct Rows {
   float values[2][2];  // rows are queries: shift and delta of the thread's two
   Slot<Pass::kStages> at;
 
-  __device__ __forceinline__ void await(Place place, Slot<Pass::kStages> const& slot) const {
-    mbarrier_wait(barriers.full(place, slot.stage), slot.parity);
+  __device__ __forceinline__ void await(TensorRole role, Slot<Pass::kStages> const& slot) const {
+    mbarrier_wait(barriers.full(role, slot.stage), slot.parity);
   }
   // own · passingᵀ, in flight as one group.
-  template <Place kPlace>
+  template <TensorRole kRole>
   __device__ __forceinline__ void issue_product(Scores& r) {
-    using Columns = ColumnsOf<kPlace>;
-    await(kPlace, at);
-    uint32_t const s = shared_address(smem), s_own = s + Pass::own(kPlace, owner);
-    uint32_t const s_tile = s + Pass::tile(kPlace, at.stage);
+    using Columns = ColumnsOf<kRole>;
+    await(kRole, at);
+    uint32_t const s = shared_address(smem), s_own = s + Pass::own(kRole, owner);
+    uint32_t const s_tile = s + Pass::tile(kRole, at.stage);
     fence_registers(r);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < Pass::template kDim16<kPlace>; k += 16)
+    for (int k = 0; k < Pass::template kDim16<kRole>; k += 16)
       wgmma_m64k16<T>(r, Columns::template k_major<64>(s_own, k), Columns::template k_major<N>(s_tile, k), k > 0);
     wgmma_commit();
   }
   // r_sum += A · passing, in flight as one group.
-  template <Place kPlace>
-  __device__ __forceinline__ void issue_sum(SumsOf<kPlace>& r_sum, Operand const& r_a, int stage) {
-    uint32_t const s_tile = shared_address(smem) + Pass::tile(kPlace, stage);
+  template <TensorRole kRole>
+  __device__ __forceinline__ void issue_sum(SumsOf<kRole>& r_sum, Operand const& r_a, int stage) {
+    uint32_t const s_tile = shared_address(smem) + Pass::tile(kRole, stage);
     fence_registers(r_sum);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < N; k += 16)
-      wgmma_m64k16<T, Major::kMN>(r_sum, r_a[k / 16], ColumnsOf<kPlace>::template mn_major<N>(s_tile, k, 0), true);
+      wgmma_m64k16<T, Major::kMN>(r_sum, r_a[k / 16], ColumnsOf<kRole>::template mn_major<N>(s_tile, k, 0), true);
     wgmma_commit();
   }
   // All but the newest kInFlight groups are done, and with them `r`.
@@ -65,9 +65,9 @@ struct Rows {
     fence_registers(r);
   }
   // By all lanes, since they read the values, which share a stage of the first ring, each by itself.
-  __device__ __forceinline__ void release(Place place, int stage) const {
-    if (place == kFirst && Pass::kOwnsKeys) __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(place, stage));
+  __device__ __forceinline__ void release(TensorRole role, int stage) const {
+    if (role == kFirst && Pass::kOwnsKeys) __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(role, stage));
   }
 
   // For the thread's columns 8 n + lane % 4 · 2 and the next, in its row h.

@@ -34,13 +34,13 @@ __device__ __forceinline__ void end(uint32_t tensor) {
   if (own_warp() == Pass::kProductsWarp) tcgen05_dealloc(tensor, Pass::kTensorColumns);
 }
 
-// By all threads, behind `begin`: load(loader) by one of them, of packed sequences by its warp; own(thread, row) by those
-// that have rows of the block, `row` counted from its first.
+// By all threads, behind `begin`: load(loader) by one of them, of packed sequences by its warp; own(thread, row) by
+// those that have rows of the block, `row` counted from its first.
 template <class Pass, class Scale, class Load, class Own>
 __device__ __forceinline__ void run_pass(unsigned char* smem, uint32_t tensor, TensorBarriers<Pass> const& barriers,
                                          int count, Scale scale, Load const& load, Own const& own) {
   static_assert(Pass::kConsumers * Pass::kRegisters + 128 * Pass::kSpareRegisters <= block_registers(Pass::kThreads, 1),
-                "setmaxnreg would wait for ever");
+                "setmaxnreg would deadlock");
   int const warp = own_warp();
   uint32_t const s = shared_address(smem);
   if (warp < Pass::kLoaderWarp) {
@@ -52,14 +52,14 @@ __device__ __forceinline__ void run_pass(unsigned char* smem, uint32_t tensor, T
     own(thread, Pass::kOwnRows * i);
   } else {
     setmaxnreg_dec<Pass::kSpareRegisters>();
-    bool const elected = elect_one();  // of which ptxas knows that it is one thread
+    bool const elected = elect_one();  // ptxas sees that this is one thread
     if (warp == Pass::kLoaderWarp && (Pass::kPacked || elected)) load(Loader<Pass>{s, barriers, smem});
     if (warp == Pass::kProductsWarp && elected) Products<Pass>{s, tensor, barriers, count}.issue();
   }
 }
 
-// Of all tiles that pass by the row, and until all sums have taken them in: of either, since an arrival that nobody waits
-// for may outlive the block.
+// All tiles of the row's pass, until both sums have taken them in: an arrival on a barrier must not be outstanding when
+// the block exits.
 template <class Pass, class Scale>
 __device__ __forceinline__ void pass_all(RowThread<Pass, Scale>& thread, RowSight<Pass> const& sight, Walk const& walk) {
 #pragma unroll 1

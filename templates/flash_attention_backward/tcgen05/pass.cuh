@@ -1,19 +1,20 @@
-// What a block of a pass on tcgen05 keeps: a pass's tiles with 128 own rows for each row tile, columns of tensor memory, and
-// barriers between a warp that loads, a thread that issues products, and two warpgroups that compute between them.
+// What a block of a pass on tcgen05 keeps: a pass's tiles with 128 own rows for each row tile, columns of tensor
+// memory, and barriers between a warp that loads, a thread that issues products, and two warpgroups that compute
+// between them.
 #pragma once
 #include "flash_attention/tcgen05/panels.cuh"
 #include "flash_attention_backward/panels/pass.cuh"
 
-// Of a row tile tensor memory holds, of either tensor: the sum of its gradient; its product, own · passingᵀ; and what is
-// multiplied with the passing tile for the sum, 16 bits of two columns in one. With the first tensor that is dS, with the
-// second P, which sums nothing where queries are owned.
+// Of a row tile tensor memory holds, of either tensor: the sum of its gradient; its product, own · passingᵀ; and what
+// is multiplied with the passing tile for the sum, 16 bits of two columns in one. With the first tensor that is dS,
+// with the second P, which sums nothing where queries are owned.
 //            product   operand   sum
 //   first    S         dS        dK or dQ
 //   second   dP        P         dV
 // A warpgroup has a row tile to itself, or two share one, each half of the columns (kSplit). A thread has a row.
-template <class Choice>
-struct TensorPass : Pass<Choice, 128> {
-  using Base = Pass<Choice, 128>;
+template <class Traits>
+struct TensorPass : Pass<Traits, 128> {
+  using Base = Pass<Traits, 128>;
   using Base::kConsumers;
   using Base::kOwnsKeys;
   using Base::kTile;
@@ -41,30 +42,30 @@ struct TensorPass : Pass<Choice, 128> {
   static_assert(kColumnsOfThread % 8 == 0 && kColumnsOfThread <= 64, "a thread loads 8 columns at once, and 64 twice");
 
   // Columns of a row tile.
-  static constexpr __host__ __device__ int sum(int place) { return place == kFirst ? 0 : kSecondSum; }
-  static constexpr __host__ __device__ int product(int place) { return kProducts + place * kTile; }
-  static constexpr __host__ __device__ int operand(int place) { return kOperands + place * (kTile / 2); }
+  static constexpr __host__ __device__ int sum(int role) { return role == kFirst ? 0 : kSecondSum; }
+  static constexpr __host__ __device__ int product(int role) { return kProducts + role * kTile; }
+  static constexpr __host__ __device__ int operand(int role) { return kOperands + role * (kTile / 2); }
 };
 
-// And of row tile i, of either tensor: its product is there (a commit), and has been read; the operand of its sum is there,
-// and the sum has taken it in (a commit).
+// And of row tile i, of either tensor: its product is there (a commit), and has been read; the operand of its sum is
+// there, and the sum has taken it in (a commit).
 template <class Pass>
 struct TensorBarriers : Barriers<Pass> {
-  __device__ __forceinline__ uint32_t product_full(int place, int i) const { return handover(0, place, i); }
-  __device__ __forceinline__ uint32_t product_read(int place, int i) const { return handover(1, place, i); }
-  __device__ __forceinline__ uint32_t operand_full(int place, int i) const { return handover(2, place, i); }
-  __device__ __forceinline__ uint32_t operand_taken(int place, int i) const { return handover(3, place, i); }
-  __device__ __forceinline__ uint32_t handover(int kind, int place, int i) const {
-    return this->base + Pass::kHandovers - Pass::kBarriers + 8 * (8 * i + 2 * kind + place);
+  __device__ __forceinline__ uint32_t product_full(int role, int i) const { return handover(0, role, i); }
+  __device__ __forceinline__ uint32_t product_read(int role, int i) const { return handover(1, role, i); }
+  __device__ __forceinline__ uint32_t operand_full(int role, int i) const { return handover(2, role, i); }
+  __device__ __forceinline__ uint32_t operand_taken(int role, int i) const { return handover(3, role, i); }
+  __device__ __forceinline__ uint32_t handover(int kind, int role, int i) const {
+    return this->base + Pass::kHandovers - Pass::kBarriers + 8 * (8 * i + 2 * kind + role);
   }
   // By one thread; a block barrier must follow. Warps arrive for what they have read or written.
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < Pass::kRowTiles; ++i)
-      for (int place = kFirst; place <= kSecond; ++place) {
-        mbarrier_init(product_full(place, i), 1);
-        mbarrier_init(product_read(place, i), 4 * Pass::kSharers);
-        mbarrier_init(operand_full(place, i), 4 * Pass::kSharers);
-        mbarrier_init(operand_taken(place, i), 1);
+      for (int role = kFirst; role <= kSecond; ++role) {
+        mbarrier_init(product_full(role, i), 1);
+        mbarrier_init(product_read(role, i), 4 * Pass::kSharers);
+        mbarrier_init(operand_full(role, i), 4 * Pass::kSharers);
+        mbarrier_init(operand_taken(role, i), 1);
       }
     Barriers<Pass>::init();
   }

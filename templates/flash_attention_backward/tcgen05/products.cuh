@@ -1,15 +1,15 @@
-// The thread that issues a pass's products: those of a tile ahead of the sums of the tile before, so that the tensor cores
-// have work while P and dS are computed.
+// The thread that issues a pass's products: those of a tile ahead of the sums of the tile before, so that the tensor
+// cores have work while P and dS are computed.
 #pragma once
 #include "flash_attention_backward/tcgen05/pass.cuh"
 
 template <class Pass>
 struct Products {
   using T = typename Pass::T;
-  template <int kPlace>
-  using ColumnsOf = typename Pass::template ColumnsOf<kPlace>;
-  template <int kPlace>
-  static constexpr int kDim16 = Pass::template kDim16<kPlace>;
+  template <int kRole>
+  using ColumnsOf = typename Pass::template ColumnsOf<kRole>;
+  template <int kRole>
+  static constexpr int kDim16 = Pass::template kDim16<kRole>;
   static constexpr int N = Pass::kTile;
 
   uint32_t smem, tensor;
@@ -37,42 +37,42 @@ struct Products {
 
  private:
   // own · passingᵀ of tile `index`; the products before have been read.
-  template <int kPlace>
+  template <int kRole>
   __device__ __forceinline__ void multiply(Slot<Pass::kStages> const& slot, int index) const {
-    mbarrier_wait(barriers.full(kPlace, slot.stage), slot.parity);
+    mbarrier_wait(barriers.full(kRole, slot.stage), slot.parity);
 #pragma unroll
     for (int i = 0; i < Pass::kRowTiles; ++i) {
-      mbarrier_wait(barriers.product_read(kPlace, i), index % 2 ^ 1);
+      mbarrier_wait(barriers.product_read(kRole, i), index % 2 ^ 1);
       tcgen05_fence_after_thread_sync();
-      uint32_t const s_own = smem + Pass::own(kPlace, i), s_tile = smem + Pass::tile(kPlace, slot.stage);
+      uint32_t const s_own = smem + Pass::own(kRole, i), s_tile = smem + Pass::tile(kRole, slot.stage);
 #pragma unroll
-      for (int k = 0; k < kDim16<kPlace>; k += 16)
-        tcgen05_mma(at_column(i, Pass::product(kPlace)), k_major<ColumnsOf<kPlace>, Pass::kOwnRows>(s_own, k),
-                    k_major<ColumnsOf<kPlace>, N>(s_tile, k), tcgen05_instruction<T, N>(), k > 0);
-      tcgen05_commit(barriers.product_full(kPlace, i));
+      for (int k = 0; k < kDim16<kRole>; k += 16)
+        tcgen05_mma(at_column(i, Pass::product(kRole)), k_major<ColumnsOf<kRole>, Pass::kOwnRows>(s_own, k),
+                    k_major<ColumnsOf<kRole>, N>(s_tile, k), tcgen05_instruction<T, N>(), k > 0);
+      tcgen05_commit(barriers.product_full(kRole, i));
     }
-    if (kPlace == kSecond && !Pass::kOwnsKeys) leave(kPlace, slot, index);
+    if (kRole == kSecond && !Pass::kOwnsKeys) leave(kRole, slot, index);
   }
   // sum += operand · passing.
-  template <int kPlace>
+  template <int kRole>
   __device__ __forceinline__ void sum(Slot<Pass::kStages> const& slot, int index) const {
-    constexpr uint32_t kInstruction = tcgen05_instruction<T, kDim16<kPlace>, Major::kK, Major::kMN>();
+    constexpr uint32_t kInstruction = tcgen05_instruction<T, kDim16<kRole>, Major::kK, Major::kMN>();
 #pragma unroll
     for (int i = 0; i < Pass::kRowTiles; ++i) {
-      mbarrier_wait(barriers.operand_full(kPlace, i), index % 2);
+      mbarrier_wait(barriers.operand_full(kRole, i), index % 2);
       tcgen05_fence_after_thread_sync();
-      uint32_t const s_tile = smem + Pass::tile(kPlace, slot.stage);
+      uint32_t const s_tile = smem + Pass::tile(kRole, slot.stage);
 #pragma unroll
       for (int k = 0; k < N; k += 16)
-        tcgen05_mma(at_column(i, Pass::sum(kPlace)), at_column(i, Pass::operand(kPlace) + k / 2),
-                    mn_major<ColumnsOf<kPlace>, N>(s_tile, k, 0), kInstruction, k > 0 || index > 0);
-      tcgen05_commit(barriers.operand_taken(kPlace, i));
+        tcgen05_mma(at_column(i, Pass::sum(kRole)), at_column(i, Pass::operand(kRole) + k / 2),
+                    mn_major<ColumnsOf<kRole>, N>(s_tile, k, 0), kInstruction, k > 0 || index > 0);
+      tcgen05_commit(barriers.operand_taken(kRole, i));
     }
-    leave(kPlace, slot, index);
+    leave(kRole, slot, index);
   }
-  // To the loader, when the products are done; nobody would wait for it where no tile takes the stage again.
-  __device__ __forceinline__ void leave(int place, Slot<Pass::kStages> const& slot, int index) const {
-    if (index + Pass::kStages < count) tcgen05_commit(barriers.empty(place, slot.stage));
+  // To the loader, when the products are done; not where no later tile uses the stage, since nothing would wait for it.
+  __device__ __forceinline__ void leave(int role, Slot<Pass::kStages> const& slot, int index) const {
+    if (index + Pass::kStages < count) tcgen05_commit(barriers.empty(role, slot.stage));
   }
   __device__ __forceinline__ uint32_t at_column(int i, int column) const {
     return tensor + i * Pass::kTileColumns + column;

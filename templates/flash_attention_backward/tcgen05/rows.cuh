@@ -85,33 +85,33 @@ struct RowThread {
     parity ^= 1;
   }
   // The sum has taken in all tiles that were passed.
-  __device__ __forceinline__ void await_sum(int place) const {
-    mbarrier_wait(barriers.operand_taken(place, i), parity ^ 1);
+  __device__ __forceinline__ void await_sum(int role) const {
+    mbarrier_wait(barriers.operand_taken(role, i), parity ^ 1);
     tcgen05_fence_after_thread_sync();
   }
 
  private:
-  __device__ __forceinline__ void await_product(int place) const {
-    mbarrier_wait(barriers.product_full(place, i), parity);
+  __device__ __forceinline__ void await_product(int role) const {
+    mbarrier_wait(barriers.product_full(role, i), parity);
     tcgen05_fence_after_thread_sync();
   }
-  template <int kPlace>
+  template <int kRole>
   __device__ __forceinline__ void load(Piece& r, int begin) const {
 #pragma unroll
     for (int c = 0; c < kPiece; c += kChunk)
-      tcgen05_ld_32x32b(reinterpret_cast<float (&)[kChunk]>(r[c]), tensor + Pass::product(kPlace) + first + begin + c);
+      tcgen05_ld_32x32b(reinterpret_cast<float (&)[kChunk]>(r[c]), tensor + Pass::product(kRole) + first + begin + c);
     tcgen05_wait_ld();
     fence_registers(r);
   }
-  template <int kPlace>
+  template <int kRole>
   __device__ __forceinline__ void store_operand(uint32_t const (&r)[N / 2]) const {
-    await_sum(kPlace);
+    await_sum(kRole);
 #pragma unroll
     for (int e = 0; e < N / 2; e += kChunk / 2)
-      tcgen05_st_32x32b(tensor + Pass::operand(kPlace) + first / 2 + e,
+      tcgen05_st_32x32b(tensor + Pass::operand(kRole) + first / 2 + e,
                         reinterpret_cast<uint32_t const(&)[kChunk / 2]>(r[e]));
     tcgen05_wait_st();
-    tell(barriers.operand_full(kPlace, i));
+    tell(barriers.operand_full(kRole, i));
   }
   // What the warp did to tensor memory is done, to the thread that issues products.
   __device__ __forceinline__ void tell(uint32_t barrier) const {

@@ -1,4 +1,5 @@
-// How a row tile of a gradient leaves the block: through the place of one of its own tensors, which nobody reads any more.
+// How a row tile of a gradient leaves the block: through the shared memory of one of its own tensors, which is no
+// longer read.
 #pragma once
 #include "bulk.cuh"
 #include "fence.cuh"
@@ -6,20 +7,20 @@
 #include "flash_attention_backward/tcgen05/rows.cuh"
 #include "thread.cuh"
 
-// factor · sum of the thread's row, rounded, 8 columns at once; zeros where nothing was summed. Warpgroups that share the
-// row take every other 16 columns.
-template <int kPlace, class Pass, class Scale, class Store>
+// factor · sum of the thread's row, rounded, 8 columns at once; zeros where nothing was summed. Warpgroups that share
+// the row take every other 16 columns.
+template <int kRole, class Pass, class Scale, class Store>
 __device__ __forceinline__ void round_sum(RowThread<Pass, Scale> const& thread, bool summed, float factor,
                                           Store const& store) {
   constexpr int kChunk = 16;
   int const sharer = thread.first / Pass::kColumnsOfThread;
 #pragma unroll
-  for (int begin = 0; begin < Pass::template kDim16<kPlace>; begin += kChunk * Pass::kSharers) {
+  for (int begin = 0; begin < Pass::template kDim16<kRole>; begin += kChunk * Pass::kSharers) {
     int const col = begin + kChunk * sharer;
-    if (col >= Pass::template kDim16<kPlace>) break;
+    if (col >= Pass::template kDim16<kRole>) break;
     float r_sum[kChunk] = {};
     if (summed) {
-      tcgen05_ld_32x32b(r_sum, thread.tensor + Pass::sum(kPlace) + col);
+      tcgen05_ld_32x32b(r_sum, thread.tensor + Pass::sum(kRole) + col);
       tcgen05_wait_ld();
       fence_registers(r_sum);
     }
@@ -36,22 +37,22 @@ __device__ __forceinline__ void round_sum(RowThread<Pass, Scale> const& thread, 
 
 // To the 128 rows from `row` on. Of those beyond the tensor a copy of them all cuts off; where a packed sequence ends
 // among them it would overwrite the next one's, and threads store their own.
-template <int kPlace, class Pass, class Scale>
+template <int kRole, class Pass, class Scale>
 __device__ __forceinline__ void store_gradient(Target<typename Pass::T> const& target,
                                                RowThread<Pass, Scale> const& thread, bool summed, float factor, int row) {
-  using Columns = typename Pass::template ColumnsOf<kPlace>;
+  using Columns = typename Pass::template ColumnsOf<kRole>;
   constexpr int kRows = Pass::kOwnRows;
   int const lane = threadIdx.x % kRows;
   if (Pass::kPacked && row + kRows > target.rows) {
     bool const own = row + lane < target.rows;
     auto* g_row = target.g_rows + (row + lane) * target.stride;
-    round_sum<kPlace>(thread, summed, factor, [&](int col, uint4 eight) {
-      if (own && col < Pass::template kDim<kPlace>) *reinterpret_cast<uint4*>(g_row + col) = eight;
+    round_sum<kRole>(thread, summed, factor, [&](int col, uint4 eight) {
+      if (own && col < Pass::template kDim<kRole>) *reinterpret_cast<uint4*>(g_row + col) = eight;
     });
     return;
   }
-  unsigned char* s_rows = thread.smem + Pass::own(kPlace, thread.i);
-  round_sum<kPlace>(thread, summed, factor, [&](int col, uint4 eight) {
+  unsigned char* s_rows = thread.smem + Pass::own(kRole, thread.i);
+  round_sum<kRole>(thread, summed, factor, [&](int col, uint4 eight) {
     *reinterpret_cast<uint4*>(s_rows + Columns::offset(kRows, lane, col)) = eight;
   });
   fence_proxy_async();

@@ -1,8 +1,8 @@
 // The order of a pass's steps: while one product is looked at, another is in flight.
 // ptxas moves a wait to the front of its basic block; where no wgmma stands between the exponentials and a wait, the
-// block ends before it. It keeps registers of an operand A until it sees all groups done, which is why a block that does
-// not chain needs fewer. Without a tile to pass by a function returns at once: where a path without wgmma joins one that
-// has some in flight, ptxas serializes them all (C7515).
+// block ends before it. It keeps registers of an operand A until it sees all groups done, which is why a block that
+// does not chain needs fewer. Without a tile to pass by a function returns at once: where a path without wgmma joins
+// one that has some in flight, ptxas serializes them all (C7515).
 #pragma once
 #include "flash_attention_backward/panels/sight.cuh"
 

@@ -46,7 +46,7 @@ __device__ __forceinline__ void make_part(Rows<Pass> const& rows, Exchange<Pass>
   bool const tells = threadIdx.x % 32 == 0;
   if (tells) exchange.slopes.give_back(number);
   exchange.parts.wait_empty(number);
-  float4* s_part = reinterpret_cast<float4*>(rows.smem + Pass::part(Relay<Pass::kParts>::place(number)));
+  float4* s_part = reinterpret_cast<float4*>(rows.smem + Pass::part(Relay<Pass::kParts>::buffer(number)));
 #pragma unroll
   for (int i = 0; i < Pass::D / 8; ++i)
     s_part[i * 128 + threadIdx.x % 128] = make_float4(r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
@@ -55,8 +55,8 @@ __device__ __forceinline__ void make_part(Rows<Pass> const& rows, Exchange<Pass>
   if (tells) exchange.parts.give(number);
 }
 
-// One thread for each of the kParts places: adds what comes there to the sums of its tile as the `turn`-th of the blocks
-// that do; the first one writes them. Sums and turns are those of the first head, `tiles` of each.
+// One thread for each of the kParts buffers: adds its parts to the sums of their tile as the `turn`-th block to do so;
+// the first one writes them. `g_sums` and `g_turns` begin with the first head, and have `tiles` entries a head.
 template <class Pass>
 __device__ __forceinline__ void add_parts(uint32_t smem, Exchange<Pass> const& exchange, Descent const& walk, int adder,
                                           float* g_sums, int* g_turns, int tiles, int turn) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void add_parts(uint32_t smem, Exchange<Pass> const& e
   int tile = walk.end - 1;
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
-    if (Relay<Pass::kParts>::place(number) == adder) {
+    if (Relay<Pass::kParts>::buffer(number) == adder) {
       exchange.parts.wait_full(number);
       if (turn > 0)
         while (load_acquire(g_turns + tile) != turn) backoff();

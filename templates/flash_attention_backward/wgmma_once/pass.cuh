@@ -1,17 +1,17 @@
 // What a block of the one pass keeps besides K, V and the rings of a pass of keys: dS of two tiles, from which dQ is
-// made, parts of dQ that wait for their turn, and who may touch these.
+// made, parts of dQ that wait for their turn, and the barriers of both.
 #pragma once
 #include "flash_attention_backward/panels/pass.cuh"
 
 // dS lies as [own keys][queries of a tile], swizzled; a part of dQ as the accumulators that it comes from, [D / 8][128
 // threads][4], so that neither is read or written with a conflict.
-template <class Choice>
-struct OncePass : Pass<Choice> {
-  using Base = Pass<Choice>;
+template <class Traits>
+struct OncePass : Pass<Traits> {
+  using Base = Pass<Traits>;
   using Base::D;
   using Base::kRows;
   using Base::kTile;
-  static constexpr int kParts = Choice::kParts, kHeld = Choice::kHeld;
+  static constexpr int kParts = Traits::kParts, kHeld = Traits::kHeld;
   using Slopes = Panels<kTile, 64, true>;  // of dS
   static constexpr int kSlopesBytes = Slopes::bytes(kRows), kPartFloats = kTile * D;
   static constexpr int kSlopes = (Base::kSharedBytes + 1023) / 1024 * 1024;
@@ -26,14 +26,14 @@ struct OncePass : Pass<Choice> {
   static constexpr __host__ __device__ int part(int i) { return kPart + i * 4 * kPartFloats; }
 };
 
-// Barriers of what goes through kPlaces places in turn: full and empty, by the number of what is passed on.
-template <int kPlaces>
+// Barriers of what goes through kBuffers places in turn: full and empty, by the number of what is passed on.
+template <int kBuffers>
 struct Relay {
   uint32_t base;
 
-  __device__ __forceinline__ static int place(int number) { return kPlaces == 1 ? 0 : number % kPlaces; }
+  __device__ __forceinline__ static int buffer(int number) { return kBuffers == 1 ? 0 : number % kBuffers; }
   __device__ __forceinline__ void init(int writers, int readers) const {
-    for (int i = 0; i < kPlaces; ++i) {
+    for (int i = 0; i < kBuffers; ++i) {
       mbarrier_init(base + 16 * i, writers);
       mbarrier_init(base + 16 * i + 8, readers);
     }
@@ -44,8 +44,8 @@ struct Relay {
   __device__ __forceinline__ void give_back(int number) const { mbarrier_arrive(full(number) + 8); }
 
  private:
-  __device__ __forceinline__ uint32_t full(int number) const { return base + 16 * place(number); }
-  __device__ __forceinline__ static int round(int number) { return number / kPlaces & 1; }
+  __device__ __forceinline__ uint32_t full(int number) const { return base + 16 * buffer(number); }
+  __device__ __forceinline__ static int round(int number) { return number / kBuffers & 1; }
 };
 
 // Arrivals are by warps, of dS of both warpgroups, and of a part by the one that made it; one thread adds parts.
@@ -92,8 +92,8 @@ struct OnceLoader {
       uint32_t const full = barriers.own(owner), to = towards<64>(full, left);
       if (loads()) {
         mbarrier_arrive_expect_tx(to, 2 * Columns::loaded_bytes(64));
-        for (int place = kFirst; place <= kSecond; ++place)
-          load<64>(Pass::own(place, owner), maps[place], to, row + 64 * owner, head, batch);
+        for (int role = kFirst; role <= kSecond; ++role)
+          load<64>(Pass::own(role, owner), maps[role], to, row + 64 * owner, head, batch);
       }
       if (to != full) give_rest<64>(full, Pass::own(kFirst, owner), Pass::own(kSecond, owner), left);
     }
@@ -105,14 +105,14 @@ struct OnceLoader {
     for (int h = 0; h < walk.heads; ++h, g_values += head_values)
 #pragma unroll 1
       for (int tile = walk.end - 1; tile >= walk.first; --tile, at.advance())
-        for (int place = kFirst; place <= kSecond; ++place) {
-          int const left = walk.rows - tile * Pass::kTile, s_tile = Pass::tile(place, at.stage);
-          uint32_t const full = barriers.full(place, at.stage), to = towards<Pass::kTile>(full, left);
-          int const nbytes = place == kFirst ? Pass::kValuesBytes : 0;
+        for (int role = kFirst; role <= kSecond; ++role) {
+          int const left = walk.rows - tile * Pass::kTile, s_tile = Pass::tile(role, at.stage);
+          uint32_t const full = barriers.full(role, at.stage), to = towards<Pass::kTile>(full, left);
+          int const nbytes = role == kFirst ? Pass::kValuesBytes : 0;
           if (loads()) {
-            mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);
+            mbarrier_wait(barriers.empty(role, at.stage), at.parity ^ 1);
             mbarrier_arrive_expect_tx(to, Columns::loaded_bytes(Pass::kTile) + nbytes);
-            load<Pass::kTile>(s_tile, maps[place], to, walk.row0 + tile * Pass::kTile, walk.head + h, walk.batch);
+            load<Pass::kTile>(s_tile, maps[role], to, walk.row0 + tile * Pass::kTile, walk.head + h, walk.batch);
             if (nbytes) cp_async_bulk(smem + Pass::values(at.stage), g_values + tile * 2 * Pass::kTile, nbytes, to);
           }
           if (to != full) give_rest<Pass::kTile>(full, s_tile, s_tile, left);

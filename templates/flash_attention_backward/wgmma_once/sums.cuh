@@ -20,15 +20,15 @@ __device__ __forceinline__ Sight<Pass> sight_of_keys(int row, int seq_q, int seq
 
 // The warpgroup's rows of an own tensor as operand A of scores or products, [D16 / 16][4]; nothing, if they stay where
 // they are.
-template <class Pass, Place kPlace>
+template <class Pass, TensorRole kRole>
 struct OwnRows {
-  static constexpr bool kHeld = int(kPlace) < Pass::kHeld;
+  static constexpr bool kHeld = int(kRole) < Pass::kHeld;
   static constexpr int kSteps = Pass::D16 / 16;
   uint32_t r[kHeld ? kSteps : 1][4];
 
   __device__ __forceinline__ explicit OwnRows(Rows<Pass> const& rows) {
     if constexpr (kHeld) {
-      uint32_t const s_own = shared_address(rows.smem) + Pass::own(kPlace, rows.owner);
+      uint32_t const s_own = shared_address(rows.smem) + Pass::own(kRole, rows.owner);
 #pragma unroll
       for (int k = 0; k < Pass::D16; k += 16)
         ldmatrix(r[k / 16], s_own + Pass::Columns::offset(64, matrix_row(), k + matrix_col()));
@@ -37,8 +37,8 @@ struct OwnRows {
   // own · passingᵀ, in flight as one group.
   __device__ __forceinline__ void issue_product(Rows<Pass>& rows, typename Rows<Pass>::Scores& r_s) const {
     if constexpr (kHeld) {
-      rows.await(kPlace, rows.at);
-      uint32_t const s_tile = shared_address(rows.smem) + Pass::tile(kPlace, rows.at.stage);
+      rows.await(kRole, rows.at);
+      uint32_t const s_tile = shared_address(rows.smem) + Pass::tile(kRole, rows.at.stage);
       fence_registers(r_s);
       wgmma_fence();
 #pragma unroll
@@ -46,7 +46,7 @@ struct OwnRows {
         wgmma_m64k16<typename Pass::T>(r_s, r[k / 16], Pass::Columns::template k_major<Pass::kTile>(s_tile, k), k > 0);
       wgmma_commit();
     } else {
-      rows.template issue_product<kPlace>(r_s);
+      rows.template issue_product<kRole>(r_s);
     }
   }
 };

@@ -54,7 +54,7 @@ __device__ __forceinline__ Quad<T> load_quad(T const* p, bool there) {
   return there ? *reinterpret_cast<Quad<T> const*>(p) : Quad<T>{};
 }
 // The same of what no thread writes: such a load may pass stores, and need not ask which memory a pointer means.
-// kOnce: nobody reads it again, and in the caches it gives way to all else.
+// kOnce: it is read once, and is evicted from caches first.
 template <bool kOnce, class T>
 __device__ __forceinline__ Quad<T> load_given_quad(T const* p, bool there) {
   auto const* bits = reinterpret_cast<typename Quad<T>::Bits const*>(p);

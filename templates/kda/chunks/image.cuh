@@ -1,4 +1,4 @@
-// What prep hands to scan for one chunk of C tokens of one head: an image that lands in shared memory as it is.
+// What prep passes to scan for one chunk of C tokens of one head: an image that lands in shared memory as it is.
 #pragma once
 #include "kda/chunks/bf16.cuh"
 

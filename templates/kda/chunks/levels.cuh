@@ -99,8 +99,8 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
   static __device__ __forceinline__ int place_of(int level, int token) {
     return token % 16 >> (level + 1) << level | token & (1 << level) - 1;
   }
-  static __device__ __forceinline__ int token_of(int level, int place, bool later) {
-    return place >> level << (level + 1) | later << level | place & (1 << level) - 1;
+  static __device__ __forceinline__ int token_of(int level, int position, bool later) {
+    return position >> level << (level + 1) | later << level | position & (1 << level) - 1;
   }
 
   // Tokens of the thread, from `at` on, as rows of a level: runs of them are later or earlier.
@@ -179,12 +179,12 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
   }
   // Of a product's rows and columns, those of the same run of tokens. Their lengths, which no operand has, join here.
   __device__ __forceinline__ void place_level(float const (&r)[4], int level, int sub) const {
-    int const place = lane() / 4, row = 16 * sub + token_of(level, place, true);
+    int const position = lane() / 4, row = 16 * sub + token_of(level, position, true);
     float const k_factor = k_scale(row) * floats(Tiles::kBeta)[row], q_factor = kOutputs ? q_scale(row) : 0;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       int const other = Operands::column(lane(), e), column = 16 * sub + token_of(level, other, false);
-      if (place >> level != other >> level) continue;
+      if (position >> level != other >> level) continue;
       floats(Tiles::kTriangle)[Tiles::element(row, column)] = r[e] * (k_factor * k_scale(column));
       if constexpr (kOutputs) this->put_score(row, column, r[2 + e] * (q_factor * k_scale(column)));
     }

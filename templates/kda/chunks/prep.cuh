@@ -137,7 +137,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   static __device__ __forceinline__ bool is_large(Channels const& sum) {
     return fminf(fminf(sum[0], sum[1]), fminf(sum[2], sum[3])) < -kLargestExponent;
   }
-  // Whether a warp's own are, which it also tells the others.
+  // Whether a warp's exponents are; sets the flag that the other warps read.
   __device__ __forceinline__ bool flag_large_exponents(Sums const& sums) const {
     bool const any = __any_sync(0xffffffff, is_large(sums.sub));
     if (!kAlike && lane() == 0) reinterpret_cast<int*>(smem + kFlags)[warp()] = any;

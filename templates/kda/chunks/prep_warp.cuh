@@ -12,8 +12,8 @@
 // A lane owns tokens lane / 4 and lane / 4 + 8, and of each panel of 64 channels the 16 from 16 (lane % 4) on, in two
 // parts that are loaded and stored 16 bytes at a time, without a bank conflict. Pairs of neighbours are operands, in an
 // order of channels that a sum over channels does not see: so M and P are made of registers, and k^ and k¯ never leave
-// them. Gates are summed over tokens by a product with a triangle of ones. Where tokens are summed, movmatrix turns pairs.
-// kTight: threads have few registers.
+// them. Gates are summed over tokens by a product with a triangle of ones. Where tokens are summed, movmatrix turns
+// pairs. kTight: threads have few registers.
 template <class T, class Gate, class Beta, int K, bool kNormalize, BetaGate kBetaGate, class Operands, bool kTight>
 struct WarpPrep : Triangle<K, 16, 32, Operands> {
   using Tiles = Triangle<K, 16, 32, Operands>;

@@ -127,7 +127,7 @@ struct Triangle {
   }
 
   // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32. An element that is
-  // known leaves all others at once: they wait for one fma each. The diagonal, which is known first, leaves M's own row.
+  // solved is eliminated from all others at once, so that each waits for one fma. The diagonal comes first.
   __device__ __forceinline__ void solve() const {
     if (warp() != 0 || lane() >= C) return;
     float const* s_m = floats(kTriangle);

@@ -1,4 +1,5 @@
-// Blocks of a cluster that carry columns of one state through the same chunks: each prepares some, and copies them to all.
+// Blocks of a cluster that carry columns of one state through the same chunks: each prepares some, and copies them to
+// all.
 #pragma once
 #include "bulk.cuh"
 #include "cluster.cuh"
@@ -64,7 +65,8 @@ struct ClusterRelay {
     cluster_sync();
   }
 
-  // All that a producer does. `run`: the rows of all chunks. `g_v`: the run's first token at the cluster's first column.
+  // All that a producer does. `run`: the rows of all chunks. `g_v`: the run's first token at the cluster's first
+  // column.
   template <class Gate>
   __device__ __forceinline__ void produce(Chunk const& run, T const* g_v, int64_t v_stride, float scale,
                                           Gate const& gate) const {
@@ -82,7 +84,7 @@ struct ClusterRelay {
     prep.load(r, next);
     T const* g_values = g_v + first * C * v_stride;
     int stage = first;
-    int parity = 1;  // which a barrier that nobody has used lets pass
+    int parity = 1;  // the parity for which a wait on a fresh barrier returns at once
 #pragma unroll 1
     while (next.tokens > 0) {
       forget(prep.thread);  // addresses that follow from it are cheaper made anew than kept
@@ -104,8 +106,8 @@ struct ClusterRelay {
     }
   }
 
-  // Takes a warp's columns, from `first` of the block's on, through all chunks. `g_o`: the run's first token at the warp's
-  // first column.
+  // Takes a warp's columns, from `first` of the block's on, through all chunks. `g_o`: the run's first token at the
+  // warp's first column.
   __device__ __forceinline__ void carry(State& r_s, int first, T* g_o, int64_t o_stride) const {
     int const nt = chunks();
     int stage = 0, parity = 0;

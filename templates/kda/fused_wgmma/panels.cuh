@@ -2,8 +2,8 @@
 #pragma once
 #include "kda/chunks/bf16.cuh"
 
-// Panel p of a tile of C rows: 64 channels, 128 bytes a row, swizzled as wgmma undoes it. The panels of keys, queries and
-// updates with the same channels are neighbours, so that keys and queries are one operand of 2 C columns.
+// Panel p of a tile of C rows: 64 channels, 128 bytes a row, swizzled as wgmma undoes it. The panels of keys, queries
+// and updates with the same channels are neighbours, so that keys and queries are one operand of 2 C columns.
 template <int K, int C>
 struct PanelRows {
   static_assert(K % 64 == 0, "a panel is 64 channels");

@@ -9,8 +9,8 @@
 #include "opaque.cuh"
 #include "thread.cuh"
 
-// As ClusterRelay: chunks of C tokens pass through a ring of kStages stages, and where kBlocks blocks are a cluster, each
-// has the ring, and the block that prepares a chunk copies it into the same stage of the others. Each of a block's
+// As ClusterRelay: chunks of C tokens pass through a ring of kStages stages, and where kBlocks blocks are a cluster,
+// each has the ring, and the block that prepares a chunk copies it into the same stage of the others. Each of a block's
 // kProducers warps prepares every kBlocks · kProducers-th chunk. kAhead: while it does, its next one is on its way, for
 // which only few warps have the registers; where there are more, others work while one waits.
 template <class T, int C, int kColumns, class Prep, class Step, int kBlocks, int kStages, int kProducers, bool kAhead>
@@ -37,8 +37,8 @@ struct WgmmaRelay {
   int tokens;  // of the run
   int rank;    // of this block
 
-  // Asked of the warp, whose number a shuffle makes uniform: where a thread asks for itself, ptxas takes the stage and its
-  // descriptors for a lane's own, and moves them to uniform registers before every wgmma.
+  // The warp's index comes from a shuffle, which makes it uniform: from threadIdx alone, ptxas keeps the stage and its
+  // descriptors in each lane, and moves them to uniform registers before every wgmma.
   static __device__ __forceinline__ bool produces() {
     return __shfl_sync(0xffffffff, int(threadIdx.x) / 32, 0) >= kCarriers;
   }
@@ -82,7 +82,7 @@ struct WgmmaRelay {
     Chunk next = run.from(first * C);
     if constexpr (kAhead) prep.load(r, next);
     int stage = first;
-    int parity = 1;  // which a barrier that nobody has used lets pass
+    int parity = 1;  // the parity for which a wait on a fresh barrier returns at once
 #pragma unroll 1
     while (next.tokens > 0) {
       forget(prep.thread);  // addresses that follow from it are cheaper made anew than kept

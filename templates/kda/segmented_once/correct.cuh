@@ -4,9 +4,9 @@
 #include "thread.cuh"
 
 // Of a segment, by a block of K V / 16 threads; S [K, V] is in shared memory, rounded to bf16. `pulled` [tokens, K] are
-// the queries, taken back to where the segment starts. A lane loads, and stores, four neighbours of a row at a time: the products
-// sum over channels in another order, and have their columns in another order, that make four elements of a lane
-// neighbours. Of 16, element 4 t + 2 h + e lies at 8 h + 2 t + e.
+// the queries, taken back to where the segment starts. A lane loads, and stores, four neighbours of a row at a time:
+// the products sum over channels in another order, and have their columns in another order, that make four elements of
+// a lane neighbours. Of 16, element 4 t + 2 h + e lies at 8 h + 2 t + e.
 template <class T, int K, int V>
 struct Correction {
   using Tile = Rows<V, true>;
@@ -47,13 +47,13 @@ struct Correction {
   }
 
   // Where row 4 t + 2 h + e of 16 lies: rows of even h and odd h that are written together meet different banks.
-  static __device__ __forceinline__ int place(int channel) {
+  static __device__ __forceinline__ int row_of(int channel) {
     int const h = channel / 2 % 2;
     return channel / 16 * 16 + 8 * h + (channel / 4 % 4 * 2 + channel % 2 ^ 4 * h);
   }
   // This thread's part of S as Merge leaves it: 16 columns of a channel.
   __device__ __forceinline__ void share(float4 const (&r)[4]) const {
-    int const row = place(threadIdx.x % K), chunk = threadIdx.x / K * 2;
+    int const row = row_of(threadIdx.x % K), chunk = threadIdx.x / K * 2;
     put(row, chunk, pack<bf16>(r[0].x, r[0].y), pack<bf16>(r[1].x, r[1].y), pack<bf16>(r[2].x, r[2].y),
         pack<bf16>(r[3].x, r[3].y));
     put(row, chunk + 1, pack<bf16>(r[0].z, r[0].w), pack<bf16>(r[1].z, r[1].w), pack<bf16>(r[2].z, r[2].w),

@@ -84,7 +84,7 @@ struct Bf16Operands {
 
   // In memory a block is 16 bytes a lane; `at` is this lane's.
   static constexpr int kBlock = 32;  // uint4
-  static __device__ __forceinline__ int place(int lane) { return lane; }
+  static __device__ __forceinline__ int lane_slot(int lane) { return lane; }
   template <Side kSide>
   static __device__ __forceinline__ void load(Block& r, uint4 const* at, bool there = true) {
     uint4 const x = there ? *at : make_uint4(0, 0, 0, 0);

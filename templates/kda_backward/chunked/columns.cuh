@@ -29,6 +29,6 @@ struct Columns {
   template <class Operands>
   __device__ __forceinline__ uint4* blocks(typename Operands::Element* tensor, int64_t index, int size) const {
     return reinterpret_cast<uint4*>(tensor) + index * size +
-           (blockIdx.x * kBlockColumns + first) / 16 * Operands::kBlock + Operands::place(lane);
+           (blockIdx.x * kBlockColumns + first) / 16 * Operands::kBlock + Operands::lane_slot(lane);
   }
 };

@@ -35,8 +35,8 @@ struct Gradients {
   };
 
   // Turns a value head's sums into gradients. dq and dk are added up over the group in `s_sums`; its last head writes
-  // them, or leaves them there, and how much of them lies along q and k, where rows are to be normalised. `s_ends`: room
-  // for a number a channel.
+  // them, or leaves them there, and how much of them lies along q and k, where rows are to be normalised. `s_ends`:
+  // room for a number a channel.
   template <bool kNormalize>
   __device__ __forceinline__ void finish_all(Sums& sums, Within const& within, Betas const& beta,
                                              RowPair const& lengths, Rows const& rows, float* s_sums, float* s_ends,

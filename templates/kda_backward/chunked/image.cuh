@@ -1,4 +1,4 @@
-// What prepare hands on for one chunk of 16 tokens of one head: the forward scan copies its first part to shared
+// What prepare passes on for one chunk of 16 tokens of one head: the forward scan copies its first part to shared
 // memory, the reverse scan nearly all of it, the gradients read what is small.
 #pragma once
 #include "kda_backward/chunked/bf16.cuh"

@@ -160,7 +160,7 @@ struct Prepare {
     Inverses::transposed(r_t, smem + kInverses, lane);
     Operands::multiply(r[0], r[1], r_t, r_p);
     Operands::pack(r_output, r[0], r[1]);
-    Operands::template store<Side::kRight>(reinterpret_cast<uint4*>(image + Image::kOutput) + Operands::place(lane),
+    Operands::template store<Side::kRight>(reinterpret_cast<uint4*>(image + Image::kOutput) + Operands::lane_slot(lane),
                                           r_output);
     Inverses::store_errors(image + Image::kErrors, smem + kInverses, lane);
   }

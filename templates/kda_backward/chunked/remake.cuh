@@ -49,7 +49,7 @@ struct Remake {
   int lane, warp;  // of the slab's kSpan warps; and the chunk that it sums up
 
   __device__ __forceinline__ uint4* block(int offset, int index) const {
-    return reinterpret_cast<uint4*>(smem + offset) + index * kBlock + Operands::place(lane);
+    return reinterpret_cast<uint4*>(smem + offset) + index * kBlock + Operands::lane_slot(lane);
   }
   __device__ __forceinline__ uint4* matrix(int chunk, Matrix which, int pair) const {
     return block(kOperands + chunk * kChunkBytes + kDecayBytes, which * kPairs + pair);

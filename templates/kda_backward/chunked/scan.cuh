@@ -143,7 +143,7 @@ struct Scan {
   static __device__ __forceinline__ void store_errors(uint4* g_tokens, Operand const& r_r, unsigned char const* s_errors,
                                                       int lane) {
     Block r_inverse, r_e;
-    auto const* s_inverse = reinterpret_cast<uint4 const*>(s_errors) + Operands::place(lane);
+    auto const* s_inverse = reinterpret_cast<uint4 const*>(s_errors) + Operands::lane_slot(lane);
     Operands::template load<Side::kLeft>(r_inverse, s_inverse);
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
@@ -165,7 +165,7 @@ struct Scan {
     typename Values::Registers r_values[kM];
 #pragma unroll
     for (int m = 0; m < kM; ++m) Values::load(r_values[m], stage + Image::kReverseBytes, first + 16 * m, lane);
-    auto const* s_output = reinterpret_cast<uint4 const*>(image + Image::kOutput) + Operands::place(lane);
+    auto const* s_output = reinterpret_cast<uint4 const*>(image + Image::kOutput) + Operands::lane_slot(lane);
     Operands::template load<Side::kRight>(r_output, s_output);
 #pragma unroll
     for (int m = 0; m < kM; ++m) {

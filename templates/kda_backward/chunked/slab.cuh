@@ -32,8 +32,8 @@ struct Slab {
   // Empty chunks, too, have memory.
   __device__ __forceinline__ bool has_memory() const { return first + slot < last; }
 
-  // Places of packed sequences come from memory. What follows from them in 64 bits is made again where it is needed: kept
-  // from slab to slab it takes up to 10 registers.
+  // Places of packed sequences come from memory. What follows from them in 64 bits is made again where it is needed:
+  // kept from slab to slab it takes up to 10 registers.
   __device__ __forceinline__ int first_chunk() const { return again(first); }
   static __device__ __forceinline__ int again(int x) {
     forget(x);
@@ -41,7 +41,7 @@ struct Slab {
   }
 
   // The place of the span's first chunk among those of all heads, and the span's.
-  __device__ __forceinline__ int64_t place(int head, int heads) const {
+  __device__ __forceinline__ int64_t chunk_index(int head, int heads) const {
     return (int64_t(blockIdx.z) * heads + head) * chunks + first_chunk();
   }
   __device__ __forceinline__ int64_t span_place(int head, int heads) const {

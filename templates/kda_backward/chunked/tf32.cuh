@@ -121,7 +121,7 @@ struct Tf32Operands {
   // In memory a tile is 16 bytes a lane, whose place turns with its row, so that what a warp transposes on the way to
   // shared memory meets no bank twice; `at` is this lane's.
   static constexpr int kBlock = 64;  // uint4
-  static __device__ __forceinline__ int place(int lane) { return lane ^ lane / 8; }
+  static __device__ __forceinline__ int lane_slot(int lane) { return lane ^ lane / 8; }
   template <Side kSide>
   static __device__ __forceinline__ void load(Block& r, uint4 const* at, bool there = true) {
     constexpr int kSecond = kSide == Side::kLeft ? 2 : 1, kThird = 3 - kSecond;
@@ -149,7 +149,7 @@ struct Tf32Operands {
       r_t[e] = odd ? other : r[from], r_t[e + 1] = odd ? r[from + 1] : other;
     }
     int const to = (lane % 4 * 2 + odd) * 4 + lane / 8;
-    store<kSide>(at + place(to) - place(lane), r_t);
+    store<kSide>(at + lane_slot(to) - lane_slot(lane), r_t);
   }
 
   // Matrices [16, K], or their transposes, as blocks.
@@ -158,7 +158,7 @@ struct Tf32Operands {
     static constexpr int kBytes = 4 * kChunk * K;
 
     static __device__ __forceinline__ uint4 const* block(unsigned char const* matrix, int step, int lane) {
-      return reinterpret_cast<uint4 const*>(matrix) + step * kBlock + place(lane);
+      return reinterpret_cast<uint4 const*>(matrix) + step * kBlock + lane_slot(lane);
     }
     static __device__ __forceinline__ void put_rows(unsigned char* matrix, Block const& r, int step, int lane) {
       store<Side::kRight>(const_cast<uint4*>(block(matrix, step, lane)), r);
@@ -186,7 +186,7 @@ struct Tf32Operands {
 #pragma unroll
         for (int j = 0; j < kChunk; ++j) {
           int const lane = row % 8 * 4 + j % 8 / 2;
-          put_element(errors_block + 16 * (j / 8 * 32 + place(lane)) + 4 * (j % 2 * 2 + row / 8), x[j]);
+          put_element(errors_block + 16 * (j / 8 * 32 + lane_slot(lane)) + 4 * (j % 2 * 2 + row / 8), x[j]);
         }
         return;
       }

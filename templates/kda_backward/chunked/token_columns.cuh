@@ -1,6 +1,6 @@
 // A slab of a chunk, column by column: a lane passes the tokens of two channels one after the other, so that sums over
-// tokens take no exchange between lanes, and rows of global memory are accessed whole. Tiles get them, and leave theirs,
-// through shared memory.
+// tokens take no exchange between lanes, and rows of global memory are accessed whole. Tiles get them, and leave
+// theirs, through shared memory.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 #include "kda_backward/chunked/slab.cuh"

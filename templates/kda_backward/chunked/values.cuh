@@ -1,5 +1,5 @@
-// A warp adds up, over all values, what the gradients of a chunk need. What the scans left of the chunk's tokens is read
-// in the order of operands, and so is what Remake makes of their states.
+// A warp adds up, over all values, what the gradients of a chunk need. What the scans left of the chunk's tokens is
+// read in the order of operands, and so is what Remake makes of their states.
 #pragma once
 #include "register.cuh"
 #include "kda_backward/chunked/remake.cuh"

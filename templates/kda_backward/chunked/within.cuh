@@ -25,8 +25,8 @@ struct Channels {
 };
 
 // The gradients of the chunk's two triangles, that of P and minus that of the keys' products, strictly below the
-// diagonal; and the diagonal of the queries, of the lane's rows, which knows no decay: dg would otherwise be a small
-// difference of what it gives to dq and to dk.
+// diagonal; and the diagonal of the queries, of the lane's rows, which has no decay: dg would otherwise be the small
+// difference of its contributions to dq and to dk.
 template <class Operands>
 struct Within {
   typename Operands::Block queries, keys, queries_t, keys_t;

@@ -48,7 +48,7 @@ struct Board {
   __device__ __forceinline__ bool ended(int tile) const {
     return __ballot_sync(0xffffffffu, published(tile, 1) == kEnd);
   }
-  // The nearest tile before this one whose end is known, when the sums of all tiles between are known too.
+  // The nearest earlier tile with a published end, once the sums of all tiles between are published too.
   __device__ __forceinline__ int nearest_end(int tile) const {
     for (int last = tile - 1, count = kNear;;) {
       Flag const flag = published(last, count);
@@ -60,8 +60,8 @@ struct Board {
       count = known == count ? kFar : kNear;
     }
   }
-  // The state before a tile: from the nearest end forward again. Every end is thus made of the one before it, and no bit
-  // depends on who came first.
+  // The state before a tile: from the nearest end forward again. Every end is thus made of the one before it, and no
+  // bit depends on the order in which blocks run.
   __device__ __forceinline__ Carry look_back(int tile, double beta_tile, bool known, bool active) const {
     int last = known ? tile - 1 : nearest_end(tile);
     if (!active) return {};
@@ -72,9 +72,9 @@ struct Board {
   }
 };
 
-// The state that a tile starts from, and this tile's part in telling the ones behind it. A sequence that begins in the
-// tile cuts it off from all before: its end is known at once, though its first tokens may still wait. Where the end
-// before it is `known` already, the next tiles have its own end as soon as its sum, which then stays untold.
+// The state that a tile starts from, and what this tile publishes for later ones. A sequence that begins in the
+// tile makes it independent of earlier tiles: its end is published at once, though its first tokens may still wait.
+// Where the end before it is `known` already, it publishes its own end instead of its sum.
 template <int BT, class Board, class Sum>
 __device__ __forceinline__ Carry exchange(Board const& board, Sum const& sum, int tile, float beta, bool cut, bool known,
                                           bool active) {

@@ -21,7 +21,7 @@ __device__ __forceinline__ void shift(Gradient<V>& gradient, float const (&from)
   for (int c = 0; c < V; ++c) gradient.n[c] = fmaf(gradient.s[c], to[c] - from[c], gradient.n[c]);
 }
 
-// What a tile leaves and finds counts n where s stays, so that all tiles mean the same; a block, which knows the mean m
+// What a tile leaves and finds counts n where s stays, so that all tiles mean the same; a block, which has the mean m
 // before its tile, n where s moves with m. In fp64 no value is so far from zero that one loses what the other has.
 __device__ __forceinline__ Carry leave(State<1> const& gradient, float m) {
   return {gradient.s[0], gradient.n[0] - double(gradient.s[0]) * m};
@@ -58,7 +58,7 @@ struct Reverse {
   Weights& weights;
   Tensors<Tile>& x;
   float const (&beta)[V];
-  Place const& at;
+  ThreadCoord const& at;
   Sequences<kVarlen> const& sequences;
   States const& initial;    // those of the forward pass
   States const& gradients;  // of final states, from which sequences start here, and of initial states
@@ -71,8 +71,8 @@ struct Reverse {
     return found;
   }
 
-  // Writes dk, dv and the gradients of initial states, and adds to that of β. `after`: the gradients behind the thread's
-  // tokens; `n`: before them.
+  // Writes dk, dv and the gradients of initial states, and adds to that of β. `after`: the gradients behind the
+  // thread's tokens; `n`: before them.
   __device__ __forceinline__ void apply(Gradient<V> const& after, float const (&m)[V], float const (&n)[V],
                                         Column<T> const& dk, Column<T> const& dv, float (&d_beta)[V]) const {
     Summary<V> found = {after, false};

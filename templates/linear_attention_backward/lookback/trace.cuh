@@ -5,11 +5,11 @@
 // The mean of a state; that of nothing is 0.
 __device__ __forceinline__ float mean(float s, float n) { return n == 0 ? 0 : s * rcp_approx(n); }
 
-// A mean to count from: that of a sequence that has become NaN tells the next one nothing.
+// A mean to count from: the mean of a sequence that has become NaN is not used for the next one.
 __device__ __forceinline__ float finite(float mean) { return fabsf(mean) < kInfinity ? mean : 0; }
 
-// Of each token: q d_o / n, what o gives to the gradient of s; how far the value moved the mean, and how far the mean is
-// from it then; n, where BETA asks for it.
+// Of each token: q d_o / n, what o gives to the gradient of s; how far the value moved the mean, and how far the mean
+// is from it then; n, where BETA asks for it.
 template <class Tile, bool BETA>
 struct Trace {
   static constexpr bool kBeta = BETA;
@@ -64,7 +64,7 @@ struct Tensors {
 template <class Tile, class Trace, class Weights, bool kVarlen>
 __device__ __forceinline__ Mean<Tile::V> retrace(Trace& trace, Column<typename Tile::T> const& dq,
                                                  State<Tile::V> const& before, Weights& weights, Tensors<Tile>& x,
-                                                 float const (&beta)[Tile::V], Place const& at,
+                                                 float const (&beta)[Tile::V], ThreadCoord const& at,
                                                  Sequences<kVarlen> const& sequences, States const& states) {
   Mean<Tile::V> state(before);
   if (at.begin >= at.end) return state;

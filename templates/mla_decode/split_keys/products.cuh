@@ -11,7 +11,7 @@ struct Addresses {
 
   uint32_t q, k, v, p;
 
-  __device__ __forceinline__ Addresses(uint32_t s_block, Place const& at)
+  __device__ __forceinline__ Addresses(uint32_t s_block, BlockCoord const& at)
       : q(s_block + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane)),
         k(at.part * Tile::kKeys * Layout::kRowBytes + keys_first(at.lane)),
         v(rows_first<Layout>(at.lane, 2 * at.part)),
@@ -95,7 +95,7 @@ struct AttendOnMma {
   template <class Tile>
   static __device__ __forceinline__ void run(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
                                              unsigned char* smem, Visible<Tile> const& visible, float scale,
-                                             LatentRing<Tile>& ring, Place const& at) {
+                                             LatentRing<Tile>& ring, BlockCoord const& at) {
     Addresses<Tile> const lane(shared_address(smem), at);
     for (int tile = 0; tile < ring.tiles; ++tile) {
       float r_s[Tile::kM][Tile::kKeys / 8][4], peak[Tile::kM][2];

@@ -20,33 +20,33 @@ struct PanelRows {
   }
 };
 
-// What follows from a kernel's choices: T, D, DV, BN, kStages, kHeld, kLate. A warp holds its rows, and its part of P and O, as
-// Latent's warps do.
-template <class Choice>
-struct WgmmaLatent : Choice {
+// What follows from a kernel's choices: T, D, DV, BN, kStages, kHeld, kLate. A warp holds its rows, and its part of P
+// and O, as Latent's warps do.
+template <class Traits>
+struct WgmmaLatent : Traits {
   static constexpr int BM = 64, kWarps = 8, kParts = 2, kThreads = 256;
   static constexpr int kRows = 16, kM = 1;
-  static constexpr int kKeys = Choice::BN / kParts;
-  static constexpr int kN = Choice::DV / 8 / kParts;
-  using Layout = PanelRows<Choice::D, Choice::BN>;
-  using LayoutQ = PanelRows<Choice::D, BM>;
-  using LayoutP = Rows<Choice::BN, true>;
-  using LayoutO = Rows<Choice::DV, true>;
-  static_assert(Choice::BN == 64 || Choice::BN == 32, "P is one panel, swizzled over its row");
-  static_assert(Choice::DV % 128 == 0, "a warpgroup makes whole panels of O's columns");
+  static constexpr int kKeys = Traits::BN / kParts;
+  static constexpr int kN = Traits::DV / 8 / kParts;
+  using Layout = PanelRows<Traits::D, Traits::BN>;
+  using LayoutQ = PanelRows<Traits::D, BM>;
+  using LayoutP = Rows<Traits::BN, true>;
+  using LayoutO = Rows<Traits::DV, true>;
+  static_assert(Traits::BN == 64 || Traits::BN == 32, "P is one panel, swizzled over its row");
+  static_assert(Traits::DV % 128 == 0, "a warpgroup makes whole panels of O's columns");
   static_assert(kN * 8 <= 256, "a wgmma has up to 256 columns");
-  static_assert(Choice::kHeld % 16 == 0 && Choice::kHeld <= Choice::D, "whole steps of 16 columns");
-  static_assert(Choice::kLate % 16 == 0 && Choice::kLate > 0 && Choice::kLate < Choice::BN, "whole steps of 16 rows");
+  static_assert(Traits::kHeld % 16 == 0 && Traits::kHeld <= Traits::D, "whole steps of 16 columns");
+  static_assert(Traits::kLate % 16 == 0 && Traits::kLate > 0 && Traits::kLate < Traits::BN, "whole steps of 16 rows");
 
   static constexpr int kQuery = 0;
   static constexpr int kTileBytes = Layout::kTileBytes;
   static constexpr int kRing = LayoutQ::kTileBytes;
-  static constexpr int kP = kRing + Choice::kStages * kTileBytes;
+  static constexpr int kP = kRing + Traits::kStages * kTileBytes;
   static constexpr int kRowValues = kP + BM * LayoutP::kRowBytes;
   static constexpr int kSharedBytes = kRowValues + kParts * BM * 4;
   static_assert(kRing % 1024 == 0 && kTileBytes % 1024 == 0, "swizzled panels begin where their swizzle does");
 
-  static __device__ __forceinline__ Place place() {
+  static __device__ __forceinline__ BlockCoord coord() {
     int const warp = threadIdx.x / 32;
     return {0, 0, 0, int(threadIdx.x % 32), warp / 4, warp % 4 * kRows};
   }

@@ -1,13 +1,13 @@
-// A tile on wgmma: S = Q Kᵀ for a warpgroup's half of the keys, and O += P V for its half of the columns. V is the first
-// columns of K: the same panels, transposed by the instruction. The product with a tile's last kLate rows waits until
-// the scores of the next tile are issued, and runs under their exponentials.
+// A tile on wgmma: S = Q Kᵀ for a warpgroup's half of the keys, and O += P V for its half of the columns. V is the
+// first columns of K: the same panels, transposed by the instruction. The product with a tile's last kLate rows waits
+// until the scores of the next tile are issued, and runs under their exponentials.
 #pragma once
 #include "flash_attention/products.cuh"
 #include "mla_decode/attend.cuh"
 #include "mla_decode/wgmma/latent.cuh"
 
-// All threads of a warpgroup call each function. What is issued is one group, and nobody may touch its accumulators until
-// `wait`.
+// All threads of a warpgroup call each function. What is issued is one group, and its accumulators must not be accessed
+// before `wait`.
 template <class Tile>
 struct WgmmaProducts {
   using T = typename Tile::T;
@@ -20,13 +20,13 @@ struct WgmmaProducts {
   uint32_t s_block, p;  // p: this lane's address of P by rows_first
   int warpgroup;
 
-  __device__ __forceinline__ WgmmaProducts(uint32_t s_block, Place const& at)
+  __device__ __forceinline__ WgmmaProducts(uint32_t s_block, BlockCoord const& at)
       : s_block(s_block),
         p(s_block + Tile::kP + at.warp_row * Tile::LayoutP::kRowBytes + rows_first<typename Tile::LayoutP>(at.lane)),
         warpgroup(at.part) {}
 
   // Q is there.
-  __device__ __forceinline__ void hold(Held& r_q, Place const& at) const {
+  __device__ __forceinline__ void hold(Held& r_q, BlockCoord const& at) const {
 #pragma unroll
     for (int k = 0; k < Tile::kHeld; k += 16)
       ldmatrix<4>(r_q[k / 16], s_block + Tile::LayoutQ::offset(at.warp_row + at.lane % 16, k / 8 + at.lane / 16));
@@ -108,7 +108,7 @@ struct AttendOnWgmma {
   template <class Tile>
   static __device__ __forceinline__ void run(float (&r_o)[1][Tile::kN][4], RowState<1>& state, unsigned char* smem,
                                              Visible<Tile> const& visible, float scale, LatentRing<Tile>& ring,
-                                             Place const& at) {
+                                             BlockCoord const& at) {
     WgmmaProducts<Tile> const products(shared_address(smem), at);
     typename WgmmaProducts<Tile>::Weights r_late = {};
     typename WgmmaProducts<Tile>::Held r_q;

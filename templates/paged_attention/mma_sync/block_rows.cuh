@@ -28,18 +28,18 @@ struct QueryOfHeads {
   }
 };
 
-// What the block found in some of the keys, as fp32 and not divided by sums: row place(row) of part_o [.., DV] and of
-// part_rows [.., 2].
+// The block's partial results over some of the keys, as fp32 and not divided by sums: row item_of(row) of part_o [.., DV]
+// and of part_rows [.., 2].
 template <class Tile, class Where>
-__device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, Where const& place,
+__device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, Where const& item_of,
                                             unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
-                                            RowState<Tile::kM>& state, Place const& at) {
+                                            RowState<Tile::kM>& state, BlockCoord const& at) {
   finish_sums<Tile>(state, smem, at);
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
     if (rows.row0 + row >= rows.count) continue;
-    int64_t const item = place(row);
+    int64_t const item = item_of(row);
     float* const g_o = part_o + item * Tile::DV + at.lane % 4 * 2;
     if (at.part == 0 && at.lane % 4 == 0)
       reinterpret_cast<RowSum*>(part_rows)[item] = {state.max[i / 2][i % 2], state.sum[i / 2][i % 2]};

@@ -4,11 +4,11 @@
 #include "fp8.cuh"
 #include "paged_attention/pages.cuh"
 
-// As Ring of 16-bit tiles of BN rows of T, with this Layout and kStages slots, and in its memory: two slots hold what is
-// read, a tile of K and one of V, and the others twice as many tiles of bytes, on their way. Source copies those.
+// As Ring of 16-bit tiles of BN rows of T, with this Layout and kStages slots, and in its memory: two slots hold what
+// is read, a tile of K and one of V, and the others twice as many tiles of bytes, on their way. Source copies those.
 //
-// A thread widens the chunks that it copied itself, so nobody has to wait before. Then all do, once a tile as in Ring: so
-// when a tile is overwritten, all have left it and are at the other kind.
+// A thread widens the chunks that it copied itself, so no barrier comes before it. One comes after it, once a tile as
+// in Ring: when a tile is overwritten, all threads have finished with it and are at one of the other kind.
 template <class Source, class T, class Layout, int BN, int kStages>
 struct WidenedRing : Ring<Source, 2 * (kStages - 2)> {
   static_assert(kStages >= 3, "two slots for what is read, and one or more for what is on its way");

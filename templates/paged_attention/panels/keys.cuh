@@ -1,15 +1,16 @@
-// Which keys of a sequence's pages a row tile visits on wgmma, where their boxes lie, and which of them each row attends.
+// Which keys of a sequence's pages a row tile visits on wgmma, where their boxes lie, and which of them each row
+// attends.
 #pragma once
 #include "flash_attention/panels/panels.cuh"
 #include "flash_attention/panels/row_tile.cuh"
 #include "paged_attention/pages.cuh"
 #include "streaming_attention/panels/keys.cuh"
 
-// What a block computes: a row tile, or a share of its keys. `sequence.first_key` is the place of the share's first.
+// What a block computes: a row tile, or a share of its keys. `sequence.first_key` is the position of the share's first.
 struct PagedWork : Work {
   int number;        // of the sequence, also where queries are packed
   int index, parts;  // of the share among all, and of those that the row tile has
-  int end;           // no row attends a place of the share from there on
+  int end;           // no row attends a key of the share from there on
 };
 
 // Where a box begins; page -1 is none: TMA fills in zeros.
@@ -38,7 +39,7 @@ struct PagedKeys {
     int const begin = max(first_query + of.keys - of.queries - window + 1, 0);
     return min(padded() - (begin & -box), 0);
   }
-  // The place of a sequence behind the last that `queries` queries attend from the first on.
+  // The position after the last key that `queries` queries attend from the first on.
   __device__ __forceinline__ int end(Sequence const& of, int first_query, int queries) const {
     return min(first_query + queries, of.queries) + of.keys - of.queries + shift(of, first_query);
   }
@@ -46,15 +47,15 @@ struct PagedKeys {
   __device__ __forceinline__ int tiles(Sequence const& of, int first_query, int queries) const {
     return max(1, (end(of, first_query, queries) + BN - 1) / BN);
   }
-  // The place in the share behind the sequence's last key.
+  // The position in the share after the sequence's last key.
   __device__ __forceinline__ int end(Work const& work) const {
     Sequence const& of = work.sequence;
     return max(of.keys + shift(of, work.first_query) - of.first_key, 0);
   }
-  // Of the box at a place of the share, if any row attends it: other entries of the table may be anything.
-  __device__ __forceinline__ BoxInPage box_in_page(PagedWork const& work, Table const& table, int place) const {
-    if (place >= work.end) return {};
-    int const at = work.sequence.first_key + place;
+  // Of the box at a position of the share, if any row attends it: other entries of the table are arbitrary.
+  __device__ __forceinline__ BoxInPage box_in_page(PagedWork const& work, Table const& table, int position) const {
+    if (position >= work.end) return {};
+    int const at = work.sequence.first_key + position;
     int const key = at < padded() ? at : at - shift(work.sequence, work.first_query);
     return {table.page(key), table.row(key)};
   }

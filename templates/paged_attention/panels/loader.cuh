@@ -19,7 +19,8 @@ struct PageLoader : Loader<Tile> {
     Table table = tables;
     table.entries += work.number * table_stride;
     int const lane = threadIdx.x % 32, row = lane * keys.box;
-    // The others wait for each lane's box. One without may be so late that it waits for a round of a stage that is past.
+    // The others wait for each lane's box. One without may be so late that it waits for a round of a stage that is
+    // past.
     if (row >= BN) return;
     Barriers<Tile> const& barriers = this->barriers;
     auto const look_up = [&](int tile) { return keys.box_in_page(work, table, tile * BN + row); };
@@ -34,7 +35,7 @@ struct PageLoader : Loader<Tile> {
                                 work.kv_head, from, row);
       if (tile == work.tiles - 1 && lane == 0) {
         this->load_queries(work, parity);
-        if constexpr (Tile::kWalks) mbarrier_arrive(barriers.read());  // the work before has been stored
+        if constexpr (Tile::kPersistentByTicket) mbarrier_arrive(barriers.read());  // the work before has been stored
       }
       mbarrier_wait(barriers.values_empty(stage), this->at.parity ^ 1);
       copy<typename Tile::Values>(this->smem + Tile::kValues + stage * Tile::kValueBytes, this->v,

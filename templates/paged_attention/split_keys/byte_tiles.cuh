@@ -1,34 +1,35 @@
-// split_keys over keys and values of 8 bits: a warp converts what it reads of a tile, on its way from shared memory to the
-// tensor core. A register of ldmatrix then holds four elements where 16-bit fragments have two, and which four these are
-// decides two orders. Of keys, they follow each other in a row: a product takes columns 4i and 4i + 1 for the 2i-th and
-// its neighbour, and 4i + 2 and 4i + 3 eight later, so Q lies in shared memory in that order. Of values transposed, they
-// are two columns of two keys: column tiles of O come in pairs, with the even columns and the odd ones of 16.
+// split_keys over keys and values of 8 bits: a warp converts what it reads of a tile, on its way from shared memory to
+// the tensor core. A register of ldmatrix then holds four elements where 16-bit fragments have two, and which four
+// these are decides two orders. Of keys, they follow each other in a row: a product takes columns 4i and 4i + 1 for the
+// 2i-th and its neighbour, and 4i + 2 and 4i + 3 eight later, so Q lies in shared memory in that order. Of values
+// transposed, they are two columns of two keys: column tiles of O come in pairs, with the even columns and the odd ones
+// of 16.
 #pragma once
 #include "flash_attention/split_keys/split_keys.cuh"
 #include "fp8.cuh"
 #include "paged_attention/pages.cuh"
 
 // As Tile of one warp, whose Layout is still that of Q.
-template <class Choice>
-struct ByteTile : Tile<OneWarp<Choice>> {
-  using Whole = Tile<OneWarp<Choice>>;
-  static_assert(Choice::D % 16 == 0, "a row of bytes is a whole number of 16-byte chunks");
-  using LayoutKV = Rows<Choice::D / 2, true>;  // of K and V
-  static constexpr int kKeyBytes = Choice::BN * LayoutKV::kRowBytes, kValueBytes = kKeyBytes;
-  static constexpr int kSharedBytes = Whole::kRing + Choice::kStages * kKeyBytes;
+template <class Traits>
+struct ByteTile : Tile<OneWarp<Traits>> {
+  using Whole = Tile<OneWarp<Traits>>;
+  static_assert(Traits::D % 16 == 0, "a row of bytes is a whole number of 16-byte chunks");
+  using LayoutKV = Rows<Traits::D / 2, true>;  // of K and V
+  static constexpr int kKeyBytes = Traits::BN * LayoutKV::kRowBytes, kValueBytes = kKeyBytes;
+  static constexpr int kSharedBytes = Whole::kRing + Traits::kStages * kKeyBytes;
 };
 
 // As SplitKeys.
-template <class Choice>
-struct SplitBytes : SplitKeys<Choice> {
-  using WarpTile = ByteTile<Choice>;
+template <class Traits>
+struct SplitBytes : SplitKeys<Traits> {
+  using WarpTile = ByteTile<Traits>;
   using LayoutKV = typename WarpTile::LayoutKV;
-  using Key = typename Choice::Key;
+  using Key = typename Traits::Key;
   // Lanes store four columns at once: so rows that follow each other begin half of the banks apart.
-  static constexpr int kSumStride = Choice::D % 32 ? Choice::D : Choice::D + 16;
-  static constexpr int kSumBytes = Choice::BM * kSumStride * 4;
+  static constexpr int kSumStride = Traits::D % 32 ? Traits::D : Traits::D + 16;
+  static constexpr int kSumBytes = Traits::BM * kSumStride * 4;
   static constexpr int kWarpBytes = WarpTile::kSharedBytes > kSumBytes ? WarpTile::kSharedBytes : kSumBytes;
-  static constexpr int kSharedBytes = Choice::kWarps * (kWarpBytes + Choice::BM * int(sizeof(RowSum)));
+  static constexpr int kSharedBytes = Traits::kWarps * (kWarpBytes + Traits::BM * int(sizeof(RowSum)));
 
   static __device__ __forceinline__ int sum_at(int row, int column) { return row * kSumStride + column; }
 };
@@ -44,8 +45,8 @@ __device__ __forceinline__ void load_query_for_bytes(uint32_t s_query, PackedRow
     int const found = min(row, valid - 1);
     auto const* const g_row = g_q + rows.query(found) * query_stride + rows.head(found) * head_stride;
     for (int pair = threadIdx.x % 32; pair < Tile::D / 2; pair += 32) {
-      uint32_t const chunk = pair / 8 * 2 + pair % 2, place = pair % 8 / 2 * 4;
-      cp_async<4>(s_query + Tile::Layout::offset(row, chunk) + place, g_row + pair * 2, row < valid ? 4 : 0);
+      uint32_t const chunk = pair / 8 * 2 + pair % 2, within = pair % 8 / 2 * 4;
+      cp_async<4>(s_query + Tile::Layout::offset(row, chunk) + within, g_row + pair * 2, row < valid ? 4 : 0);
     }
   }
 }
@@ -123,7 +124,7 @@ __device__ __forceinline__ void accumulate_bytes(float (&r_o)[kM][kN][4], uint32
   }
 }
 
-// What a warp found, for the block to merge, in the order of O's columns.
+// A warp's partial results, for the block to merge, in the order of O's columns.
 template <class Split>
 __device__ __forceinline__ void share_pairs(float* s_o, RowSum* s_rows,
                                             float const (&r_o)[Split::WarpTile::kM][Split::WarpTile::kN][4],
@@ -196,14 +197,14 @@ __device__ __forceinline__ void attend_bytes(unsigned char* smem, View<typename 
 }
 
 // What a kernel on keys of so many bytes an element is made of.
-template <class Choice, class Walk, int kKeyBytes = sizeof(typename Choice::Key)>
+template <class Traits, class Walk, int kKeyBytes = sizeof(typename Traits::Key)>
 struct OfKeys {
-  using Split = SplitKeys<Choice>;
+  using Split = SplitKeys<Traits>;
   using Tiles = PageTiles<Split, Walk>;
 };
-template <class Choice, class Walk>
-struct OfKeys<Choice, Walk, 1> {
-  using Split = SplitBytes<Choice>;
-  using Tiles = TilesInPages<typename Split::LayoutKV, typename Choice::Key, Choice::BN, 32,
-                             WarpWalk<Walk, Choice::kWarps>>;
+template <class Traits, class Walk>
+struct OfKeys<Traits, Walk, 1> {
+  using Split = SplitBytes<Traits>;
+  using Tiles = TilesInPages<typename Split::LayoutKV, typename Traits::Key, Traits::BN, 32,
+                             WarpWalk<Walk, Traits::kWarps>>;
 };

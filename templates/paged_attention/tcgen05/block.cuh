@@ -1,5 +1,5 @@
-// A block of paged attention on tcgen05: flash_attention's roles, a warp that finds which row tiles it computes, from all
-// keys or from a share of them, and a warp that loads boxes of pages.
+// A block of paged attention on tcgen05: flash_attention's roles, a warp that finds which row tiles it computes, from
+// all keys or from a share of them, and a warp that loads boxes of pages.
 #pragma once
 #include "flash_attention/split_keys/part.cuh"
 #include "flash_attention/tcgen05/block.cuh"
@@ -12,14 +12,14 @@ struct PartsOfO {
   float *o, *rows;  // [.., D], [.., 2]
 };
 
-// What the thread found for its row, as fp32 and not divided by the sum: row index · BM + row of the parts.
+// The thread's partial result for its row, as fp32 and not divided by the sum: row index · BM + row of the parts.
 template <class Tile>
 __device__ __forceinline__ void store_share(PartsOfO const& parts, RowThread<Tile> const& row, PagedWork const& work) {
   constexpr int kChunk = RowThread<Tile>::kChunk;
   int const own = Tile::kRows * row.i + threadIdx.x % 128;
-  int64_t const place = int64_t(work.index) * Tile::BM + own;
+  int64_t const row_index = int64_t(work.index) * Tile::BM + own;
   bool const stored = work.query(own) < work.sequence.queries;
-  if (stored) reinterpret_cast<RowSum*>(parts.rows)[place] = {row.softmax.max, row.softmax.sum};
+  if (stored) reinterpret_cast<RowSum*>(parts.rows)[row_index] = {row.softmax.max, row.softmax.sum};
 #pragma unroll
   for (int col = 0; col < Tile::DV16; col += kChunk) {
     float r_o[kChunk];
@@ -27,7 +27,7 @@ __device__ __forceinline__ void store_share(PartsOfO const& parts, RowThread<Til
 #pragma unroll
     for (int e = 0; e < kChunk; e += 4)
       if (stored && col + e < Tile::DV)
-        *reinterpret_cast<float4*>(parts.o + place * Tile::DV + col + e) =
+        *reinterpret_cast<float4*>(parts.o + row_index * Tile::DV + col + e) =
             make_float4(r_o[e], r_o[e + 1], r_o[e + 2], r_o[e + 3]);
   }
 }

@@ -7,8 +7,8 @@
 #include "paged_attention/batch.cuh"
 #include "paged_attention/panels/loader.cuh"
 
-// What the block found in its share, as fp32 and not divided by sums: rows from index · BM on of part_o [.., D] and of
-// part_rows.
+// The block's partial results over its share, as fp32 and not divided by sums: rows from index · BM on of part_o [..,
+// D] and of part_rows.
 template <class Tile>
 __device__ __forceinline__ void store_share(float* part_o, float* part_rows, Consumer<Tile>& rows,
                                             PagedWork const& work) {
@@ -18,17 +18,18 @@ __device__ __forceinline__ void store_share(float* part_o, float* part_rows, Con
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (rows.query[h] >= work.sequence.queries) continue;
-    int64_t const place = first + M64K16::C::row(thread, 2 * h);
+    int64_t const row_index = first + M64K16::C::row(thread, 2 * h);
     if (thread % 4 == 0)
-      reinterpret_cast<RowSum*>(part_rows)[place] = {rows.softmax.max[h], rows.softmax.sum[h]};
+      reinterpret_cast<RowSum*>(part_rows)[row_index] = {rows.softmax.max[h], rows.softmax.sum[h]};
 #pragma unroll
     for (int e = 2 * h; e < Tile::DV / 2; e += 4)
-      *reinterpret_cast<float2*>(part_o + place * Tile::DV + M64K16::C::col(thread, e)) =
+      *reinterpret_cast<float2*>(part_o + row_index * Tile::DV + M64K16::C::col(thread, e)) =
           make_float2(rows.r_o[e], rows.r_o[e + 1]);
   }
 }
 
-// What blocks that walk take row tiles by, and where parts of O lie if the block has only a share of the keys.
+// The ticket by which persistent blocks take row tiles, and where parts of O lie if the block has only a share of the
+// keys.
 struct Exchange {
   int* ticket;
   float *part_o, *part_rows;
@@ -41,11 +42,11 @@ struct WorkPosts {
   Barriers<Tile> barriers;
 
   __device__ __forceinline__ PagedWork const& await(int n) const {
-    if (Tile::kWalks) mbarrier_wait(barriers.posted(n % 2), n / 2 % 2);
+    if (Tile::kPersistentByTicket) mbarrier_wait(barriers.posted(n % 2), n / 2 % 2);
     return s_work[n % 2];
   }
-  // By one warp of a block that walks, which has found the first: row tiles by tickets, from the grid's size on. The
-  // place of one is free when Q of the next is loaded, since O of it was stored then.
+  // By one warp of a persistent block, after the first row tile: row tiles by tickets, from the grid's size on. The
+  // slot of one is free when Q of the next is loaded, since its O has been stored then.
   __device__ __forceinline__ void find_all(Batch<Tile> const& batch, typename Tile::Keys const& keys,
                                            int* ticket) const {
     int const lane = threadIdx.x % 32;
@@ -65,10 +66,10 @@ struct WorkPosts {
 template <class Tile>
 __device__ __forceinline__ void load_all(PageLoader<Tile>& loader, WorkPosts<Tile> const& posts) {
 #pragma unroll 1
-  for (int n = 0; n == 0 || Tile::kWalks; ++n) {
+  for (int n = 0; n == 0 || Tile::kPersistentByTicket; ++n) {
     PagedWork const& work = posts.await(n);
     if (work.tiles == 0) break;
-    if (Tile::kWalks) __syncwarp();  // all lanes have read the work before, whose place becomes free
+    if (Tile::kPersistentByTicket) __syncwarp();  // all lanes have read the previous work, whose slot becomes free
     loader.load(work, n % 2);
   }
 }
@@ -83,7 +84,7 @@ __device__ __forceinline__ void compute_all(unsigned char* smem, WorkPosts<Tile>
   rows.barriers = posts.barriers;
   set_scale(rows, scale);
 #pragma unroll 1
-  for (int n = 0; n == 0 || Tile::kWalks; ++n) {
+  for (int n = 0; n == 0 || Tile::kPersistentByTicket; ++n) {
     PagedWork const& work = posts.await(n);
     if (work.tiles == 0) break;
     start(rows, work, keys, n % 2);
@@ -92,8 +93,8 @@ __device__ __forceinline__ void compute_all(unsigned char* smem, WorkPosts<Tile>
     if (Tile::kSplits > 1 && work.parts > 1) return store_share(exchange.part_o, exchange.part_rows, rows, work);
     float* g_lse = of.g_lse + (int64_t(work.sequence.batch) * sizes.heads + work.head) * sizes.seq_q;
     store_rows(of.o, of.rows, g_lse, smem, rows, work, sizes);
-    if constexpr (Tile::kWalks) {
-      named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the place of Q
+    if constexpr (Tile::kPersistentByTicket) {
+      named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the shared memory of Q
       if (threadIdx.x % 128 == 0) mbarrier_arrive(rows.barriers.query_empty(rows.warpgroup));
     }
   }
@@ -113,10 +114,10 @@ __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const
   if (threadIdx.x == 32 * kLoads) prefetch(of);
   if (warp == kFinds) batch.find(posts.s_work[0], blockIdx.x, keys);
   __syncthreads();  // barriers and the first work are there
-  if (!Tile::kWalks && posts.s_work[0].tiles == 0) return;
+  if (!Tile::kPersistentByTicket && posts.s_work[0].tiles == 0) return;
   if (own_warpgroup() == Tile::kWarpgroups) {
     setmaxnreg_dec<Tile::kProducerRegisters>();
-    if (Tile::kWalks && warp == kFinds) posts.find_all(batch, keys, exchange.ticket);
+    if (Tile::kPersistentByTicket && warp == kFinds) posts.find_all(batch, keys, exchange.ticket);
     if (warp == kLoads) {
       PageLoader<Tile> loader{{shared_address(smem), barriers, of.q, of.k, of.v}, keys, tables, table_stride};
       load_all(loader, posts);

@@ -17,9 +17,9 @@ __device__ __forceinline__ void cp_async_bulk_multicast(uint32_t dst, void const
       "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier), "h"(uint16_t(blocks))
       : "memory");
 }
-// From this block's shared memory to that of a block of the cluster, where the bytes count towards a barrier: `mapped` and
-// `mapped_barrier` are addresses of map_shared_rank, of one block. What the block wrote must be fenced first:
-// fence_proxy_async. `src` may be written again, and this block may exit, once it knows that the copy has landed.
+// From this block's shared memory to that of a block of the cluster, where the bytes count towards a barrier: `mapped`
+// and `mapped_barrier` are addresses of map_shared_rank, of one block. What the block wrote must be fenced first:
+// fence_proxy_async. `src` may be written again, and this block may exit, once the copy is known to have landed.
 __device__ __forceinline__ void cp_async_bulk_to_block(uint32_t mapped, uint32_t src, int bytes,
                                                        uint32_t mapped_barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

@@ -15,7 +15,8 @@ __device__ __forceinline__ int cluster_size() {
   return size;
 }
 
-// The cluster's barrier, for whole warps: who has waited sees what all threads of all blocks wrote before they arrived.
+// The cluster's barrier, for whole warps: after the wait, writes that any thread of the cluster made before its arrival
+// are visible.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -25,7 +26,7 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-// The same place in the shared memory of the block of that rank, for mbarrier_arrive_cluster and store_async.
+// The same address in the shared memory of the block of that rank, for mbarrier_arrive_cluster and store_async.
 __device__ __forceinline__ uint32_t map_shared_rank(uint32_t address, int rank) {
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));

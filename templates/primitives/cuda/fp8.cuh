@@ -21,8 +21,8 @@ struct TwoBytes {
   static __device__ __forceinline__ uint32_t widened(uint32_t four) {
     uint32_t spread, pair;
     asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(four), "n"(kSpread));
-    // The sign, and the 7 bits at the top of exponent and mantissa but one: the value / 2^8, with NaN as 1.875. Only that
-    // times 1.125 · 2^15 is infinite, and 0 times it NaN.
+    // The sign, and the 7 bits at the top of exponent and mantissa but one: the value / 2^8, with NaN as 1.875. Only
+    // that times 1.125 · 2^15 is infinite, and 0 times it NaN.
     asm("{.reg .b32 large, exact; mul.rn.f16x2 large, %1, %2; mul.rn.f16x2 exact, %1, %3;\n"
         "fma.rn.f16x2 %0, large, %4, exact;}"
         : "=r"(pair)

@@ -14,7 +14,7 @@ __device__ __forceinline__ void mbarrier_inval(uint32_t barrier) {
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }
-// Arrives on a barrier of any block of the cluster, by its map_shared_rank. It hands over what this thread has read, for
+// Arrives on a barrier of any block of the cluster, by its map_shared_rank. It releases what this thread has read, for
 // a copy to overwrite. What it wrote is not published: to release that to a cluster costs a fence of the whole GPU.
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t mapped) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");

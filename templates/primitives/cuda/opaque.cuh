@@ -1,11 +1,11 @@
-// What the compiler must not know: where a value comes from. What follows from the value is then computed again, later,
-// instead of being kept in registers until then; and the value itself is kept, instead of being computed again.
+// Hides from the compiler where a value comes from. What depends on the value is then computed again where it is used,
+// instead of being kept in registers; and the value itself is kept, instead of being computed again.
 #pragma once
 #include "types.cuh"
 
 // Hides that a register holds what it held before.
 __device__ __forceinline__ void forget(uint32_t& r) { asm volatile("" : "+r"(r)); }
-// A pointer to global memory stays one: of any other an access would have to find out where it goes, by LD in place of LDG.
+// A pointer to global memory stays one: an access through a generic pointer would be LD instead of LDG.
 template <class T>
 __device__ __forceinline__ void forget(T const*& p) {
   auto address = __cvta_generic_to_global(p);

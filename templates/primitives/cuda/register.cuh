@@ -1,4 +1,4 @@
-// Registers: moving them between warpgroups, and keeping the compiler's hands off them.
+// Registers: moving them between warpgroups, and limits on what the compiler may do with them.
 #pragma once
 #include "types.cuh"
 
@@ -22,7 +22,7 @@ __device__ __forceinline__ void fence_registers(float (&r)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
 }
 
-// Makes the compiler forget what it knows of x, so that nothing that follows from x is kept in registers across a loop.
+// Makes x opaque to the compiler, so that nothing that depends on x is kept in registers across a loop.
 __device__ __forceinline__ void forget(int& x) { asm volatile("" : "+r"(x)); }
 
 // Ends the basic block, over which ptxas does not move a wgmma wait; inside one it does. Call with x >= 0.
@@ -39,8 +39,8 @@ __device__ __forceinline__ void end_basic_block(int x) {
       : "memory");
 }
 
-// The same, and for all that the compiler knows the registers change here: what follows from them stays behind, where
-// ptxas would begin all at once, and spill. Call with x >= 0.
+// The same, and as far as the compiler can see the registers change here: what depends on them stays behind this point,
+// where ptxas would start all of it at once, and spill. Call with x >= 0.
 template <int M, int N>
 __device__ __forceinline__ void end_basic_block(int x, float (&r)[M][N]) {
   if (x >= 0) return;

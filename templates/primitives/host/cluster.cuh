@@ -7,7 +7,8 @@
 __forceinline__ int cluster_rank() { return emulator::cluster_rank(); }
 __forceinline__ int cluster_size() { return emulator::cluster_size(); }
 
-// The cluster's barrier, for whole warps: who has waited sees what all threads of all blocks wrote before they arrived.
+// The cluster's barrier, for whole warps: after the wait, writes that any thread of the cluster made before its arrival
+// are visible.
 __forceinline__ void cluster_arrive(emulator::Here site = {}) { emulator::cluster_arrive(site); }
 __forceinline__ void cluster_wait(emulator::Here site = {}) { emulator::cluster_wait(site); }
 __forceinline__ void cluster_sync(emulator::Here site = {}) {
@@ -15,7 +16,7 @@ __forceinline__ void cluster_sync(emulator::Here site = {}) {
   emulator::cluster_wait(site);
 }
 
-// The same place in the shared memory of the block of that rank, for mbarrier_arrive_cluster and store_async.
+// The same address in the shared memory of the block of that rank, for mbarrier_arrive_cluster and store_async.
 __forceinline__ uint32_t map_shared_rank(uint32_t address, int rank, emulator::Here site = {}) {
   return emulator::map_shared_rank(address, rank, site);
 }

@@ -10,7 +10,7 @@ namespace emulator {
 template <class A>
 __forceinline__ auto value_of(void const* argument) {
   std::remove_cv_t<std::remove_reference_t<A>> value;
-  __builtin_memcpy(&value, argument, sizeof value);  // its alignment there is nobody's promise
+  __builtin_memcpy(&value, argument, sizeof value);  // its alignment there is not guaranteed
   return value;
 }
 

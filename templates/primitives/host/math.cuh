@@ -1,5 +1,6 @@
-// The special function unit, as inexact as the PTX ISA lets it be: a result is off by up to the documented error, by how
-// much its operand's bits alone decide. So a kernel that is right here does not owe it to results better than a device's.
+// The special function unit, as inexact as the PTX ISA lets it be: a result is off by up to the documented error, by
+// how much its operand's bits alone decide. So a kernel that is right here does not owe it to results better than a
+// device's.
 #pragma once
 #include "types.cuh"
 

@@ -14,7 +14,7 @@ __forceinline__ void mbarrier_inval(uint32_t barrier, emulator::Here site = {}) 
 __forceinline__ void mbarrier_arrive(uint32_t barrier, emulator::Here site = {}) {
   emulator::mbarrier_arrive(barrier, site);
 }
-// Arrives on a barrier of any block of the cluster, by its map_shared_rank. It hands over what this thread has read, for
+// Arrives on a barrier of any block of the cluster, by its map_shared_rank. It releases what this thread has read, for
 // a copy to overwrite. What it wrote is not published: to release that to a cluster costs a fence of the whole GPU.
 __forceinline__ void mbarrier_arrive_cluster(uint32_t mapped, emulator::Here site = {}) {
   emulator::mbarrier_arrive_cluster(mapped, 0, site);

@@ -1,4 +1,4 @@
-// What the compiler must not know; a CPU's may.
+// Hiding values from the compiler: nothing to do on a CPU.
 #pragma once
 #include "types.cuh"
 

@@ -1,5 +1,5 @@
-// Registers: moving them between warpgroups, and keeping the compiler's hands off them. A CPU has neither; what threads claim
-// is counted, and that whole warpgroups claim it is checked.
+// Registers: moving them between warpgroups, and limits on what the compiler may do with them. A CPU has neither; what
+// threads claim is counted, and that whole warpgroups claim it is checked.
 #pragma once
 #include "types.cuh"
 
@@ -24,5 +24,5 @@ __forceinline__ void end_basic_block(int) {}
 template <int M, int N>
 __forceinline__ void end_basic_block(int, float (&)[M][N]) {}
 
-// Makes the compiler forget what it knows of x: nothing to do on a CPU.
+// Makes x opaque to the compiler: nothing to do on a CPU.
 __forceinline__ void forget(int&) {}

@@ -1,6 +1,6 @@
 // tcgen05: D[128][N] (+)= A[128][16] B[16][N] in tensor memory, which an SM has beside its registers: 128 lanes of 512
-// columns of 32 bits, lane << 16 | column an address. Row m of D is lane m, its N fp32 sums N columns. One thread issues;
-// what a product reads and writes is its own until a barrier that tcgen05_commit names says so.
+// columns of 32 bits, lane << 16 | column an address. Row m of D is lane m, its N fp32 sums N columns. One thread
+// issues; what a product reads and writes is its own until a barrier that tcgen05_commit names says so.
 #pragma once
 #include "swizzle.cuh"
 #include "types.cuh"
@@ -13,8 +13,8 @@ __forceinline__ bool elect_one(emulator::Here site = {}) { return emulator::elec
 // ---- tensor memory
 
 // A whole warp allocates 32, 64, 128, 256 or 512 columns, and finds the address of the first at `destination` in shared
-// memory. It waits while other blocks of its SM hold too many. No block's allocation is larger than its last, and all is
-// freed before it exits.
+// memory. It waits while other blocks of its SM hold too many. No block's allocation is larger than its last, and all
+// is freed before it exits.
 __forceinline__ void tcgen05_alloc(uint32_t destination, int columns, emulator::Here site = {}) {
   emulator::tcgen05_alloc(destination, columns, site);
 }
@@ -28,10 +28,10 @@ __forceinline__ void tcgen05_relinquish_alloc_permit(emulator::Here site = {}) {
 
 // ---- products
 
-// An operand in shared memory, in 8x8 core matrices of 16-bit elements. K-major: `stride` bytes from one group of 8 rows
-// to the next, `leading` from one group of 8 columns to the next (unswizzled; not used otherwise: K fits in a span).
-// MN-major swizzled: `stride` between groups of 8 k, `leading` between spans of the other dim; unswizzled: the two change
-// places. A swizzle's pattern starts at a multiple of 8 spans.
+// An operand in shared memory, in 8x8 core matrices of 16-bit elements. K-major: `stride` bytes from one group of 8
+// rows to the next, `leading` from one group of 8 columns to the next (unswizzled; not used otherwise: K fits in a
+// span). MN-major swizzled: `stride` between groups of 8 k, `leading` between spans of the other dim; unswizzled: the
+// two change places. A swizzle's pattern starts at a multiple of 8 spans.
 __forceinline__ uint64_t tcgen05_descriptor(uint32_t address, int leading, int stride, Swizzle swizzle) {
   uint64_t const mode = swizzle == Swizzle::kNone ? 0 : 8 - 2 * int(swizzle);
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 |

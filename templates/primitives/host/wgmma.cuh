@@ -14,10 +14,10 @@ __forceinline__ void wgmma_wait(emulator::Here site = {}) {
   emulator::wgmma_wait(N, site);
 }
 
-// An operand in shared memory, in 8x8 core matrices of 16-bit elements. K-major: `stride` bytes from one group of 8 rows
-// to the next, `leading` from one group of columns to the next (unswizzled: of 8; swizzled: of a span; unused when K fits
-// in one). MN-major swizzled: `stride` between groups of 8 k, `leading` between spans of the other dim; unswizzled: the
-// two change places.
+// An operand in shared memory, in 8x8 core matrices of 16-bit elements. K-major: `stride` bytes from one group of 8
+// rows to the next, `leading` from one group of columns to the next (unswizzled: of 8; swizzled: of a span; unused when
+// K fits in one). MN-major swizzled: `stride` between groups of 8 k, `leading` between spans of the other dim;
+// unswizzled: the two change places.
 __forceinline__ uint64_t wgmma_descriptor(uint32_t address, int leading, int stride, Swizzle swizzle) {
   uint64_t const mode = swizzle == Swizzle::kNone ? 0 : 4 - int(swizzle);
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | mode << 62;

@@ -40,7 +40,7 @@ struct WindowKeys {
     int const end = min(first_query + queries, of.queries) + of.keys - of.queries + shift(of, first_query);
     return max(1, (end + BN - 1) / BN);
   }
-  // The place behind the sequence's last key.
+  // The position after the sequence's last key.
   __device__ __forceinline__ int end(Work const& work) const {
     return work.sequence.keys + shift(work.sequence, work.first_query);
   }
@@ -50,14 +50,14 @@ struct WindowKeys {
   template <class Panels>
   __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
                                        int tile) const {
-    int const place = tile * BN, head = work.kv_head, batch = work.sequence.batch;
+    int const position = tile * BN, head = work.kv_head, batch = work.sequence.batch;
     int const first = padded(), moved = shift(work.sequence, work.first_query);  // keys of these places
-    if (moved == 0 || place >= first || place + BN <= first)
-      return Panels::template load<BN, kCluster>(s_tile, maps.whole, full, place < first ? place : place - moved, head,
+    if (moved == 0 || position >= first || position + BN <= first)
+      return Panels::template load<BN, kCluster>(s_tile, maps.whole, full, position < first ? position : position - moved, head,
                                                  batch);
 #pragma unroll 1
     for (int row = kCluster == 1 ? 0 : cluster_rank() * kPiece; row < BN; row += kCluster * kPiece) {
-      int const key = place + row < first ? place + row : place + row - moved;
+      int const key = position + row < first ? position + row : position + row - moved;
       Panels::template load_piece<BN, kCluster>(s_tile, maps.pieces, full, row, key, head, batch);
     }
   }
@@ -70,7 +70,7 @@ struct WindowKeys {
 
   // Of a warpgroup's rows.
   struct Mask {
-    int ahead;       // query 0 attends nothing from this place on
+    int ahead;       // query 0 attends nothing from this position on
     int window, sinks;
     int from, to;    // tiles that all rows attend as a whole; so do they of the tiles before `to` those of sinks only
 

@@ -4,7 +4,7 @@
 
 template <int BN>
 struct WindowRowKeys : WindowKeys<BN, 1> {
-  // All row tiles of the block, whose places have one shift.
+  // All row tiles of the block, whose positions have one shift.
   __device__ __forceinline__ int visited(Work const& work, int, int) const { return work.tiles; }
 
   // Of a thread's row.
@@ -16,10 +16,10 @@ struct WindowRowKeys : WindowKeys<BN, 1> {
     __device__ __forceinline__ bool cuts(int tile) const { return tile >= to || (tile < from && tile >= sinks / BN); }
     // Scores of keys that the row does not attend become -inf.
     __device__ __forceinline__ void hide(float (&r_s)[BN], int tile) const {
-      int const place = tile * BN;
+      int const position = tile * BN;
 #pragma unroll
       for (int word = 0; word < BN; word += 32) {
-        int const first = place + word;
+        int const first = position + word;
         uint32_t const kept = before(end - first) & (before(sinks - first) | ~before(begin - first));
 #pragma unroll
         for (int bit = 0; bit < 32 && word + bit < BN; ++bit)

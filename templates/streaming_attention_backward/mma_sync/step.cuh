@@ -8,8 +8,8 @@ struct QueryTile {
   TwoRows const* values;
 };
 
-// 8 kQueries queries, to dK and dV of the warp's 16 kM keys. `k` and `v`: this lane's addresses of its keys by rows_first;
-// hide(r_s) hides scores [keys, queries].
+// 8 kQueries queries, to dK and dV of the warp's 16 kM keys. `k` and `v`: this lane's addresses of its keys by
+// rows_first; hide(r_s) hides scores [keys, queries].
 template <class T, class Layout, int kSlices, int kQueries, int kM, int kN, class Hide>
 __device__ __forceinline__ void add_queries(float (&r_dk)[kM][kN][4], float (&r_dv)[kM][kN][4], uint32_t k, uint32_t v,
                                             QueryTile const& tile, float scale, int chunk0,

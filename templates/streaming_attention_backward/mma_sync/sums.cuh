@@ -1,4 +1,5 @@
-// Sums of dK and dV that warps, and then blocks, have of the same 16 keys: added up in one order, whoever comes first.
+// Sums of dK and dV that warps, and then blocks, have of the same 16 keys: added up in one order, whichever comes
+// first.
 #pragma once
 #include "types.cuh"
 

@@ -1,4 +1,4 @@
-"""The machine for PTX in the place of the emulator: a kernel file's PTX, launched on the emulator's own buffers."""
+"""The PTX interpreter in place of the emulator: a kernel file's PTX, launched on the emulator's own buffers."""
 
 import ctypes
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The bugs of mutations.py, looked for in the compiler's PTX: `python tests/emulator/ptx_mutations.py` prints a table.
 
-A cell says what the machine for PTX makes of a bug in one order of warps: wrong numbers, a fault, or nothing (`right`).
+A cell says what the PTX interpreter makes of a bug in one order of warps: wrong numbers, a fault, or nothing (`right`).
 It knows races of shared memory between warps that only barriers of blocks order; another missing barrier it sees only
 where the order of warps makes the numbers wrong.
 """

@@ -1,4 +1,4 @@
-"""The compiler's PTX of the same kernels on the machine that executes it: two readings of the ISA, equal to the bit."""
+"""The compiler's PTX of the same kernels on the PTX interpreter: two readings of the ISA, equal to the bit."""
 
 import numpy as np
 import pytest

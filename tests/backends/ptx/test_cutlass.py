@@ -1,4 +1,4 @@
-"""The machine for PTX beside GPUs: what CuTe writes and describes in CuTe's ways, it reads as CuTe says.
+"""The PTX interpreter beside GPUs: what CuTe writes and describes in CuTe's ways, it reads as CuTe says.
 
 The programs in tests/cutlass are ours, on CuTe's layouts and atoms; they need nvcc.
 """
@@ -73,7 +73,7 @@ def memory_of(written: str, **arrays: np.ndarray) -> ptx.Global:
 
 
 def run_product(entries: Mapping[str, ptx.Entry], case: str) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """(what the machine finds, what is right, the descriptors of B for each 16 of K)."""
+    """(what the interpreter computes, what is right, the descriptors of B for each 16 of K)."""
     words = case.split(", ")
     kind, columns, depth = words[1:4]
     n, k, dtype = int(columns), int(depth), BF16 if kind == "bf16" else np.float16

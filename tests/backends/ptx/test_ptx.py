@@ -1,4 +1,4 @@
-"""The machine for PTX, one instruction or rule at a time, against values computed by hand or in Python's integers."""
+"""The PTX interpreter, one instruction or rule at a time, against values computed by hand or in Python's integers."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The machine for PTX: tensor memory and its products, against layouts and values by hand."""
+"""The PTX interpreter: tensor memory and its products, against layouts and values by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The machine for PTX beside GPUs: it executes what Triton's compiler makes for them, and finds what is right there."""
+"""The PTX interpreter beside GPUs: it executes what Triton's compiler makes for them, and finds what is right there."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""wmma on the machine for PTX: tiles by any address, layout and shape, whichever registers hold them."""
+"""wmma on the PTX interpreter: tiles by any address, layout and shape, whichever registers hold them."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def registers(name: str, count: int) -> str:
 def product(
     m: int, n: int, k: int, kind: str, sums: str, layouts: str, start: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(D of the machine, D of NumPy) for layouts of A, B and D, each r or c."""
+    """(D of the interpreter, D of NumPy) for layouts of A, B and D, each r or c."""
     rng, names = np.random.default_rng(0), {"r": "row", "c": "col"}
     a, b = (rng.integers(-8, 9, shape).astype(DTYPES[kind]) for shape in ((m, k), (k, n)))
     c = rng.integers(-8, 9, (m, n)).astype(DTYPES[sums])

@@ -1,6 +1,6 @@
-"""Kernels in Triton's language, compiled by Triton without a GPU, and executed by the machine for PTX.
+"""Kernels in Triton's language, compiled by Triton without a GPU, and executed by the PTX interpreter.
 
-Triton's PTX runs on GPUs every day. What this machine makes of it says whether it reads the ISA as they do.
+Triton's PTX runs on GPUs every day. What the interpreter makes of it says whether it reads the ISA as they do.
 """
 
 import re

@@ -339,8 +339,8 @@ BUGS = (
     Bug(
         "tensor_memory_freed_while_it_is_read",
         BLOCK,
-        "  __syncthreads();  // nobody reads",
-        "  // nobody reads",
+        "  __syncthreads();  // tensor memory is no longer read",
+        "  // tensor memory is no longer read",
         "tcgen05",
     ),
     Bug("a_warp_reads_lanes_of_another", BLOCK, "lane / 32 << 21", "(lane / 32 ^ 1) << 21", "tcgen05"),

@@ -317,7 +317,7 @@ SKIP = "  __device__ __forceinline__ void skip() {\n    mbarrier_wait(barriers.k
 POSTED = "    mbarrier_wait(barriers.posted(n % Tile::kPosts), n / Tile::kPosts % 2);\n"
 UNREAD = "    mbarrier_wait(barriers.read(), n % 2 ^ 1);\n"
 SAY_READ = "    mbarrier_arrive_cluster(map_shared_rank(barriers.read(), 0));\n"
-TOLD = "    mbarrier_wait(barriers.told(), n % 2);\n"
+TOLD = "    mbarrier_wait(barriers.drawn(), n % 2);\n"
 EMPTIED = "  if (Tile::kPersistent && thread == 0) mbarrier_arrive(rows.barriers.query_empty(warpgroup));\n"
 BUGS = (
     Bug("scores_read_too_early", OVERLAP, "wait_scores<1>(r_s)", "wait_scores<2>(r_s)", "wgmma"),
@@ -379,7 +379,7 @@ BUGS = (
         PAIRED,
     ),
     Bug("a_skipped_tile_is_attended", BLOCK, "attend(rows, work.tiles);", "attend(rows, work.loaded);", "o", PAIRED),
-    Bug("each_block_draws_for_itself", POSTS, "|| (kTold && cluster_rank() != 0)", "", "o", PAIRS_WALKING),
+    Bug("each_block_draws_for_itself", POSTS, "|| (kSharesTickets && cluster_rank() != 0)", "", "o", PAIRS_WALKING),
     Bug("only_the_first_block_is_told", POSTS, "rank < Tile::kCluster", "rank < 1", "deadlock", PAIRS_WALKING),
     Bug("told_over_what_was_not_read", POSTS, UNREAD, "", "race", PAIRS_WALKING),
     Bug("nobody_says_that_it_was_read", POSTS, SAY_READ, "", "deadlock", PAIRS_WALKING),

@@ -185,18 +185,18 @@ PASS, PRODUCTS, ROWS = "tcgen05/pass.cuh", "tcgen05/products.cuh", "tcgen05/rows
 STORE, BLOCK, LOADER = "tcgen05/store.cuh", "tcgen05/block.cuh", "panels/pass.cuh"
 FENCE = "tcgen05_fence_after_thread_sync();\n"
 TELL = "    tcgen05_fence_before_thread_sync();\n    __syncwarp();\n    if"
-MULTIPLY = "mbarrier_wait(barriers.product_read(kPlace, i), index % 2 ^ 1);\n      " + FENCE
-SUM = "mbarrier_wait(barriers.operand_full(kPlace, i), index % 2);\n      " + FENCE
-AWAIT = "barriers.product_full(place, i), parity);\n    " + FENCE
-TAKEN = "barriers.operand_taken(place, i), parity ^ 1);\n    " + FENCE
+MULTIPLY = "mbarrier_wait(barriers.product_read(kRole, i), index % 2 ^ 1);\n      " + FENCE
+SUM = "mbarrier_wait(barriers.operand_full(kRole, i), index % 2);\n      " + FENCE
+AWAIT = "barriers.product_full(role, i), parity);\n    " + FENCE
+TAKEN = "barriers.operand_taken(role, i), parity ^ 1);\n    " + FENCE
 FREE = "  if (own_warp() == Pass::kProductsWarp) tcgen05_dealloc(tensor, Pass::kTensorColumns);\n"
-LEAVE = "    leave(kPlace, slot, index);\n  }"
+LEAVE = "    leave(kRole, slot, index);\n  }"
 SUM_BEGINS = "Major::kK, Major::kMN>();\n"
 BUGS = (
-    Bug("products_read_too_early", ROWS, "mbarrier_wait(barriers.product_full(place, i), parity);", "", "in_flight"),
+    Bug("products_read_too_early", ROWS, "mbarrier_wait(barriers.product_full(role, i), parity);", "", "in_flight"),
     Bug("products_over_what_is_read", PRODUCTS, MULTIPLY, FENCE, "in_flight"),
     Bug("summed_before_it_is_there", PRODUCTS, SUM, FENCE, "race"),
-    Bug("p_over_one_that_is_summed", ROWS, "await_sum(kPlace);\n", "", "in_flight"),
+    Bug("p_over_one_that_is_summed", ROWS, "await_sum(kRole);\n", "", "in_flight"),
     Bug("stored_before_the_last_sum", BLOCK, "  thread.await_sum(kFirst);\n", "", "in_flight"),
     Bug("used_before_it_is_loaded", ROWS, "tcgen05_wait_ld();\n    fence_registers(r);", "", "in_flight"),
     Bug("told_before_it_is_stored", ROWS, "tcgen05_wait_st();\n", "", "in_flight"),
@@ -206,30 +206,30 @@ BUGS = (
     Bug("no_fence_before_sums", PRODUCTS, SUM, SUM.replace(FENCE, ""), "tcgen05"),
     Bug("no_fence_before_loads", ROWS, AWAIT, AWAIT.replace(FENCE, ""), "tcgen05"),
     Bug("no_fence_behind_the_last_sum", ROWS, TAKEN, TAKEN.replace(FENCE, ""), "tcgen05"),
-    Bug("no_wait_for_a_tile", PRODUCTS, "mbarrier_wait(barriers.full(kPlace, slot.stage), slot.parity);", "", "race"),
+    Bug("no_wait_for_a_tile", PRODUCTS, "mbarrier_wait(barriers.full(kRole, slot.stage), slot.parity);", "", "race"),
     Bug("no_wait_for_own_rows", PRODUCTS, "mbarrier_wait(barriers.own(i), 0);", ";", "race"),
-    Bug("a_tile_left_too_early", PRODUCTS, SUM_BEGINS, SUM_BEGINS + "    leave(kPlace, slot, index);\n", "in_flight"),
+    Bug("a_tile_left_too_early", PRODUCTS, SUM_BEGINS, SUM_BEGINS + "    leave(kRole, slot, index);\n", "in_flight"),
     Bug("a_tile_is_kept", PRODUCTS, LEAVE, "  }", "deadlock"),
     Bug("a_stage_that_nobody_fills_is_told", PRODUCTS, "if (index + Pass::kStages < count) ", "", "outstanding"),
     Bug(
         "no_wait_for_an_empty_stage",
         LOADER,
-        "mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);",
+        "mbarrier_wait(barriers.empty(role, at.stage), at.parity ^ 1);",
         "",
         "mbarrier",
     ),
     Bug(
         "a_warpgroup_reads_for_both",
         PASS,
-        "product_read(place, i), 4 * Pass::kSharers",
-        "product_read(place, i), 4",
+        "product_read(role, i), 4 * Pass::kSharers",
+        "product_read(role, i), 4",
         "race",
     ),
     Bug(
         "a_warpgroup_writes_for_both",
         PASS,
-        "operand_full(place, i), 4 * Pass::kSharers",
-        "operand_full(place, i), 4",
+        "operand_full(role, i), 4 * Pass::kSharers",
+        "operand_full(role, i), 4",
         "race",
     ),
     Bug("tensor_memory_is_kept", BLOCK, FREE, "", "tcgen05"),
@@ -246,15 +246,15 @@ BUGS = (
     Bug(
         "operands_of_the_rows_before",
         PRODUCTS,
-        "Pass::operand(kPlace) + k / 2",
-        "Pass::operand(kPlace) + (k ^ 16) / 2",
+        "Pass::operand(kRole) + k / 2",
+        "Pass::operand(kRole) + (k ^ 16) / 2",
         "dk",
     ),
     Bug(
         "halves_change_places",
         ROWS,
-        "Pass::operand(kPlace) + first / 2 + e",
-        "Pass::operand(kPlace) + (Pass::kTile - N - first) / 2 + e",
+        "Pass::operand(kRole) + first / 2 + e",
+        "Pass::operand(kRole) + (Pass::kTile - N - first) / 2 + e",
         "dk",
     ),
     Bug(

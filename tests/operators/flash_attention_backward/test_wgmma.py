@@ -210,14 +210,14 @@ STORE, SIGHT, KERNEL = "panels/store.cuh", "panels/sight.cuh", "wgmma/kernel.cu.
 NEXT_HEAD = ", g_values += head_values"
 FIRST_TILE = "max(key0 - reach, 0) / Pass::kTile"
 OWN_BARRIER = "Pass::kSplit ? 8 : 1 + rows.warpgroup, kReaders"
-EMPTY = "mbarrier_wait(barriers.empty(place, at.stage), at.parity ^ 1);"
+EMPTY = "mbarrier_wait(barriers.empty(role, at.stage), at.parity ^ 1);"
 DRAINED = replace(BASE, kv_chained=False)
 BUGS = (
     Bug("scores_read_too_early", SUMS, "wait<1>(r_s)", "wait<2>(r_s)", "wgmma"),
     Bug("products_read_too_early", SUMS, "wait<1>(r_product)", "wait<2>(r_product)", "dk"),
     Bug("q_released_too_early", SUMS, "wait<Pass::kChained>", "wait<1>", "in_flight", DRAINED),
     Bug("p_rounded_while_it_is_read", SUMS, "wait<0>(r_second)", "wait<1>(r_second)", "wgmma", SPLIT),
-    Bug("no_wait_for_a_tile", STEPS, "    await(kPlace, at);\n", "", "in_flight"),
+    Bug("no_wait_for_a_tile", STEPS, "    await(kRole, at);\n", "", "in_flight"),
     Bug("values_released_before_all_lanes_have_read", STEPS, "__syncwarp();", ";", "race"),
     Bug("shift_taken_for_delta", STEPS, "kind * N + n * 8", "n * 8", "dk"),
     Bug("no_wait_for_an_empty_stage", PASS, EMPTY, "", "mbarrier"),

@@ -302,8 +302,11 @@ def test_a_bug_is_seen(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "left_out"),
     [
-        ("wgmma/block.cuh", "if (Tile::kWalks) __syncwarp();"),
-        ("wgmma/block.cuh", "named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the place of Q"),
+        ("wgmma/block.cuh", "if (Tile::kPersistentByTicket) __syncwarp();"),
+        (
+            "wgmma/block.cuh",
+            "named_barrier_sync(8 + rows.warpgroup, 128);  // all have read O in the shared memory of Q",
+        ),
     ],
     ids=["work_is_read", "output_is_read"],
 )

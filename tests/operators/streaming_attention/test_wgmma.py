@@ -130,13 +130,13 @@ class Bug:
     cluster: int = 1
 
 
-PLACED = "place + row < first ? place + row : place + row - moved"
+PLACED = "position + row < first ? position + row : position + row - moved"
 BUGS = (
     Bug("a_key_before_the_window", "begin = end - window", "begin = end - window - 1"),
     Bug("a_key_behind_the_sinks", "before(sinks - first)", "before(sinks + 1 - first)"),
     Bug("windows_are_not_cut_on_the_left", "begin > sinks ? (begin + BN - 1) / BN : 0", "0"),
-    Bug("sinks_and_windows_in_one_box", "place >= first || place + BN <= first", "true"),
-    Bug("sinks_at_the_place_of_windows", PLACED, "place + row - moved"),
+    Bug("sinks_and_windows_in_one_box", "position >= first || position + BN <= first", "true"),
+    Bug("sinks_at_the_place_of_windows", PLACED, "position + row - moved"),
     Bug("both_blocks_load_the_same_pieces", "cluster_rank() * kPiece", "0", cluster=2),
 )
 

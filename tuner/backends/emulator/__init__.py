@@ -87,12 +87,12 @@ def placed(regions: Iterable[Region]) -> Iterator[dict[str, Placed]]:
     """Memory for each, between guard pages, with what is given of it; the rest is poison."""
     memory: dict[str, Placed] = {}
     with ExitStack() as stack:
-        for each in regions:
-            initialized = each.initial is not None
-            buffer = Buffer(each.name, each.nbytes, writable=each.writable, initialized=initialized)
+        for region in regions:
+            initialized = region.initial is not None
+            buffer = Buffer(region.name, region.nbytes, writable=region.writable, initialized=initialized)
             stack.enter_context(buffer)
-            view = each.view(buffer.view(np.uint8, (each.nbytes,)))
-            if each.initial is not None:
-                view[...] = each.initial
-            memory[each.name] = Placed(buffer.address, view)
+            view = region.view(buffer.view(np.uint8, (region.nbytes,)))
+            if region.initial is not None:
+                view[...] = region.initial
+            memory[region.name] = Placed(buffer.address, view)
         yield memory

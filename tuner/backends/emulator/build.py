@@ -119,7 +119,7 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
     primitives = _primitives(flags)
     kernel, output = folder / f"{symbol(source.entries[0])}.cu", folder / "kernel.so"
     entries = "".join(f"EMULATOR_ENTRY({symbol(entry)}, {entry})\n" for entry in source.entries)
-    entries += "".join(f"EMULATOR_SYMBOL({each})\n" for each in source.constants)
+    entries += "".join(f"EMULATOR_SYMBOL({constant})\n" for constant in source.constants)
     kernel.write_text(f'#line 1 "{kernel.name}"\n{source.text}\n#include "entry.cuh"\n{entries}', encoding="utf-8")
     own = {name: text for name, text in source.headers if primitives.texts.get(name) != text}
     _write_headers(folder, own)
@@ -139,10 +139,10 @@ def _refuse(source: Source) -> None:
     for name, text in ((f"{symbol(source.entries[0])}.cu", source.text), *own):
         code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
         for pattern, what in _NOT_EMULATED.items():
-            if found := pattern.search(code):
-                line = code.count("\n", 0, found.start()) + 1
+            if match := pattern.search(code):
+                line = code.count("\n", 0, match.start()) + 1
                 way = "or say Implementation(…, checked_on='ptx'): then its PTX is checked, where fewer races are found"
-                raise TemplateError(f"{name}:{line}: not emulated: {found[0][:80]!r}, {what}; {way}")
+                raise TemplateError(f"{name}:{line}: not emulated: {match[0][:80]!r}, {what}; {way}")
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) 
 @cache
 def _primitive_texts() -> Mapping[str, str]:
     """Include name → text of every header that a host source can reach."""
-    found = [
+    paths = [
         *PRIMITIVES.glob("*.cuh"),
         *(PRIMITIVES / "host").glob("*.cuh"),
         *(PRIMITIVES / "host").glob("*.cuh.jinja"),
     ]
-    names = sorted({path.name.removesuffix(".jinja") for path in found})
+    names = sorted({path.name.removesuffix(".jinja") for path in paths})
     return {name: header(name, PRIMITIVES, "host") for name in (*names, "runtime_api.h")}
 
 

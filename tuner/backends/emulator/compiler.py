@@ -43,11 +43,13 @@ def compiler() -> Compiler:
 
 def _refuse_machine() -> None:
     system, machine = platform.system(), platform.machine()
-    known = "the emulator runs on Linux, on x86-64 or aarch64"
+    supported = "the emulator runs on Linux, on x86-64 or aarch64"
     if system != "Linux":
-        raise MachineError(f"{known}, not on {system} {machine}: run it there in a Linux container, such as Docker's")
+        raise MachineError(
+            f"{supported}, not on {system} {machine}: run it there in a Linux container, such as Docker's"
+        )
     if machine not in ("x86_64", "aarch64"):
-        raise MachineError(f"{known}, not on {machine}: use another machine")
+        raise MachineError(f"{supported}, not on {machine}: use another machine")
     lacking = {"avx2", "fma", "f16c", "bmi2"} - set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
     if machine == "x86_64" and lacking:
         raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this one lacks {sorted(lacking)}")

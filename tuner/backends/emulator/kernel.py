@@ -168,15 +168,15 @@ class Kernel:
 
     def symbol(self, name: str) -> int:
         """The address of a name in the shared object."""
-        found = runtime().emulator_symbol(self._library, name.encode())
-        if not found:
+        address = runtime().emulator_symbol(self._library, name.encode())
+        if not address:
             raise InputError(f"no kernel {name.partition('_')[2]!r}: the source has {', '.join(self.source.entries)}")
-        return int(found)
+        return int(address)
 
-    def _check_count(self, entry: str, given: int) -> None:
+    def _check_count(self, entry: str, count: int) -> None:
         expected = ctypes.c_int.from_address(self.symbol(f"parameters_of_{symbol_of(entry)}")).value
-        if given != expected:
-            raise InputError(f"{entry} takes {expected} arguments, not {given}")
+        if count != expected:
+            raise InputError(f"{entry} takes {expected} arguments, not {count}")
 
 
 _NOTHING = Counters(*[0] * len(fields(Counters)))
@@ -222,22 +222,22 @@ def _argument(value: Value) -> "ctypes._SimpleCData[int] | ctypes.Array[ctypes.c
 
 def _findings() -> tuple[Finding, ...]:
     count = ctypes.c_int()
-    found = runtime().emulator_findings(ctypes.byref(count))
-    return tuple(_finding(found[i]) for i in range(count.value))
+    findings = runtime().emulator_findings(ctypes.byref(count))
+    return tuple(_finding(findings[i]) for i in range(count.value))
 
 
-def _finding(found: CFinding) -> Finding:
+def _finding(finding: CFinding) -> Finding:
     return Finding(
-        kind=found.kind.decode(),
-        message=found.message.decode(errors="replace"),
-        block=(found.block[0], found.block[1], found.block[2]),
-        thread=found.thread if found.thread >= 0 else None,
-        place=place(found.site),
-        buffer=found.buffer.decode(errors="replace"),
-        offset=found.offset,
-        other_thread=found.other_thread if found.other_thread >= 0 else None,
-        other_place=place(found.other_site),
-        count=found.count,
+        kind=finding.kind.decode(),
+        message=finding.message.decode(errors="replace"),
+        block=(finding.block[0], finding.block[1], finding.block[2]),
+        thread=finding.thread if finding.thread >= 0 else None,
+        place=place(finding.site),
+        buffer=finding.buffer.decode(errors="replace"),
+        offset=finding.offset,
+        other_thread=finding.other_thread if finding.other_thread >= 0 else None,
+        other_place=place(finding.other_site),
+        count=finding.count,
     )
 
 

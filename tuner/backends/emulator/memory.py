@@ -90,10 +90,10 @@ class Buffer(Closing):
     ) -> None:
         self.name, self.nbytes = name, nbytes
         with EXCLUSIVE:
-            found = runtime().emulator_allocate(nbytes, name.encode()[:31], writable, initialized, guard_end)
-        if not found:
+            address = runtime().emulator_allocate(nbytes, name.encode()[:31], writable, initialized, guard_end)
+        if not address:
             raise MachineError(f"no memory for {name}: {nbytes} bytes")
-        self.address = int(found)
+        self.address = int(address)
 
     @classmethod
     def of(cls, name: str, array: Array, *, writable: bool = False) -> "Buffer":

@@ -53,9 +53,9 @@ def trouble() -> str:
 
 def describe() -> str:
     """One line about the current device."""
-    found, (major, minor), runtime = current_gpu(), driver(), opened().cuda.runtime
+    gpu, (major, minor), runtime = current_gpu(), driver(), opened().cuda.runtime
     ordinal, count = runtime.getDevice(), runtime.getDeviceCount()
-    named = f"{found.name} ({found.arch.name})" if arch.is_listed(found) else found.name
+    named = f"{gpu.name} ({gpu.arch.name})" if arch.is_listed(gpu) else gpu.name
     among = f", number {ordinal} of {count} (CUDA_VISIBLE_DEVICES chooses)" if count > 1 else ""
     alone = ", which one process at a time may open" if exclusive(ordinal) else ""
     return f"{_name(ordinal)} as {named}, driver for CUDA {major}.{minor}{among}{alone}"
@@ -101,13 +101,13 @@ def named(name: str) -> GPU:
     Raises UsageError, with what is known, for anything else.
     """
     try:
-        found = arch.gpu(name)
+        gpu = arch.gpu(name)
     except UsageError:
         if (here := _here()) and arch.has_model_name(here, name):
             return here
         raise
-    here = None if arch.is_listed(found) else _here()
-    return here if here and here.name == found.name else found
+    here = None if arch.is_listed(gpu) else _here()
+    return here if here and here.name == gpu.name else gpu
 
 
 def adopt(name: str, array: Any) -> Any:
@@ -146,7 +146,7 @@ def _gpu(ordinal: int) -> GPU:
     runtime = opened().cuda.runtime
     properties = runtime.getDeviceProperties(ordinal)
 
-    def told(attribute: int) -> int:
+    def attribute_value(attribute: int) -> int:
         try:
             return int(runtime.deviceGetAttribute(attribute, ordinal))
         except runtime.CUDARuntimeError:  # of what it does not know
@@ -157,10 +157,10 @@ def _gpu(ordinal: int) -> GPU:
             _name(ordinal),
             10 * int(properties["major"]) + int(properties["minor"]),
             int(properties["multiProcessorCount"]),
-            clock_mhz=told(_CLOCK_KHZ) / 1000,
-            memory_mhz=told(_MEMORY_KHZ) / 1000,
-            bus_bits=told(_BUS_BITS),
-            l2_bytes=told(_L2_BYTES),
+            clock_mhz=attribute_value(_CLOCK_KHZ) / 1000,
+            memory_mhz=attribute_value(_MEMORY_KHZ) / 1000,
+            bus_bits=attribute_value(_BUS_BITS),
+            l2_bytes=attribute_value(_L2_BYTES),
         )
     )
 

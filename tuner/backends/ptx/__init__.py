@@ -1,4 +1,4 @@
-"""A machine that executes the compiler's PTX on the CPU, written from the PTX ISA and apart from the emulator."""
+"""The PTX interpreter: the compiler's PTX executed on the CPU, written from the PTX ISA, not from the emulator."""
 
 from tuner.backends.ptx.launch import Shape, launch
 from tuner.backends.ptx.run import Execution, run

@@ -78,7 +78,7 @@ def launch(
         program = Program(entry, wave, decoder(entry), most_seconds)
         for first in range(0, len(every), side.blocks):
             numbers = np.resize(every[first : first + side.blocks], side.blocks)
-            place(wave.registers.special, shape, side, numbers)
+            place_blocks(wave.registers.special, shape, side, numbers)
             in_grid = first + wave.block_of < len(every)
             wave.start(in_grid & (np.arange(wave.lanes) % side.lanes < side.threads))
             program.run()
@@ -119,20 +119,22 @@ def _clusters(blocks: Sequence[int], cluster: int) -> list[int]:
 
 
 def _uses(entry: Entry, family: str, qualifier: str = "") -> bool:
-    return any(each.opcode[0] == family and (not qualifier or each.has(qualifier)) for each in entry.code)
+    return any(
+        instruction.opcode[0] == family and (not qualifier or instruction.has(qualifier)) for instruction in entry.code
+    )
 
 
 def _wave(entry: Entry, shape: Shape, side: Side, memory: Global, parameters: Parameters) -> Wave:
     symbols, nbytes = _symbols(entry.shared, shape.smem_bytes)
     own, own_bytes = _symbols(entry.local, 0)
 
-    known = parameters.addresses | symbols | own | {"WARP_SZ": WARP}
-    known |= {each.name: memory.address(each.key) for each in entry.tables if memory.holds(each.key)}
+    symbol_addresses = parameters.addresses | symbols | own | {"WARP_SZ": WARP}
+    symbol_addresses |= {table.name: memory.address(table.key) for table in entry.tables if memory.holds(table.key)}
 
     def symbol(name: str) -> int:
-        if name not in known:
+        if name not in symbol_addresses:
             raise UnsupportedError(f"{name}, which is no parameter and no symbol of any memory")
-        return known[name]
+        return symbol_addresses[name]
 
     lanes = side.blocks * side.lanes
     registers = Registers(entry, lanes, _special(shape, side), symbol)
@@ -165,19 +167,19 @@ def _parameters(entry: Entry, values: Sequence[Value]) -> Parameters:
 
 def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, int], int]:
     """Address of each symbol, and the bytes of all: what the launch sizes comes last, and overlaps."""
-    end, found = SHARED_BASE, {}
-    for each in sorted(variables, key=lambda each: each.nbytes == 0):
-        end = -(-end // each.align) * each.align
-        found[each.name] = end
-        end += each.nbytes
-    return found, end - SHARED_BASE + dynamic
+    end, addresses = SHARED_BASE, {}
+    for variable in sorted(variables, key=lambda variable: variable.nbytes == 0):
+        end = -(-end // variable.align) * variable.align
+        addresses[variable.name] = end
+        end += variable.nbytes
+    return addresses, end - SHARED_BASE + dynamic
 
 
 def _special(shape: Shape, side: Side) -> dict[str, Array]:
     """Special registers of all lanes; those of the block's place are filled in for each wave."""
     thread = np.tile(np.arange(side.lanes, dtype=np.uint32), side.blocks)
     block, count = shape.block, len(thread)
-    found = {
+    registers = {
         "%tid.x": thread % block[0],
         "%tid.y": thread // block[0] % block[1],
         "%tid.z": thread // (block[0] * block[1]),
@@ -194,21 +196,21 @@ def _special(shape: Shape, side: Side) -> dict[str, Array]:
     }
     one = np.uint64(1) << (thread % WARP).astype(np.uint64)
     masks = {"eq": one, "lt": one - 1, "le": 2 * one - 1, "ge": 2**32 - one, "gt": 2**32 - 2 * one}
-    found |= {f"%lanemask_{name}": mask for name, mask in masks.items()}
+    registers |= {f"%lanemask_{name}": mask for name, mask in masks.items()}
     names = ("x", "y", "z")
-    found |= {f"%ntid.{name}": np.full(count, n) for name, n in zip(names, block, strict=True)}
-    found |= {f"%nctaid.{name}": np.full(count, n) for name, n in zip(names, shape.grid, strict=True)}
-    found |= {f"%ctaid.{name}": np.zeros(count) for name in names}
-    found |= {f"%cluster_ctaid.{name}": np.zeros(count) for name in names}
-    found |= {
+    registers |= {f"%ntid.{name}": np.full(count, n) for name, n in zip(names, block, strict=True)}
+    registers |= {f"%nctaid.{name}": np.full(count, n) for name, n in zip(names, shape.grid, strict=True)}
+    registers |= {f"%ctaid.{name}": np.zeros(count) for name in names}
+    registers |= {f"%cluster_ctaid.{name}": np.zeros(count) for name in names}
+    registers |= {
         f"%cluster_nctaid.{name}": np.full(count, n) for name, n in zip(names, (shape.cluster, 1, 1), strict=True)
     }
-    found |= {"%cluster_nctarank": np.full(count, shape.cluster), "%cluster_ctarank": np.zeros(count)}
+    registers |= {"%cluster_nctarank": np.full(count, shape.cluster), "%cluster_ctarank": np.zeros(count)}
     wide = ("%clock64", "%gridid", "%globaltimer")
-    return {name: each if name in wide else each.astype(np.uint32) for name, each in found.items()}
+    return {name: each if name in wide else each.astype(np.uint32) for name, each in registers.items()}
 
 
-def place(special: Mapping[str, Array], shape: Shape, side: Side, numbers: Array) -> None:
+def place_blocks(special: Mapping[str, Array], shape: Shape, side: Side, numbers: Array) -> None:
     """Have the lanes be those of the blocks of these numbers."""
     number = np.repeat(numbers, side.lanes)
     x, y, _ = shape.grid

@@ -1,4 +1,4 @@
-"""A config's plan on the machine: every launch of it, on the PTX that the compiler makes for an arch."""
+"""A config's plan on the PTX interpreter: every launch of it, on the PTX that the compiler makes for an arch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -70,14 +70,14 @@ def _elements(memory: Global, name: str, output: Array) -> Array:
 
 def _fill_symbols(memory: Global, instance: Instance, tables: Iterable[Table], views: Mapping[str, Array]) -> None:
     """`__constant__` symbols hold what arguments say; one that no kernel reads is not there."""
-    places = {table.name: table for table in tables if table.constant}
+    symbols = {table.name: table for table in tables if table.constant}
     for argument in instance.operator.constants:
-        given = np.ascontiguousarray(views[argument.name]).reshape(-1).view(np.uint8)
-        if (table := places.get(argument.name)) is None:
+        data = np.ascontiguousarray(views[argument.name]).reshape(-1).view(np.uint8)
+        if (table := symbols.get(argument.name)) is None:
             continue
-        if len(given) > len(table.data):
-            raise InputError(f"__constant__ {argument.name} has {len(table.data)} bytes, the argument {len(given)}")
-        memory.view(table.key, np.uint8, (len(given),))[...] = given
+        if len(data) > len(table.data):
+            raise InputError(f"__constant__ {argument.name} has {len(table.data)} bytes, the argument {len(data)}")
+        memory.view(table.key, np.uint8, (len(data),))[...] = data
 
 
 def _placed(regions: tuple[Region, ...], tables: tuple[Table, ...]) -> tuple[Global, dict[str, Array]]:

@@ -1,6 +1,6 @@
-// y = relu(a b^T) c on TMA and tcgen05: one warp loads b and c by stage, one multiplies, four turn sums in tensor memory
-// into the next product's operand there. a [M][64], b and c [N][64] bf16 (the two by tensor maps with boxes of [64][64]),
-// y [M][64] fp32; one block 128 rows. A kernel to test the emulator with.
+// y = relu(a b^T) c on TMA and tcgen05: one warp loads b and c by stage, one multiplies, four turn sums in tensor
+// memory into the next product's operand there. a [M][64], b and c [N][64] bf16 (the two by tensor maps with boxes of
+// [64][64]), y [M][64] fp32; one block 128 rows. A kernel to test the emulator with.
 #include "fence.cuh"
 #include "mbarrier.cuh"
 #include "swizzle.cuh"

@@ -1,6 +1,6 @@
 // C = A B^T on bulk copies, wgmma and a TMA store: threads scale A in shared memory before it is multiplied.
-// a [M][64], b [64][64] bf16, c [M][64] fp32 by a tensor map with boxes of [64][32]; one block 64 rows. A kernel to test
-// the emulator with.
+// a [M][64], b [64][64] bf16, c [M][64] fp32 by a tensor map with boxes of [64][32]; one block 64 rows. A kernel to
+// test the emulator with.
 #include "bulk.cuh"
 #include "fence.cuh"
 #include "fragment.cuh"

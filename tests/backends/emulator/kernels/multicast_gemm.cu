@@ -1,6 +1,6 @@
 // C = A B^T in clusters of two blocks, of 64 rows each, that share every tile of B: each loads half of it for both.
-// a [M][K], b [64][K] bf16 as tensor maps with boxes of [64][64] and [32][64], c [M][64] fp32; grid a multiple of two. A
-// kernel to test the emulator with.
+// a [M][K], b [64][K] bf16 as tensor maps with boxes of [64][64] and [32][64], c [M][64] fp32; grid a multiple of two.
+// A kernel to test the emulator with.
 #include "cluster.cuh"
 #include "fence.cuh"
 #include "fragment.cuh"
@@ -86,5 +86,5 @@ extern "C" __global__ void __launch_bounds__(kConsumers + 32, 1) __cluster_dims_
     if (threadIdx.x == kConsumers) produce(barriers, s_a, s_b, &a, &b, K);
     __syncwarp();
   }
-  cluster_sync();  // nobody arrives here or copies to here any more
+  cluster_sync();  // no block arrives or copies here any more
 }

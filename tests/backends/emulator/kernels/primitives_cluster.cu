@@ -119,8 +119,8 @@ extern "C" __global__ __cluster_dims__(4, 1, 1) void tell_the_next(uint32_t cons
   cluster_sync();
 }
 
-// ---- copies between blocks: the blocks of a pair make chunks in turn and copy them to each other; both write what they
-// ---- have read. `in` [rounds][16], out [block][rounds][16]; thread 32 makes and copies, the other warp reads
+// ---- copies between blocks: the blocks of a pair make chunks in turn and copy them to each other; both write what
+// they ---- have read. `in` [rounds][16], out [block][rounds][16]; thread 32 makes and copies, the other warp reads
 
 extern "C" __global__ __cluster_dims__(2, 1, 1) void make_in_turn(int const* in, int* out, int rounds) {
   DYNAMIC_SHARED(smem);

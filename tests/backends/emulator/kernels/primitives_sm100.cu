@@ -18,7 +18,8 @@ extern "C" __global__ void pairs(float2 const* a, float2 const* b, float2 const*
   out[256 + i] = mul_pair(a[i], b[i]);
 }
 
-// Columns of tensor memory for a block of 128 threads; the address of this warp's lanes. `place`: 4 bytes of shared memory.
+// Columns of tensor memory for a block of 128 threads; the address of this warp's lanes. `place`: 4 bytes of shared
+// memory.
 __device__ __forceinline__ uint32_t allocate(unsigned char* place, int columns) {
   if (threadIdx.x < 32) {
     tcgen05_alloc(shared_address(place), columns);

@@ -97,7 +97,8 @@ extern "C" __global__ void bulk_copy(int const* in, int* out) {
   }
 }
 
-// ---- sums of the copy engine: blocks add rows of in [blocks][128], one after another, to out [128]; turn, then ticket [2]
+// ---- sums of the copy engine: blocks add rows of in [blocks][128], one after another, to out [128]; turn, then ticket
+// [2]
 
 extern "C" __global__ void add_in_turn(float const* in, float* out, int* turn) {
   DYNAMIC_SHARED(smem);

@@ -1,5 +1,5 @@
-// y [blocks][n] = 2 x + 1 for x [n], in every block of a cluster of two, which make chunks of x in turn and copy each to
-// the other: made once, read twice. n a multiple of 64. A kernel to test the emulator with.
+// y [blocks][n] = 2 x + 1 for x [n], in every block of a cluster of two, which make chunks of x in turn and copy each
+// to the other: made once, read twice. n a multiple of 64. A kernel to test the emulator with.
 #include "bulk.cuh"
 #include "cluster.cuh"
 #include "fence.cuh"

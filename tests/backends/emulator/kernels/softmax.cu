@@ -1,5 +1,5 @@
-// Softmax of rows, and the sum of each column of it: plain threads, no tensor cores. A kernel to test the emulator with.
-// x, y [rows][N], column_sum [N], both fp32; one block a row.
+// Softmax of rows, and the sum of each column of it: plain threads, no tensor cores. A kernel to test the emulator
+// with. x, y [rows][N], column_sum [N], both fp32; one block a row.
 #include "math.cuh"
 #include "thread.cuh"
 #include "types.cuh"

@@ -1,4 +1,5 @@
-// Boxes of TMA in tiles of CuTe's layouts: read through the layout, multiplied through CuTe's descriptors, stored, added.
+// Boxes of TMA in tiles of CuTe's layouts: read through the layout, multiplied through CuTe's descriptors, stored,
+// added.
 #include <cute/arch/cluster_sm90.hpp>
 #include <cute/arch/copy_sm90_tma.hpp>
 #include <cute/atom/mma_atom.hpp>
@@ -67,8 +68,8 @@ LOADED(MN, SW32, 16)
 LOADED(MN, SW64, 32)
 LOADED(MN, SW128, 64)
 
-// d [128][128] = a [128][64] b [64][128]: of two blocks each loads its rows of a, and half of b for both. c is d's first
-// 64 columns as bf16, stored by TMA.
+// d [128][128] = a [128][64] b [64][128]: of two blocks each loads its rows of a, and half of b for both. c is d's
+// first 64 columns as bf16, stored by TMA.
 extern "C" __global__ void __cluster_dims__(2, 1, 1)
     multicast(const __grid_constant__ TmaDescriptor map_a, const __grid_constant__ TmaDescriptor map_b,
               const __grid_constant__ TmaDescriptor map_c, float* d) {

@@ -1,5 +1,6 @@
-// CuTe's own products of one warpgroup: A [64][K] and B [N][K] written to shared memory through CuTe's layouts, multiplied
-// through the descriptors that CuTe makes of them, D [64][N] to global memory; and the descriptors, A's and B's by turns.
+// CuTe's own products of one warpgroup: A [64][K] and B [N][K] written to shared memory through CuTe's layouts,
+// multiplied through the descriptors that CuTe makes of them, D [64][N] to global memory; and the descriptors, A's and
+// B's by turns.
 #include <cute/arch/mma_sm90_gmma.hpp>
 #include <cute/atom/mma_atom.hpp>
 #include <cute/atom/mma_traits_sm90_gmma.hpp>

@@ -14,7 +14,7 @@ from tuner.backends.ptx.counting.sketch import Sketch
 from tuner.backends.ptx.counting.tally import Access, Cache, Metric, counted, kind_of, width_of
 from tuner.backends.ptx.decode import decoder
 from tuner.backends.ptx.instructions.access import space_of
-from tuner.backends.ptx.launch import Shape, Side, Value, begin, place
+from tuner.backends.ptx.launch import Shape, Side, Value, begin, place_blocks
 from tuner.backends.ptx.state.machine import Branch, Program, Step
 from tuner.backends.ptx.state.memory import FaultError
 from tuner.backends.ptx.state.values import Array, Mask
@@ -81,7 +81,7 @@ def count(
 ) -> Counts:
     """What the blocks of a grid do, by the one in its middle and, where they weigh, those at its ends.
 
-    Raises FaultError for what the machine does not know, and for kernels that wait for ever.
+    Raises FaultError for what the interpreter does not support, and for kernels that wait for ever.
     """
     side = Side.one(entry, shape)
     blocks = _blocks(shape)
@@ -92,14 +92,14 @@ def count(
     tallies = []
     with np.errstate(all="ignore"):
         program = _Counting(entry, wave, decides, l1_bytes, budget or Budget())
-        for each in blocks:
-            place(wave.registers.special, shape, side, each.first + np.arange(side.blocks))
+        for block in blocks:
+            place_blocks(wave.registers.special, shape, side, block.first + np.arange(side.blocks))
             wave.start(np.arange(wave.lanes) % side.lanes < side.threads)
             tallies.append(program.count() / shape.cluster)
     mean = np.tensordot([each.share for each in blocks], np.array(tallies), axes=1)
     work = [float(tally[Metric.WARPS].sum()) for tally in tallies]
     most = max(work) / max(float(mean[Metric.WARPS].sum()), 1.0)
-    found = tuple(program.counted(each, mean) for each in program.loops)
+    found = tuple(program.counted(loop, mean) for loop in program.loops)
     return Counts(entry, -(-side.threads // WARP), mean, found, max(1.0, most), program.unsure)
 
 
@@ -143,7 +143,7 @@ class _Counting(Program):
         self._decides, self._cache, self._first = decides, Cache(l1_bytes), 0
         self._plain = decoder(entry)
         self.loops = loops(entry, decides.registers)
-        self._loop_of = {each.stop: each for each in self.loops}
+        self._loop_of = {loop.stop: loop for loop in self.loops}
         self._skipped: set[int] = set()
         self._until, self._segments = time.thread_time() + budget.seconds, 0
         self.unsure = ""
@@ -210,9 +210,9 @@ class _Counting(Program):
         return not (others & (wave.pc >= loop.start) & (wave.pc <= loop.stop + 1)).any()
 
     def _leave_loops(self, at: int) -> None:
-        for each in self.loops:
-            if not each.start <= at <= each.stop:
-                each.left()
+        for loop in self.loops:
+            if not loop.start <= at <= loop.stop:
+                loop.left()
 
     def _count(self, instructions: int, mask: Mask) -> None:
         if instructions:

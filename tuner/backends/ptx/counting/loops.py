@@ -61,7 +61,7 @@ class Loop:
         if self.done:
             return 0
         self.states.append({name: wave.registers.array(name).copy() for name in self.carried})
-        self.apart.append([_apart(wave, each.compared, lanes) for each in self.exits])
+        self.apart.append([_apart(wave, exit.compared, lanes) for exit in self.exits])
         self.tallies.append(tally[:, self.start : self.stop + 1].copy())
         if self.passes < _WINDOW:
             return 0
@@ -87,8 +87,8 @@ class Loop:
 
     def _left(self) -> int:
         """Passes until an exit is taken by some lane; 0 where nothing tells."""
-        found = [_until(each, [at[i] for at in self.apart]) for i, each in enumerate(self.exits) if each.compared]
-        least = min(found, default=inf)
+        passes = [_until(each, [at[i] for at in self.apart]) for i, each in enumerate(self.exits) if each.compared]
+        least = min(passes, default=inf)
         return 0 if least == inf else int(least)
 
 
@@ -140,14 +140,14 @@ def _until(exit: Exit, apart: list[Array | None]) -> float:
     """Passes until the exit's comparison no longer keeps the loop running, for some lane; inf: nothing tells."""
     if any(each is None for each in apart):
         return inf
-    known = [each for each in apart if each is not None]
-    steps = [new - old for old, new in pairwise(known)]
+    differences = [each for each in apart if each is not None]
+    steps = [new - old for old, new in pairwise(differences)]
     if any((step != steps[0]).any() for step in steps[1:]):
         return inf
     assert exit.compared is not None
     name = exit.compared.opcode[1]
     name = name if exit.holds else _OPPOSITE.get(name, "")
-    now, step = known[-1], steps[0]
+    now, step = differences[-1], steps[0]
     if name in ("gt", "ge", "hi", "hs"):
         now, step, name = -now, -step, {"gt": "lt", "ge": "le", "hi": "lt", "hs": "le"}[name]
     with np.errstate(all="ignore"):

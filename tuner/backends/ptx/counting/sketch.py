@@ -32,9 +32,9 @@ class Sketch(Global):
     def fill(self) -> None:
         """Have the buffers hold what is drawn for them."""
         for name, content in self._drawn().items():
-            place = self._allocations[name]
-            some = content[: place.nbytes]
-            self.data[place.offset : place.offset + len(some)] = some
+            allocation = self._allocations[name]
+            some = content[: allocation.nbytes]
+            self.data[allocation.offset : allocation.offset + len(some)] = some
 
     def address(self, name: str) -> int:
         return GLOBAL + int(self._starts[self._names[name]])
@@ -48,5 +48,5 @@ class Sketch(Global):
     def locate(self, addresses: Array, nbytes: int, write: bool = False) -> Array:  # noqa: ARG002  (as Global's)
         at = addresses.astype(np.int64) - GLOBAL
         which = np.clip(np.searchsorted(self._starts, at, "right") - 1, 0, None)
-        found: Array = self._offsets[which] + (at - self._starts[which]) % self._kept[which]
-        return found & -nbytes
+        offsets: Array = self._offsets[which] + (at - self._starts[which]) % self._kept[which]
+        return offsets & -nbytes

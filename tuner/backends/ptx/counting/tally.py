@@ -68,10 +68,10 @@ class Cache:
     def misses(self, sectors: Array) -> int:
         """How many of some different sectors it does not hold; then it holds them."""
         hashed = sectors.astype(np.uint64) * np.uint64(_HASH) >> np.uint64(20)
-        places = (hashed % np.uint64(len(self._tags))).astype(np.int64)
-        found = int(np.count_nonzero(self._tags[places] != sectors))
-        self._tags[places] = sectors
-        return found
+        slots = (hashed % np.uint64(len(self._tags))).astype(np.int64)
+        misses = int(np.count_nonzero(self._tags[slots] != sectors))
+        self._tags[slots] = sectors
+        return misses
 
 
 def kind_of(each: Instruction) -> str:
@@ -100,24 +100,24 @@ def counted(wave: Wave, each: Instruction, at: int, tally: Array, cache: Cache, 
     banked = space == "shared" or each.opcode[0] in ("ldmatrix", "stmatrix")
     fed = WARP if not banked or "matrix" not in each.opcode[0] else 8 * _matrices(each)
     held = kind == "load" and not each.has("cg", "volatile", "cv", "relaxed", "acquire", "cs")
-    known: dict[bytes, tuple[tuple[float, ...], Array]] = {}
+    counts: dict[bytes, tuple[tuple[float, ...], Array]] = {}
 
     def step(mask: Mask) -> Mask:
-        found = locate(wave.index(mask)).astype(np.int64)
+        addresses = locate(wave.index(mask)).astype(np.int64)
         lanes = wave.numbers(mask)
         if fed < WARP:
-            found, lanes = found[lanes % WARP < fed], lanes[lanes % WARP < fed]
+            addresses, lanes = addresses[lanes % WARP < fed], lanes[lanes % WARP < fed]
         if space == "local":
-            found, lanes = _interleaved(found, lanes, width)
-        base = int(found[0]) & -LINE
-        near = found - base
+            addresses, lanes = _interleaved(addresses, lanes, width)
+        base = int(addresses[0]) & -LINE
+        near = addresses - base
         key = near.tobytes() + lanes.tobytes()
-        if key not in known:
-            if len(known) >= _MEMORIZED:
-                known.clear()
+        if key not in counts:
+            if len(counts) >= _MEMORIZED:
+                counts.clear()
             bytes_per_lane = BANK if space == "local" else width
-            known[key] = _banks(near, lanes, width) if banked else _lines(near, lanes, bytes_per_lane)
-        (requests, distinct, sectors, wavefronts), touched = known[key]
+            counts[key] = _banks(near, lanes, width) if banked else _lines(near, lanes, bytes_per_lane)
+        (requests, distinct, sectors, wavefronts), touched = counts[key]
         misses: float = 0
         if space in ("global", "generic", "local"):
             misses = cache.misses(touched + (base >> 5)) if held or space == "local" else sectors

@@ -20,8 +20,8 @@ Locate = Callable[[Array, Any, int, bool], tuple[Mapping[int, Array], Array]]  #
 def space_of(instruction: Instruction) -> str:
     """global, shared, param or, where the opcode names none, generic."""
     spaces = ("global", "shared::cluster", "shared::cta", "shared", "param", "local", "const")
-    found = next((each for each in spaces if each in instruction.opcode), "generic")
-    return found.partition("::")[0]
+    space = next((space for space in spaces if space in instruction.opcode), "generic")
+    return space.partition("::")[0]
 
 
 def addresses(wave: Wave, address: Address, space: str) -> Callable[[Any], Array]:
@@ -57,16 +57,16 @@ def locator(wave: Wave, space: str) -> Locate:
                 raise FaultError("unsupported: one access of a warp to memories of two kinds")
         return in_global(at, lanes, nbytes, write)
 
-    known: dict[str, Locate] = {
+    locators: dict[str, Locate] = {
         "global": in_global,
         "const": in_global,
         "shared": in_shared,
         "local": in_local,
         "generic": generic,
     }
-    if space not in known:
+    if space not in locators:
         raise UnsupportedError(f"accesses to .{space}")
-    return known[space]
+    return locators[space]
 
 
 def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
@@ -74,7 +74,7 @@ def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
     if space == "param":
         return _load_parameter(wave, instruction)
     size, locate = BYTES[kind], locator(wave, space)
-    to = [wave.registers.write(each, kind) for each in targets]
+    to = [wave.registers.write(target, kind) for target in targets]
     at = addresses(wave, instruction.address(1), space)
     dtype, width = DTYPES[kind], size * len(targets)
     constant = instruction.has("nc")
@@ -84,9 +84,9 @@ def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
         memory, offsets = locate(at(lanes), lanes, width, False)
         if constant:
             wave.memory.read_constant(offsets, width)
-        places, cells = offsets // size, memory[size]
+        indices, cells = offsets // size, memory[size]
         for i, each in enumerate(to):
-            each[lanes] = cells[places + i].view(dtype)
+            each[lanes] = cells[indices + i].view(dtype)
 
     return loaded
 
@@ -99,10 +99,10 @@ def _load_parameter(wave: Wave, instruction: Instruction) -> Step:
     at = addresses(wave, address, "param")
 
     def loaded(mask: Mask) -> None:
-        places = at(wave.index(mask))
-        if (places != places[0]).any():
+        indices = at(wave.index(mask))
+        if (indices != indices[0]).any():
             raise FaultError("unsupported: lanes that read parameters at different addresses")
-        values = np.frombuffer(parameters.read(int(places[0]), dtype.itemsize * count), dtype)
+        values = np.frombuffer(parameters.read(int(indices[0]), dtype.itemsize * count), dtype)
         for target, value in zip(to, values, strict=True):
             assign(target, value, mask)
 
@@ -112,16 +112,16 @@ def _load_parameter(wave: Wave, instruction: Instruction) -> Step:
 def _store(wave: Wave, instruction: Instruction, _: int) -> Step:
     space, kind, sources = space_of(instruction), instruction.type, instruction.words(1)
     size, locate = BYTES[kind], locator(wave, space)
-    values = [np.broadcast_to(wave.registers.read(each, f"b{8 * size}"), wave.lanes) for each in sources]
+    values = [np.broadcast_to(wave.registers.read(source, f"b{8 * size}"), wave.lanes) for source in sources]
     to = addresses(wave, instruction.address(0), space)
     width = size * len(sources)
 
     def stored(mask: Mask) -> None:
         lanes = wave.index(mask)
         memory, offsets = locate(to(lanes), lanes, width, True)
-        places, cells = offsets // size, memory[size]
+        indices, cells = offsets // size, memory[size]
         for i, each in enumerate(values):
-            cells[places + i] = each[lanes]
+            cells[indices + i] = each[lanes]
         if wave.unfenced and memory is wave.shared.views:
             wave.unfenced.wrote(offsets, np.arange(wave.lanes)[lanes])
 
@@ -157,11 +157,11 @@ def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
         lanes = wave.index(mask)
         memory, offsets = locate(at(lanes), lanes, size * count, True)
         cells = memory[size].view(DTYPES[kind])
-        for lane, place in zip(np.arange(wave.lanes)[lanes], offsets // size, strict=True):
+        for lane, index in zip(np.arange(wave.lanes)[lanes], offsets // size, strict=True):
             for i, target in enumerate(to):
-                old, given = cells[place + i], [each[i][lane] for each in inputs]
-                new = (given[1] if old == given[0] else old) if join is None else join(old, given[0])
-                cells[place + i], target[lane] = new, old
+                old, operands = cells[index + i], [input[i][lane] for input in inputs]
+                new = (operands[1] if old == operands[0] else old) if join is None else join(old, operands[0])
+                cells[index + i], target[lane] = new, old
 
     return updated
 

@@ -24,7 +24,7 @@ def elementwise(function: Callable[..., Any], inputs: int, qualifiers: tuple[str
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         kind, saturates = instruction.type, instruction.has("sat") and instruction.type == "f32"
-        known(instruction, (*qualifiers, "sat") if saturates else qualifiers)
+        check_qualifiers(instruction, (*qualifiers, "sat") if saturates else qualifiers)
         target = wave.registers.write(instruction.word(0), kind)
         sources = [wave.registers.read(instruction.word(i + 1), kind) for i in range(inputs)]
         applied = (lambda *given: unit(function(*given))) if saturates else function
@@ -41,7 +41,7 @@ def unit(x: Array) -> Array:
 _KNOWN = {"rn", "approx", "full", "ftz", "lo", "hi", "wide", "NaN", "b32"}  # as prmt spells its type
 
 
-def known(instruction: Instruction, qualifiers: tuple[str, ...] = ()) -> None:
+def check_qualifiers(instruction: Instruction, qualifiers: tuple[str, ...] = ()) -> None:
     """Raises UnsupportedError for another qualifier that would change what is computed: a rounding, `.sat`, `.cc`."""
     relu = {"relu"} if instruction.type == "s32" else set()
     if strange := set(instruction.opcode[1:-1]) - _KNOWN - relu - {*qualifiers}:
@@ -64,7 +64,7 @@ def computed(target: Array, function: Callable[..., Any], sources: list[Array], 
             assign(target, flushed(function(*map(flushed, sources))), mask)
 
         return flushing
-    if isinstance(function, np.ufunc) and all(each.dtype == target.dtype for each in sources):
+    if isinstance(function, np.ufunc) and all(source.dtype == target.dtype for source in sources):
 
         def in_place(mask: Mask) -> None:
             if mask is None:
@@ -126,8 +126,8 @@ def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:
 def quotient(a: Array, b: Array) -> Array:
     """Integer division that truncates; by zero all bits are set."""
     divisor = np.where(b == 0, b.dtype.type(1), b)
-    found = (a - np.fmod(a, divisor)) // divisor
-    return np.where(b == 0, ~np.zeros_like(found), found)
+    result = (a - np.fmod(a, divisor)) // divisor
+    return np.where(b == 0, ~np.zeros_like(result), result)
 
 
 def remainder(a: Array, b: Array) -> Array:
@@ -141,8 +141,10 @@ def _directly(function: Callable[..., Array], inputs: int) -> Decoder:
         if instruction.type != "f32" or not (side := _side(instruction)):
             return elementwise(_unary(function) if inputs == 1 else function, inputs)(wave, instruction, at)
 
-        def rounded(*given: Array) -> Array:
-            return towards(function(*(each.astype(np.float64) for each in given)), np.dtype(np.float32), TOWARDS[side])
+        def rounded(*sources: Array) -> Array:
+            return towards(
+                function(*(value.astype(np.float64) for value in sources)), np.dtype(np.float32), TOWARDS[side]
+            )
 
         return elementwise(rounded, inputs, (side,))(wave, instruction, at)
 
@@ -171,7 +173,7 @@ def _product(wave: Wave, instruction: Instruction, at: int) -> Step:
     kind, adds = instruction.type, instruction.opcode[0] == "mad"
     if kind.startswith("f"):
         return _fma(wave, instruction, at) if adds else _float_product(wave, instruction, at)
-    known(instruction)
+    check_qualifiers(instruction)
     registers, wide = wave.registers, instruction.has("wide")
     result = kind[0] + str(2 * int(kind[1:])) if wide else kind
     dtype, target = DTYPES[result], registers.write(instruction.word(0), result)
@@ -236,7 +238,7 @@ _PAIRED: Mapping[str, Callable[..., Array]] = {"add": np.add, "sub": np.subtract
 
 def decode_pairs(wave: Wave, instruction: Instruction) -> Step:
     """Of f32x2: both halves of 64 bits as fp32."""
-    known(instruction)
+    check_qualifiers(instruction)
     function, ftz = _PAIRED.get(instruction.opcode[0]), instruction.has("ftz")
     if function is None:
         raise UnsupportedError(instruction.name)
@@ -248,8 +250,8 @@ def decode_pairs(wave: Wave, instruction: Instruction) -> Step:
         return flushed(halves) if ftz else halves
 
     def computed_both(mask: Mask) -> None:
-        found = function(*map(floats, sources)).astype(np.float32)
-        assign(target, np.ascontiguousarray(flushed(found) if ftz else found).view(np.uint64), mask)
+        result = function(*map(floats, sources)).astype(np.float32)
+        assign(target, np.ascontiguousarray(flushed(result) if ftz else result).view(np.uint64), mask)
 
     return computed_both
 

@@ -26,8 +26,8 @@ def _shift(function: np.ufunc) -> Decoder:
         dtype, widest = DTYPES[kind], np.uint32(8 * DTYPES[kind].itemsize)
 
         def shifted(a: Array, by: Array) -> Array:
-            found: Array = function(a, np.minimum(by, widest).astype(dtype))
-            return found
+            result: Array = function(a, np.minimum(by, widest).astype(dtype))
+            return result
 
         return applied(wave, instruction, shifted, kind, kind, "u32")
 
@@ -79,8 +79,8 @@ def _field(wave: Wave, instruction: Instruction, _: int) -> Step:
 def _bits(a: Array) -> Array:
     """[bits, lanes], lowest first."""
     width = 8 * a.itemsize
-    found: Array = (a[None, :] >> np.arange(width, dtype=a.dtype)[:, None]) & a.dtype.type(1)
-    return found
+    result: Array = (a[None, :] >> np.arange(width, dtype=a.dtype)[:, None]) & a.dtype.type(1)
+    return result
 
 
 def _highest(a: Array) -> Array:
@@ -94,7 +94,7 @@ def _find(wave: Wave, instruction: Instruction, _: int) -> Step:
     kind, name = instruction.type, instruction.opcode[0]
     unsigned, width = "u" + kind[1:], 8 * DTYPES[kind].itemsize
 
-    def found(a: Array) -> Array:
+    def position(a: Array) -> Array:
         if name == "popc":
             result = _bits(np.atleast_1d(a)).sum(0)
         elif name == "clz":
@@ -105,13 +105,13 @@ def _find(wave: Wave, instruction: Instruction, _: int) -> Step:
         counted: Array = result.astype(np.uint32)
         return counted
 
-    return applied(wave, instruction, found, "u32", unsigned)
+    return applied(wave, instruction, position, "u32", unsigned)
 
 
 def _reverse(a: Array) -> Array:
     bits = _bits(np.atleast_1d(a))[::-1]
-    found: Array = (bits << np.arange(len(bits), dtype=a.dtype)[:, None]).sum(0, dtype=a.dtype)
-    return found
+    result: Array = (bits << np.arange(len(bits), dtype=a.dtype)[:, None]).sum(0, dtype=a.dtype)
+    return result
 
 
 def _permute(a: Array, b: Array, selector: Array) -> Array:

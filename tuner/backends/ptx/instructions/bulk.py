@@ -18,7 +18,7 @@ from tuner.backends.ptx.text.parse import Instruction
 
 
 def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """cp.async.bulk. Raises UnsupportedError for what the machine does not know."""
+    """cp.async.bulk. Raises UnsupportedError for what the interpreter does not support."""
     kind = instruction.opcode[3]
     if kind in ("commit_group", "wait_group"):
         return bulk_group.decode(wave, instruction)
@@ -50,8 +50,8 @@ def _plain(wave: Wave, instruction: Instruction) -> Step:
             nbytes = of_lane(size, lane)
             start = _span(wave, source(np.array([lane])), nbytes, False)
             data = partial(_loaded, wave, start, nbytes)
-            for place, barrier in targets.of(lane, nbytes):
-                wave.land(partial(_land, wave, data, place, barrier))
+            for offset, barrier in targets.of(lane, nbytes):
+                wave.land(partial(_land, wave, data, offset, barrier))
 
     return issued
 
@@ -72,12 +72,12 @@ def _loaded(wave: Wave, start: int, nbytes: int) -> Array:
     return wave.memory.data[start : start + nbytes]
 
 
-def _land(wave: Wave, data: Callable[[], Array], place: int, barrier: int) -> None:
+def _land(wave: Wave, data: Callable[[], Array], offset: int, barrier: int) -> None:
     """What is there by now goes to shared memory, and a barrier counts its bytes."""
-    found = data()
-    wave.shared.data[place : place + len(found)] = found
-    fences(wave).landed(place, len(found))
-    wave.part(Barriers).complete(barrier, len(found))
+    landed = data()
+    wave.shared.data[offset : offset + len(landed)] = landed
+    fences(wave).landed(offset, len(landed))
+    wave.part(Barriers).complete(barrier, len(landed))
 
 
 def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
@@ -88,31 +88,31 @@ def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
         for lane in map(int, wave.numbers(mask)):
             one, nbytes = np.array([lane]), of_lane(size, lane)
             start = _span(wave, to(one), nbytes, True)
-            place = int(wave.shared.locate(source(one), one, 16)[0])
-            take(wave, lane, store(wave, start, place, nbytes))
+            offset = int(wave.shared.locate(source(one), one, 16)[0])
+            take(wave, lane, store(wave, start, offset, nbytes))
 
     return issued
 
 
-def _store(wave: Wave, start: int, place: int, nbytes: int) -> Store:
+def _store(wave: Wave, start: int, offset: int, nbytes: int) -> Store:
     def write(data: Array) -> None:
         wave.memory.data[start : start + nbytes] = data
 
-    return Store(partial(_read, wave, place, nbytes), write)
+    return Store(partial(_read, wave, offset, nbytes), write)
 
 
-def _sum(wave: Wave, start: int, place: int, nbytes: int) -> Store:
+def _sum(wave: Wave, start: int, offset: int, nbytes: int) -> Store:
     def write(data: Array) -> None:
         sums = wave.memory.data[start : start + nbytes].view(np.float32)
         sums += data.view(np.float32)
 
-    return Store(partial(_read, wave, place, nbytes), write)
+    return Store(partial(_read, wave, offset, nbytes), write)
 
 
-def _read(wave: Wave, place: int, nbytes: int) -> Array:
+def _read(wave: Wave, offset: int, nbytes: int) -> Array:
     """What lies in shared memory, of which threads' stores are to be fenced."""
-    fences(wave).check(np.arange(place, place + nbytes, 16))
-    return wave.shared.data[place : place + nbytes].copy()
+    fences(wave).check(np.arange(offset, offset + nbytes, 16))
+    return wave.shared.data[offset : offset + nbytes].copy()
 
 
 def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
@@ -123,10 +123,10 @@ def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
         for lane in map(int, wave.numbers(mask)):
             one, nbytes = np.array([lane]), of_lane(size, lane)
             data = partial(_read, wave, _own_span(wave, source(one), one, nbytes), nbytes)
-            for place, barrier in targets.of(lane, nbytes):
-                if wave.shared.block(place) != wave.shared.block(barrier):
+            for offset, barrier in targets.of(lane, nbytes):
+                if wave.shared.block(offset) != wave.shared.block(barrier):
                     raise FaultError("a bulk copy to one block, and its barrier in another")
-                wave.land(partial(_land, wave, data, place, barrier))
+                wave.land(partial(_land, wave, data, offset, barrier))
 
     return issued
 

@@ -28,7 +28,7 @@ Kind = Literal["load", "store", "between"]
 
 def kind_of(instruction: Instruction) -> Kind:
     """By the memories that it names: first where to."""
-    to, source = [each for each in instruction.opcode if each.startswith("shared::") or each == "global"][:2]
+    to, source = [part for part in instruction.opcode if part.startswith("shared::") or part == "global"][:2]
     phase = instruction.has("mbarrier::complete_tx::bytes")
     if phase and source == "global":
         return "load"
@@ -55,19 +55,19 @@ class Targets:
     """Where a load goes: a place and a barrier in a block, or at the same addresses in all blocks of `blocks`."""
 
     wave: Wave
-    place: Callable[[object], Array]
+    offset: Callable[[object], Array]
     barrier: Callable[[object], Array]
     blocks: Array | None
 
     def of(self, lane: int, nbytes: int) -> tuple[tuple[int, int], ...]:
         """(offset of the place, offset of the barrier) in shared memory."""
         shared, lanes = self.wave.shared, np.array([lane])
-        address = self.place(lanes)
+        address = self.offset(lanes)
         if (address & 15).any():
             raise FaultError("a bulk copy to a shared address that is no multiple of 16")
         shared.locate(address + np.uint32(nbytes - 1), lanes, 1)
-        place, barrier = int(shared.locate(address, lanes, 1)[0]), int(shared.locate(self.barrier(lanes), lanes, 8)[0])
+        offset, barrier = int(shared.locate(address, lanes, 1)[0]), int(shared.locate(self.barrier(lanes), lanes, 8)[0])
         if self.blocks is None:
-            return ((place, barrier),)
+            return ((offset, barrier),)
         bits = of_lane(self.blocks, lane)
-        return tuple(zip(shared.in_blocks(place, bits), shared.in_blocks(barrier, bits), strict=True))
+        return tuple(zip(shared.in_blocks(offset, bits), shared.in_blocks(barrier, bits), strict=True))

@@ -19,11 +19,11 @@ from tuner.backends.ptx.text.parse import Instruction
 def decode(wave: Wave, instruction: Instruction) -> Step:
     """Loads: [to], [map, {coordinates}], [barrier] and the blocks of a multicast. Stores, and sums: [map, {…}], [from].
 
-    Raises UnsupportedError for what the machine does not know.
+    Raises UnsupportedError for what the interpreter does not support.
     """
     kind = kind_of(instruction)
-    known = kind != "between" and (instruction.has("add") or not instruction.has("reduce"))
-    if not known or any(each.startswith(("im2col", "tile::")) for each in instruction.opcode):
+    supported = kind != "between" and (instruction.has("add") or not instruction.has("reduce"))
+    if not supported or any(part.startswith(("im2col", "tile::")) for part in instruction.opcode):
         raise UnsupportedError(instruction.name)
     loads = kind == "load"
     tensor = instruction.address(1 if loads else 0)
@@ -31,10 +31,10 @@ def decode(wave: Wave, instruction: Instruction) -> Step:
     if int(dims[0]) != len(tensor.coordinates):
         raise UnsupportedError(f"{dims} with {len(tensor.coordinates)} coordinates")
     pointer = wave.registers.read(tensor.base, "u64")
-    coordinates = [wave.registers.read(each, "s32") for each in tensor.coordinates]
+    coordinates = [wave.registers.read(coordinate, "s32") for coordinate in tensor.coordinates]
 
     def box(lane: int) -> Box:
-        at = tuple(of_lane(each, lane) for each in coordinates)
+        at = tuple(of_lane(coordinate, lane) for coordinate in coordinates)
         return box_of(mapped(wave, of_lane(pointer, lane)), at)
 
     return _tensor_load(wave, instruction, box) if loads else _tensor_store(wave, instruction, box)
@@ -46,16 +46,16 @@ def _tensor_load(wave: Wave, instruction: Instruction, box: Callable[[int], Box]
     def issued(mask: Mask) -> None:
         for lane in map(int, wave.numbers(mask)):
             copied = box(lane)
-            for place, barrier in targets.of(lane, copied.nbytes):
-                wave.land(_box_load(wave, copied, place, barrier))
+            for offset, barrier in targets.of(lane, copied.nbytes):
+                wave.land(_box_load(wave, copied, offset, barrier))
 
     return issued
 
 
-def _box_load(wave: Wave, box: Box, place: int, barrier: int) -> Callable[[], None]:
+def _box_load(wave: Wave, box: Box, offset: int, barrier: int) -> Callable[[], None]:
     def land() -> None:
-        box.load(wave.memory, wave.shared, place)
-        fences(wave).landed(place, box.nbytes)
+        box.load(wave.memory, wave.shared, offset)
+        fences(wave).landed(offset, box.nbytes)
         wave.part(Barriers).complete(barrier, box.nbytes)
 
     return land
@@ -68,16 +68,16 @@ def _tensor_store(wave: Wave, instruction: Instruction, box: Callable[[int], Box
         for lane in map(int, wave.numbers(mask)):
             copied, one = box(lane), np.array([lane])
             wave.shared.locate(source(one) + np.uint32(copied.nbytes - 1), one, 1)
-            place = int(wave.shared.locate(source(one), one, 1)[0])
-            take(wave, lane, _box_store(wave, copied, place, adds))
+            offset = int(wave.shared.locate(source(one), one, 1)[0])
+            take(wave, lane, _box_store(wave, copied, offset, adds))
 
     return issued
 
 
-def _box_store(wave: Wave, box: Box, place: int, adds: bool) -> Store:
+def _box_store(wave: Wave, box: Box, offset: int, adds: bool) -> Store:
     def read() -> Array:
-        fences(wave).check(np.arange(place, place + box.nbytes, 16))
-        return box.taken(wave.shared, place)
+        fences(wave).check(np.arange(offset, offset + box.nbytes, 16))
+        return box.taken(wave.shared, offset)
 
     put = box.add if adds else box.put
-    return Store(read, lambda found: put(wave.memory, found))
+    return Store(read, lambda values: put(wave.memory, values))

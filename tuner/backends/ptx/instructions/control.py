@@ -83,7 +83,7 @@ DECODERS: Mapping[str, Decoder] = {
     "trap": _trap,
     "call": _call,
     "nanosleep": _sleep,
-    "membar": _nothing,  # memory of this machine is in order
+    "membar": _nothing,  # memory of the interpreter is in order
     "prefetch": _nothing,
     "setmaxnreg": _nothing,
     "griddepcontrol": _nothing,

@@ -62,8 +62,8 @@ class Copies:
     def land(self, copy: Copy) -> None:
         byte = np.arange(copy.nbytes)
         there = byte < copy.filled[:, None]
-        found = self._wave.memory.data[np.where(there, copy.source[:, None] + byte, 0)]
-        self._wave.shared.data[copy.target[:, None] + byte] = np.where(there, found, 0)
+        copied = self._wave.memory.data[np.where(there, copy.source[:, None] + byte, 0)]
+        self._wave.shared.data[copy.target[:, None] + byte] = np.where(there, copied, 0)
         if self._wave.unfenced:
             self._wave.unfenced.wrote(copy.target, copy.lanes)
         if self._wave.races:
@@ -122,8 +122,8 @@ def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
         addresses(wave, instruction.address(0), "shared"),
         addresses(wave, instruction.address(1), "global"),
     )
-    given = instruction.word(3) if len(instruction.operands) > 3 else str(nbytes)
-    filled = np.broadcast_to(wave.registers.read(given, "u32"), wave.lanes)
+    source_bytes = instruction.word(3) if len(instruction.operands) > 3 else str(nbytes)
+    filled = np.broadcast_to(wave.registers.read(source_bytes, "u32"), wave.lanes)
 
     def issued(mask: Mask) -> None:
         lanes, sizes = wave.numbers(mask), filled[wave.index(mask)].astype(np.int64)
@@ -143,12 +143,12 @@ def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
     return issued
 
 
-def _sources(wave: Wave, given: Array, sizes: Array, nbytes: int) -> Array:
+def _sources(wave: Wave, addresses: Array, sizes: Array, nbytes: int) -> Array:
     """Where each copy reads; one of no bytes reads nothing, wherever it points."""
     reads = sizes > 0
-    if (given[reads] % np.uint64(nbytes)).any():
+    if (addresses[reads] % np.uint64(nbytes)).any():
         raise FaultError(f"cp.async of {nbytes} bytes from an address that is no multiple of {nbytes}")
-    found = np.zeros(len(given), np.int64)
-    found[reads] = wave.memory.locate(given[reads], 1)
-    wave.memory.locate(given[reads] + (sizes[reads] - 1).astype(np.uint64), 1)
-    return found
+    sources = np.zeros(len(addresses), np.int64)
+    sources[reads] = wave.memory.locate(addresses[reads], 1)
+    wave.memory.locate(addresses[reads] + (sizes[reads] - 1).astype(np.uint64), 1)
+    return sources

@@ -22,13 +22,13 @@ class Descriptor:
 
     def addresses(self, count: int, depth: int, size: int, transposed: bool) -> Array:
         """[count, depth]: shared addresses of elements of `size` bytes; a product sums over `depth`."""
-        place = mn_major(count, depth, size, self) if transposed else k_major(count, depth, size, self)
-        return swizzled(self.start + place, self.span, self.chunk)
+        offsets = mn_major(count, depth, size, self) if transposed else k_major(count, depth, size, self)
+        return swizzled(self.start + offsets, self.span, self.chunk)
 
     def tile(self, wave: Wave, lane: int, count: int, element: Element, transposed: bool) -> Array:
         """[count, depth]: what lies there in the block of `lane`, which has to be fenced."""
-        places = self.addresses(count, element.depth, element.size, transposed)
-        offsets = wave.shared.locate(places.reshape(-1), np.full(places.size, lane), element.size)
+        addresses = self.addresses(count, element.depth, element.size, transposed)
+        offsets = wave.shared.locate(addresses.reshape(-1), np.full(addresses.size, lane), element.size)
         if wave.unfenced:
             wave.unfenced.check(offsets)
         return element.floats(wave.shared.views[element.size][offsets // element.size]).reshape(count, -1)

@@ -54,9 +54,9 @@ def _shuffle(wave: Wave, instruction: Instruction, at: int) -> Step:
         else:
             source = lane + by if mode == "down" else lane ^ by
             inside = source <= last
-        place = warp + np.where(inside, source, lane)
-        there = True if mask is None else mask[place]  # what a lane holds that takes no part is undefined
-        assign(target, np.where(there, np.broadcast_to(a, wave.lanes)[place], np.uint32(0xFFFFFFFF)), mask)
+        source_lane = warp + np.where(inside, source, lane)
+        there = True if mask is None else mask[source_lane]  # what a lane holds that takes no part is undefined
+        assign(target, np.where(there, np.broadcast_to(a, wave.lanes)[source_lane], np.uint32(0xFFFFFFFF)), mask)
         assign(valid, inside, mask)
 
     return together(wave, at, WARP, shuffled, _members(wave, instruction.word(4)))
@@ -86,8 +86,8 @@ def _vote(wave: Wave, instruction: Instruction, at: int) -> Step:
 def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
     """redux.sync. Of floats, or of their sizes, the result is NaN where all are, and with `.NaN` where one is."""
     kind, name, prevails = instruction.type, instruction.opcode[2], instruction.has("NaN")
-    known = (name, prevails) in _REDUCED_FLOATS if kind == "f32" else name in JOINED
-    if not known:
+    supported = (name, prevails) in _REDUCED_FLOATS if kind == "f32" else name in JOINED
+    if not supported:
         raise UnsupportedError(instruction.name)
     function, neutral = _REDUCED_FLOATS[name, prevails] if kind == "f32" else (JOINED[name], _neutral(name, kind))
     target = wave.registers.write(instruction.word(0), kind)
@@ -162,7 +162,7 @@ def _match(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _nothing(_: Mask) -> None:
-    """Memory of this machine is in order."""
+    """Memory of the interpreter is in order."""
 
 
 def sync_warp(wave: Wave, instruction: Instruction, at: int) -> Step:

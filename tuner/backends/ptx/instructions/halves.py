@@ -50,9 +50,9 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
     sources = [_operand(wave, instruction.word(i), kind) for i in range(1, len(instruction.operands))]
 
     def computed(mask: Mask) -> None:
-        found = flushed(function(*(flushed(source()) for source in sources)))
-        found = unit(found) if saturates else np.fmax(found, 0) if relu else found
-        halves = bits(found)
+        result = flushed(function(*(flushed(source()) for source in sources)))
+        result = unit(result) if saturates else np.fmax(result, 0) if relu else result
+        halves = bits(result)
         assign(target, np.ascontiguousarray(halves).view(target.dtype)[:, 0], mask)
 
     return computed
@@ -89,12 +89,12 @@ def _set(wave: Wave, instruction: Instruction) -> Step:
     one = int(HALVES[to.removesuffix("x2")][1](np.ones(1))[0]) if to in TYPES else -1
     a, b = (_operand(wave, instruction.word(i), kind) for i in (1, 2))
 
-    def found(mask: Mask) -> None:
+    def compared(mask: Mask) -> None:
         halves = np.where(compare(a(), b()), one, 0).astype(np.int64)
         value = halves[:, 0] & 0xFFFF | halves[:, 1] << 16 if packed else halves[:, 0]
         assign(target, value.astype(target.dtype), mask)
 
-    return found
+    return compared
 
 
 def _compare(wave: Wave, instruction: Instruction) -> Step:
@@ -106,8 +106,8 @@ def _compare(wave: Wave, instruction: Instruction) -> Step:
     a, b = (_operand(wave, instruction.word(i), instruction.type) for i in (1, 2))
 
     def compared(mask: Mask) -> None:
-        found = compare(a(), b())
-        for target, half in zip(targets, found.T, strict=True):
+        result = compare(a(), b())
+        for target, half in zip(targets, result.T, strict=True):
             assign(target, half, mask)
 
     return compared

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tuner.backends.ptx.instructions.arithmetic import applied, elementwise, known
+from tuner.backends.ptx.instructions.arithmetic import applied, check_qualifiers, elementwise
 from tuner.backends.ptx.state.machine import Decoder, Step
 from tuner.backends.ptx.state.values import DTYPES, Array, Mask, UnsupportedError, assign
 from tuner.backends.ptx.state.wave import Wave
@@ -61,7 +61,7 @@ def _sad(a: Array, b: Array, c: Array) -> Array:
 def _product24(wave: Wave, instruction: Instruction, _: int) -> Step:
     """mul24 and mad24: of 24 bits by 24, the lower 32 bits of 48 or (`hi`) the upper."""
     kind, high = instruction.type, instruction.has("hi")
-    known(instruction)
+    check_qualifiers(instruction)
 
     def multiplied(a: Array, b: Array, *c: Array) -> Array:
         wide = [
@@ -126,16 +126,16 @@ def _nth(mask: int, base: int, offset: int) -> int:
     if offset == 0:
         return base if mask >> base & 1 else 0xFFFFFFFF
     bits = range(base, 32) if offset > 0 else range(base, -1, -1)
-    found = [bit for bit in bits if mask >> bit & 1]
-    return found[abs(offset) - 1] if len(found) >= abs(offset) else 0xFFFFFFFF
+    ones = [bit for bit in bits if mask >> bit & 1]
+    return ones[abs(offset) - 1] if len(ones) >= abs(offset) else 0xFFFFFFFF
 
 
 def _find_nth(wave: Wave, instruction: Instruction, _: int) -> Step:
-    def found(*sources: Array) -> Array:
-        lanes = zip(*(np.broadcast_to(each, wave.lanes).tolist() for each in sources), strict=True)
+    def nth(*sources: Array) -> Array:
+        lanes = zip(*(np.broadcast_to(source, wave.lanes).tolist() for source in sources), strict=True)
         return np.array([_nth(*lane) for lane in lanes], np.uint32)
 
-    return applied(wave, instruction, found, "u32", "u32", "u32", "s32")
+    return applied(wave, instruction, nth, "u32", "u32", "u32", "s32")
 
 
 _PACKED: Mapping[str, Callable[[Array, Array], Array]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
@@ -149,8 +149,8 @@ def decode_packed(wave: Wave, instruction: Instruction) -> Step:
         raise UnsupportedError(instruction.name)
 
     def both(a: Array, b: Array) -> Array:
-        found = function(*np.broadcast_arrays(_parts(a, kind, 2), _parts(b, kind, 2)))
-        halves = np.ascontiguousarray((np.maximum(found, 0) if relu else found).astype(np.uint16))
+        result = function(*np.broadcast_arrays(_parts(a, kind, 2), _parts(b, kind, 2)))
+        halves = np.ascontiguousarray((np.maximum(result, 0) if relu else result).astype(np.uint16))
         packed: Array = halves.view(np.uint32)[:, 0]
         return packed
 

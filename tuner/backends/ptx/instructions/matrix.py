@@ -31,27 +31,27 @@ class Fragment:
 
     def tile(self, elements: Array) -> Array:
         """[warps, lanes, elements] → [warps, *shape]"""
-        found = np.empty((len(elements), *self.shape), elements.dtype)
-        found[:, self.rows, self.columns] = elements
-        return found
+        tiles = np.empty((len(elements), *self.shape), elements.dtype)
+        tiles[:, self.rows, self.columns] = elements
+        return tiles
 
     def elements(self, tile: Array) -> Array:
-        found: Array = tile[:, self.rows, self.columns]
-        return found
+        result: Array = tile[:, self.rows, self.columns]
+        return result
 
 
 @cache
 def a_fragment(k: int, size: int) -> Fragment:
     """A, 16 x k, of elements of `size` bytes: as many as fill a register lie side by side in a row."""
-    register, place, count = _in_registers(k // 2, size)
-    return Fragment(_GROUP + 8 * (register % 2), count * _IN_GROUP + place + 4 * count * (register // 2), (16, k))
+    register, position, count = _in_registers(k // 2, size)
+    return Fragment(_GROUP + 8 * (register % 2), count * _IN_GROUP + position + 4 * count * (register // 2), (16, k))
 
 
 @cache
 def b_fragment(k: int, size: int) -> Fragment:
     """B, k x 8: as A, where a register's elements lie below each other."""
-    register, place, count = _in_registers(k // 4, size)
-    row = count * _IN_GROUP + place + 4 * count * register
+    register, position, count = _in_registers(k // 4, size)
+    row = count * _IN_GROUP + position + 4 * count * register
     return Fragment(row, np.broadcast_to(_GROUP, row.shape), (k, 8))
 
 
@@ -95,7 +95,7 @@ ELEMENTS: Mapping[str, Element] = {
 
 
 def registers_of(wave: Wave, names: tuple[str, ...]) -> list[Array]:
-    return [np.broadcast_to(wave.registers.read(each, "b32"), wave.lanes) for each in names]
+    return [np.broadcast_to(wave.registers.read(name, "b32"), wave.lanes) for name in names]
 
 
 # Of C and D.
@@ -108,13 +108,13 @@ SUMS: Mapping[str, "np.dtype[Any]"] = {
 
 def elements(registers: list[Array], lanes: Any, size: int) -> Array:
     """[warps, lanes, 4 / size · registers]: the elements of registers, as bits."""
-    words = np.stack([each[lanes] for each in registers], axis=1)
+    words = np.stack([register[lanes] for register in registers], axis=1)
     return words.reshape(-1, WARP, len(registers)).view(f"u{size}")
 
 
 def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
     opcode = instruction.opcode
-    shape, kinds = opcode[3], tuple(each for each in opcode[6:] if each != "satfinite")
+    shape, kinds = opcode[3], tuple(part for part in opcode[6:] if part != "satfinite")
     typed = len(kinds) == 4 and kinds[0] == kinds[3] and kinds[0] in SUMS and {*kinds[1:3]} <= ELEMENTS.keys()
     if not typed or opcode[4:6] != ("row", "col") or not shape.startswith("m16n8k"):
         raise UnsupportedError(instruction.name)
@@ -123,7 +123,7 @@ def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
         raise UnsupportedError(instruction.name)
     if (kinds[0] == "s32") != (left.size == 1 and kinds[1][1:] == "8"):
         raise UnsupportedError(instruction.name)
-    targets, sums = [wave.registers.write(each, "b32") for each in instruction.words(0)], SUMS[kinds[0]]
+    targets, sums = [wave.registers.write(name, "b32") for name in instruction.words(0)], SUMS[kinds[0]]
     saturate = instruction.has("satfinite")
     a, b, c = (registers_of(wave, instruction.words(i)) for i in (1, 2, 3))
     a_at, b_at, c_at = a_fragment(k, left.size), b_fragment(k, right.size), c_fragment()
@@ -134,8 +134,8 @@ def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
         addend = c_at.tile(elements(c, lanes, sums.itemsize).view(sums))
         left_tile = a_at.tile(left.floats(elements(a, lanes, left.size)))
         product = sum_products(left_tile, b_at.tile(right.floats(elements(b, lanes, right.size))), addend)
-        found = np.ascontiguousarray(c_at.elements(product)).view(np.uint32)
-        for target, value in zip(targets, np.moveaxis(found, 2, 0), strict=True):
+        result = np.ascontiguousarray(c_at.elements(product)).view(np.uint32)
+        for target, value in zip(targets, np.moveaxis(result, 2, 0), strict=True):
             target[lanes] = value.reshape(-1)
 
     return together(wave, at, WARP, multiplied)
@@ -163,10 +163,10 @@ def _integers(a: Array, b: Array, c: Array, saturate: bool) -> Array:
 
 
 def _matrices(instruction: Instruction) -> int:
-    found = next((each for each in instruction.opcode if each in ("x1", "x2", "x4")), "")
-    if not found or "m8n8" not in instruction.opcode or instruction.type != "b16":
+    result = next((part for part in instruction.opcode if part in ("x1", "x2", "x4")), "")
+    if not result or "m8n8" not in instruction.opcode or instruction.type != "b16":
         raise UnsupportedError(instruction.name)
-    return int(found[1])
+    return int(result[1])
 
 
 def _rows(wave: Wave, instruction: Instruction, operand: int, count: int) -> Callable[[Any], Array]:
@@ -174,13 +174,13 @@ def _rows(wave: Wave, instruction: Instruction, operand: int, count: int) -> Cal
     at = addresses(wave, instruction.address(operand), "shared")
 
     def rows(lanes: Any) -> Array:
-        given = at(lanes).reshape(-1, WARP)[:, : 8 * count]
+        addressed = at(lanes).reshape(-1, WARP)[:, : 8 * count]
         owners = np.arange(wave.lanes)[lanes].reshape(-1, WARP)[:, : 8 * count]
-        places = wave.shared.locate(given, owners, 16)
+        indices = wave.shared.locate(addressed, owners, 16)
         if wave.races:
             access = wave.races.writes if instruction.opcode[0] == "stmatrix" else wave.races.reads
-            access(places.reshape(-1), owners.reshape(-1), 16)
-        starts = places // 2
+            access(indices.reshape(-1), owners.reshape(-1), 16)
+        starts = indices // 2
         return starts.reshape(-1, count, 8)[..., None] + np.arange(8)
 
     return rows
@@ -188,7 +188,7 @@ def _rows(wave: Wave, instruction: Instruction, operand: int, count: int) -> Cal
 
 def _load_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
     count, transposed = _matrices(instruction), instruction.has("trans")
-    targets = [wave.registers.write(each, "b32") for each in instruction.words(0)]
+    targets = [wave.registers.write(name, "b32") for name in instruction.words(0)]
     rows = _rows(wave, instruction, 1, count)
 
     def loaded(mask: Mask) -> None:
@@ -208,13 +208,13 @@ def _store_matrix(wave: Wave, instruction: Instruction, at: int) -> Step:
 
     def stored(mask: Mask) -> None:
         lanes = wave.index(mask)
-        words = np.stack([each[lanes].reshape(-1, 8, 4) for each in sources], axis=1)
+        words = np.stack([source[lanes].reshape(-1, 8, 4) for source in sources], axis=1)
         tiles = np.ascontiguousarray(words).view(np.uint16)
-        places = rows(lanes)
-        wave.shared.views[2][places] = tiles.swapaxes(2, 3) if transposed else tiles
+        indices = rows(lanes)
+        wave.shared.views[2][indices] = tiles.swapaxes(2, 3) if transposed else tiles
         if wave.unfenced:
             rowed = np.arange(wave.lanes)[lanes].reshape(-1, WARP)[:, : 8 * count]
-            wave.unfenced.wrote(2 * places[..., 0].reshape(-1), rowed.reshape(-1))
+            wave.unfenced.wrote(2 * indices[..., 0].reshape(-1), rowed.reshape(-1))
 
     return together(wave, at, WARP, stored)
 

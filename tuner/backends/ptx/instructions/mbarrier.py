@@ -52,8 +52,8 @@ class Barriers:
 
     def at(self, offset: int) -> Barrier:
         if offset not in self._known:
-            block, place = divmod(offset, self._wave.shared.stride)
-            raise FaultError(f"no mbarrier at offset {place} of block {block}: initialise it first")
+            block, offset_in_block = divmod(offset, self._wave.shared.stride)
+            raise FaultError(f"no mbarrier at offset {offset_in_block} of block {block}: initialise it first")
         return self._known[offset]
 
     def expect(self, offset: int, nbytes: int) -> None:
@@ -101,8 +101,8 @@ def located(wave: Wave, instruction: Instruction, operand: int) -> Callable[[Mas
 
 
 def _value(wave: Wave, instruction: Instruction, operand: int, default: int) -> Array:
-    given = len(instruction.operands) > operand
-    value = wave.registers.read(instruction.word(operand), "u32") if given else np.array(default)
+    has_count = len(instruction.operands) > operand
+    value = wave.registers.read(instruction.word(operand), "u32") if has_count else np.array(default)
     return np.broadcast_to(value, wave.lanes)
 
 
@@ -170,31 +170,31 @@ def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
 def _store(wave: Wave, instruction: Instruction) -> Step:
     """st.async: values into the shared memory of a block, landing late; its barrier counts their bytes."""
     size, sources = BYTES[instruction.type], instruction.words(1)
-    values = [np.broadcast_to(wave.registers.read(each, f"b{8 * size}"), wave.lanes) for each in sources]
+    values = [np.broadcast_to(wave.registers.read(source, f"b{8 * size}"), wave.lanes) for source in sources]
     to = addresses(wave, instruction.address(0), "shared")
     locate, nbytes = located(wave, instruction, 2), size * len(sources)
 
     def issued(mask: Mask) -> None:
         lanes, at = locate(mask)
-        places = wave.shared.locate(to(lanes), lanes, nbytes)
-        for lane, place, barrier in zip(lanes, places, at, strict=True):
-            if wave.shared.block(int(place)) != wave.shared.block(int(barrier)):
+        targets = wave.shared.locate(to(lanes), lanes, nbytes)
+        for lane, target, barrier in zip(lanes, targets, at, strict=True):
+            if wave.shared.block(int(target)) != wave.shared.block(int(barrier)):
                 raise FaultError("st.async to one block, and its barrier in another")
-            wave.land(_landing(wave, int(place), np.array([each[lane] for each in values]), int(barrier)))
+            wave.land(_landing(wave, int(target), np.array([value[lane] for value in values]), int(barrier)))
 
     return issued
 
 
-def _landing(wave: Wave, place: int, values: Array, barrier: int) -> Callable[[], None]:
+def _landing(wave: Wave, target: int, values: Array, barrier: int) -> Callable[[], None]:
     def land() -> None:
-        wave.shared.data[place : place + values.nbytes] = values.view(np.uint8)
+        wave.shared.data[target : target + values.nbytes] = values.view(np.uint8)
         wave.part(Barriers).complete(barrier, values.nbytes)
 
     return land
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """mbarrier.* and st.async. Raises UnsupportedError for what the machine does not know."""
+    """mbarrier.* and st.async. Raises UnsupportedError for what the interpreter does not support."""
     if instruction.opcode[:2] == ("st", "async"):
         return _store(wave, instruction)
     name = instruction.opcode[1]
@@ -212,7 +212,7 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _fence(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """fence.proxy.async and fence.mbarrier_init; memory of this machine is in order but for these."""
+    """fence.proxy.async and fence.mbarrier_init; memory of the interpreter is in order but for these."""
     proxy = instruction.opcode[1:3] == ("proxy", "async") and not instruction.has("global")
     if not proxy and instruction.opcode[1] != "mbarrier_init":
         return lambda _: None

@@ -71,5 +71,5 @@ def fused_doubles(a: Array, b: Array, c: Array) -> Array:
     product, rest = _exact_product(a, b)
     small, smaller = _exact_sum(c, rest)
     large, left = _exact_sum(product, small)
-    found = large + odd_sum(smaller, left)
-    return np.where(np.isfinite(found), found, a * b + c)
+    exact = large + odd_sum(smaller, left)
+    return np.where(np.isfinite(exact), exact, a * b + c)

@@ -54,8 +54,8 @@ def _compare(wave: Wave, instruction: Instruction, _: int) -> Step:
         return _compared(targets[0], compare, a, b)
 
     def compared(mask: Mask) -> None:
-        found = compare(flushed(a), flushed(b)) if instruction.has("ftz") else compare(a, b)
-        for target, value in zip(targets, (found, ~found), strict=False):
+        result = compare(flushed(a), flushed(b)) if instruction.has("ftz") else compare(a, b)
+        for target, value in zip(targets, (result, ~result), strict=False):
             other = registers.condition(instruction.word(3)) if combine else None
             assign(target, value if other is None or combine is None else combine(value, other), mask)
 
@@ -72,13 +72,13 @@ def _set(wave: Wave, instruction: Instruction, _: int) -> Step:
     target, one = registers.write(instruction.word(0), to), 1.0 if to == "f32" else -1
     a, b = (registers.read(instruction.word(i), kind) for i in (1, 2))
 
-    def found(mask: Mask) -> None:
+    def compared(mask: Mask) -> None:
         holds = compare(flushed(a), flushed(b)) if instruction.has("ftz") else compare(a, b)
         if combine is not None:
             holds = combine(holds, registers.condition(instruction.word(3)))
         assign(target, np.where(holds, one, 0).astype(target.dtype), mask)
 
-    return found
+    return compared
 
 
 _COMBINED = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
@@ -120,7 +120,7 @@ def _move(wave: Wave, instruction: Instruction, _: int) -> Step:
 def _pack(wave: Wave, target: str, parts: tuple[str, ...], kind: str) -> Step:
     size = int(kind[1:]) // len(parts)
     to, dtype = wave.registers.write(target, f"u{kind[1:]}"), DTYPES[f"u{kind[1:]}"]
-    sources = [wave.registers.read(each, f"u{size}") for each in parts]
+    sources = [wave.registers.read(part, f"u{size}") for part in parts]
 
     def packed(mask: Mask) -> None:
         total = sum(each.astype(dtype) << dtype.type(i * size) for i, each in enumerate(sources))
@@ -132,7 +132,7 @@ def _pack(wave: Wave, target: str, parts: tuple[str, ...], kind: str) -> Step:
 def _unpack(wave: Wave, targets: tuple[str, ...], source: str, kind: str) -> Step:
     size, dtype = int(kind[1:]) // len(targets), DTYPES[f"u{kind[1:]}"]
     value = wave.registers.read(source, f"u{kind[1:]}")
-    to = [wave.registers.write(each, f"u{size}") for each in targets]
+    to = [wave.registers.write(target, f"u{size}") for target in targets]
 
     def unpacked(mask: Mask) -> None:
         kept = value.copy()

@@ -40,8 +40,8 @@ def fragment(shape: str, registers: int) -> tuple[Array, Array]:
 
 def _warps(wave: Wave, mask: Mask) -> Array:
     """[warps, 32] lanes."""
-    found: Array = wave.numbers(mask).reshape(-1, WARP)
-    return found
+    warps: Array = wave.numbers(mask).reshape(-1, WARP)
+    return warps
 
 
 def _common(values: Array, what: str) -> int:
@@ -88,7 +88,7 @@ def _cells(wave: Wave, instruction: Instruction, operand: int, registers: int) -
     shape, packed = instruction.opcode[4], instruction.has("pack::16b", "unpack::16b")
     if shape not in _PER_NUM or registers != _PER_NUM[shape] * int(instruction.opcode[5][1:]):
         raise UnsupportedError(f"{instruction.name} of {registers} registers")
-    given = addresses(wave, instruction.address(operand), "shared")  # 32 bits too
+    address_of = addresses(wave, instruction.address(operand), "shared")  # 32 bits too
     lane, column = fragment(shape, registers)
     if packed:
         lane, column = lane[..., None], 2 * column[..., None] + np.arange(2)
@@ -97,22 +97,22 @@ def _cells(wave: Wave, instruction: Instruction, operand: int, registers: int) -
         column = column + (np.arange(WARP) // 16 * apart).reshape(-1, *[1] * (column.ndim - 1))
 
     def cells(warp: Array) -> Cells:
-        address = _common(given(warp), "addresses")
+        address = _common(address_of(warp), "addresses")
         first, number = address >> 16, int(warp[0]) % wave.lanes_of_block // WARP % 4
         if first // WARP != number or int(lane.max()) + first % WARP >= WARP:
             last = first + int(lane.max())
             raise FaultError(f"warp {number} of a warpgroup at lanes {first} to {last} of tensor memory, of which 32 "
                              f"from {WARP * number} on are its own")  # fmt: skip
-        found = int(wave.block_of[warp[0]]), first + lane, (address & 0xFFFF) + column
-        wave.part(TensorMemory).check_held(found)
-        return found
+        cells = int(wave.block_of[warp[0]]), first + lane, (address & 0xFFFF) + column
+        wave.part(TensorMemory).check_held(cells)
+        return cells
 
     return cells
 
 
 def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
     """Registers have their values at once, as what reads them may; the cells stay in use until tcgen05.wait::ld."""
-    targets = [wave.registers.write(each, "b32") for each in instruction.words(0)]
+    targets = [wave.registers.write(name, "b32") for name in instruction.words(0)]
     of_warp = _cells(wave, instruction, 1, len(targets))
 
     def loaded(mask: Mask) -> None:
@@ -121,10 +121,10 @@ def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
             cells = of_warp(warp)
             memory.check_settled(cells, "tcgen05.ld", reads=True)
             memory.loads.begin(int(warp[0]) // WARP, cells)
-            found = memory.visible(cells)
-            if found.ndim == 3:
-                found = found[..., 0] & np.uint32(0xFFFF) | found[..., 1] << np.uint32(16)
-            for target, value in zip(targets, found.T, strict=True):
+            words = memory.visible(cells)
+            if words.ndim == 3:
+                words = words[..., 0] & np.uint32(0xFFFF) | words[..., 1] << np.uint32(16)
+            for target, value in zip(targets, words.T, strict=True):
                 target[warp] = value
 
     return together(wave, at, WARP, loaded)
@@ -132,13 +132,13 @@ def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
     """Cells have their values at once, and nobody may use them before tcgen05.wait::st."""
-    sources = [np.broadcast_to(wave.registers.read(each, "b32"), wave.lanes) for each in instruction.words(-1)]
+    sources = [np.broadcast_to(wave.registers.read(name, "b32"), wave.lanes) for name in instruction.words(-1)]
     of_warp = _cells(wave, instruction, 0, len(sources))
 
     def stored(mask: Mask) -> None:
         memory = wave.part(TensorMemory)
         for warp in _warps(wave, mask):
-            cells, words = of_warp(warp), np.stack([each[warp] for each in sources], axis=1)
+            cells, words = of_warp(warp), np.stack([source[warp] for source in sources], axis=1)
             memory.check_settled(cells, "tcgen05.st")
             if cells[2].ndim == 3:
                 words = _HIGH | np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=2)
@@ -160,7 +160,7 @@ def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """tcgen05.*: Raises UnsupportedError for what the machine does not know."""
+    """tcgen05.*. Raises UnsupportedError for what the interpreter does not support."""
     name: Any = instruction.opcode[1]
     if instruction.has("cta_group::2"):
         raise UnsupportedError(instruction.name)
@@ -175,7 +175,7 @@ def _decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     if name in ("wait::ld", "wait::st"):
         return _wait(wave, instruction, at)
     if name.startswith("fence::"):
-        return lambda _: None  # memory of this machine is in order
+        return lambda _: None  # memory of the interpreter is in order
     return tcgen05_mma.decode(wave, instruction)
 
 

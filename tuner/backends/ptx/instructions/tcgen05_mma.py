@@ -57,9 +57,9 @@ class Operation:
     @classmethod
     def of(cls, bits: int, kind: str) -> "Operation":
         """Raises FaultError for what the ISA forbids, and for sparse matrices and types of 4 and 6 bits."""
-        known = _TYPES[kind]
+        types = _TYPES[kind]
         m, n, d = (bits >> 24 & 31) << 4, (bits >> 17 & 63) << 3, bits >> 4 & 3
-        a, b = (ELEMENTS.get(known.get(bits >> at & 7, "")) for at in (7, 10))
+        a, b = (ELEMENTS.get(types.get(bits >> at & 7, "")) for at in (7, 10))
         halves = d == 0 and (kind == "kind::f8f6f4" or (kind == "kind::f16" and a is b is ELEMENTS["f16"]))
         if a is None or b is None or bits & 0xF or not (halves or d == 1):
             raise FaultError(f"unsupported: {kind} with instruction descriptor {bits:#x}")
@@ -193,7 +193,7 @@ class Operands:
             isinstance(a, Address),
             registers.read(instruction.word(2), "u64"),
             np.broadcast_to(registers.read(instruction.word(3), "u32"), lanes),
-            tuple(np.broadcast_to(registers.read(each, "u32"), lanes) for each in masks),
+            tuple(np.broadcast_to(registers.read(mask, "u32"), lanes) for mask in masks),
             adds,
             0.5 ** int(scales[0], 0) if scales else 1.0,
         )
@@ -214,7 +214,7 @@ class Operands:
 
 def _multiply(wave: Wave, instruction: Instruction) -> Step:
     if instruction.opcode[3] not in _TYPES or not all(
-        each.startswith("collector::") for each in instruction.opcode[4:]
+        part.startswith("collector::") for part in instruction.opcode[4:]
     ):
         raise UnsupportedError(instruction.name)
     operands = Operands.of(wave, instruction)
@@ -241,21 +241,21 @@ def _commit(wave: Wave, instruction: Instruction) -> Step:
     def committed(mask: Mask) -> None:
         lanes, offsets = locate(mask)
         for lane, offset in zip(map(int, lanes), map(int, offsets), strict=True):
-            places = [offset] if blocks is None else wave.shared.in_blocks(offset, int(blocks[lane]))
+            barriers = [offset] if blocks is None else wave.shared.in_blocks(offset, int(blocks[lane]))
             queue = _queue(wave, lane)
-            number = queue.add(partial(_arrive, wave, places))
+            number = queue.add(partial(_arrive, wave, barriers))
             wave.land(partial(queue.until, number))
 
     return committed
 
 
-def _arrive(wave: Wave, places: list[int]) -> None:
-    for place in places:
-        wave.part(Barriers).arrive(place)
+def _arrive(wave: Wave, offsets: list[int]) -> None:
+    for offset in offsets:
+        wave.part(Barriers).arrive(offset)
 
 
 def decode(wave: Wave, instruction: Instruction) -> Step:
-    """Raises UnsupportedError for what the machine does not know."""
+    """Raises UnsupportedError for what the interpreter does not support."""
     if instruction.opcode[1] == "mma":
         return _multiply(wave, instruction)
     if instruction.opcode[1] == "commit":

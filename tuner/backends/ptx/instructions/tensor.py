@@ -29,39 +29,39 @@ class Box:
     inside: Array  # [elements], in the order of the box
     nbytes: int  # of the whole box, which an mbarrier counts
 
-    def _places(self, shared: Shared, place: int) -> Array:
+    def _places(self, shared: Shared, start: int) -> Array:
         """Offsets in shared memory of all elements, in the order of the box."""
         size = self.tensor.dtype.itemsize
-        block = place - place % shared.stride
-        if place % 128:
-            raise FaultError(f"TMA at shared address {place - block}: it has to be a multiple of 128")
-        linear = place - block + size * np.arange(self.inside.size, dtype=np.int64)
+        block = start - start % shared.stride
+        if start % 128:
+            raise FaultError(f"TMA at shared address {start - block}: it has to be a multiple of 128")
+        linear = start - block + size * np.arange(self.inside.size, dtype=np.int64)
         return block + swizzled(linear, self.tensor.swizzle)
 
-    def load(self, memory: Global, shared: Shared, place: int) -> None:
+    def load(self, memory: Global, shared: Shared, start: int) -> None:
         """Global to shared; zeros for what lies outside."""
         size = self.tensor.dtype.itemsize
-        found = np.zeros(self.inside.size, f"u{size}")
-        found[self.inside] = memory.views[size][memory.locate(self.addresses, size) // size]
-        shared.views[size][self._places(shared, place) // size] = found
+        values = np.zeros(self.inside.size, f"u{size}")
+        values[self.inside] = memory.views[size][memory.locate(self.addresses, size) // size]
+        shared.views[size][self._places(shared, start) // size] = values
 
-    def taken(self, shared: Shared, place: int) -> Array:
+    def taken(self, shared: Shared, start: int) -> Array:
         """What lies in shared memory."""
         size = self.tensor.dtype.itemsize
-        found: Array = shared.views[size][self._places(shared, place) // size]
-        return found
+        values: Array = shared.views[size][self._places(shared, start) // size]
+        return values
 
-    def put(self, memory: Global, found: Array) -> None:
+    def put(self, memory: Global, values: Array) -> None:
         """That to global memory; what lies outside is not written."""
         size = self.tensor.dtype.itemsize
-        memory.views[size][memory.locate(self.addresses, size, write=True) // size] = found[self.inside]
+        memory.views[size][memory.locate(self.addresses, size, write=True) // size] = values[self.inside]
 
-    def add(self, memory: Global, found: Array) -> None:
+    def add(self, memory: Global, values: Array) -> None:
         """That to what global memory holds."""
         if self.tensor.dtype is not DType.FP32:
             raise FaultError(f"unsupported: sums of {self.tensor.dtype.value} by the copy engine")
         cells = memory.locate(self.addresses, 4, write=True) // 4
-        memory.views[4].view(np.float32)[cells] += found[self.inside].view(np.float32)
+        memory.views[4].view(np.float32)[cells] += values[self.inside].view(np.float32)
 
 
 @lru_cache
@@ -84,7 +84,7 @@ def box_of(tensor: MappedTensor, innermost_first: tuple[int, ...]) -> Box:
     offsets, inside = np.zeros(tensor.box, np.int64), np.ones(tensor.box, bool)
     for axis, (begin, count) in enumerate(zip(at, tensor.box, strict=True)):
         index = begin + np.arange(count, dtype=np.int64)
-        shape = [-1 if each == axis else 1 for each in range(len(at))]
+        shape = [-1 if i == axis else 1 for i in range(len(at))]
         offsets = offsets + (index * tensor.strides[axis]).reshape(shape)
         inside = inside & ((index >= 0) & (index < tensor.shape[axis])).reshape(shape)
     kept = inside.reshape(-1)

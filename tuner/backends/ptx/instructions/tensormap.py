@@ -38,10 +38,10 @@ _SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128}
 def mapped(wave: Wave, address: int) -> MappedTensor:
     """The map at a generic address: a parameter, or 128 bytes of one or of global memory.
 
-    Raises FaultError for what this machine's copy engine cannot follow.
+    Raises FaultError for maps that the interpreter does not support.
     """
-    if (known := wave.parameters.mapped(address)) is not None:
-        return known
+    if (mapped := wave.parameters.mapped(address)) is not None:
+        return mapped
     if address < GLOBAL:
         return _decoded(wave.parameters.read(address - PARAMETER_WINDOW, _BYTES))
     begin = int(wave.memory.locate(np.array([address], np.uint64), _BYTES)[0])
@@ -51,15 +51,15 @@ def mapped(wave: Wave, address: int) -> MappedTensor:
 @lru_cache
 def _decoded(data: bytes) -> MappedTensor:
     """What `_FIELDS` say."""
-    found = {name: np.frombuffer(data, kind, n, byte).tolist() for name, (byte, kind, n) in _FIELDS.items()}
-    rank = found["rank"][0] + 1
-    dtype, swizzle = _ELEMENTS.get(found["elemtype"][0]), _SWIZZLES.get(found["swizzle_mode"][0])
-    plain = found["interleave_layout"] == found["fill_mode"] == [0] and set(found["element_stride"][:rank]) == {1}
+    fields = {name: np.frombuffer(data, kind, n, byte).tolist() for name, (byte, kind, n) in _FIELDS.items()}
+    rank = fields["rank"][0] + 1
+    dtype, swizzle = _ELEMENTS.get(fields["elemtype"][0]), _SWIZZLES.get(fields["swizzle_mode"][0])
+    plain = fields["interleave_layout"] == fields["fill_mode"] == [0] and set(fields["element_stride"][:rank]) == {1}
     if dtype is None or swizzle is None or not plain:
-        raise FaultError(f"unsupported: a tensor map with {found}")
-    dims = found["global_dim"][:rank], [dtype.itemsize, *found["global_stride"][: rank - 1]], found["box_dim"][:rank]
-    shape, strides, box = (tuple(reversed(each)) for each in dims)  # innermost last
-    return MappedTensor("a map of the kernel's", found["global_address"][0], dtype, shape, strides, box, swizzle)
+        raise FaultError(f"unsupported: a tensor map with {fields}")
+    dims = fields["global_dim"][:rank], [dtype.itemsize, *fields["global_stride"][: rank - 1]], fields["box_dim"][:rank]
+    shape, strides, box = (tuple(reversed(dim)) for dim in dims)  # innermost last
+    return MappedTensor("a map of the kernel's", fields["global_address"][0], dtype, shape, strides, box, swizzle)
 
 
 def _replace(wave: Wave, instruction: Instruction, _: int) -> Step:
@@ -74,8 +74,8 @@ def _replace(wave: Wave, instruction: Instruction, _: int) -> Step:
     def replaced(mask: Mask) -> None:
         lanes = wave.numbers(mask)
         bits = value[lanes].astype(kind).reshape(-1, 1).view(np.uint8)
-        for place, each in zip(wave.shared.locate(at(lanes), lanes, 8) + first, bits, strict=True):
-            wave.shared.data[place : place + each.size] = each
+        for offset, each in zip(wave.shared.locate(at(lanes), lanes, 8) + first, bits, strict=True):
+            wave.shared.data[offset : offset + each.size] = each
 
     return replaced
 
@@ -96,7 +96,7 @@ def _publish(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """tensormap.replace and tensormap.cp_fenceproxy. Raises UnsupportedError for what the machine does not know."""
+    """tensormap.replace and tensormap.cp_fenceproxy. Raises UnsupportedError for other instructions."""
     return (_replace if instruction.opcode[1] == "replace" else _publish)(wave, instruction, at)
 
 

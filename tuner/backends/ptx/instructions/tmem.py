@@ -107,8 +107,8 @@ class TensorMemory:
 
     def visible(self, cells: Cells) -> Array:
         """What a load finds: nothing where a product has yet to write."""
-        found: Array = np.where(self.writers[cells] > 0, np.uint32(POISON), self.cells[cells])
-        return found
+        words: Array = np.where(self.writers[cells] > 0, np.uint32(POISON), self.cells[cells])
+        return words
 
 
 def _check_count(count: int) -> None:

@@ -86,13 +86,13 @@ def _queues(_: Wave) -> defaultdict[int, Queue]:
 
 def _groups(wave: Wave, mask: Mask) -> list[int]:
     lanes = wave.running(mask)
-    found: list[int] = np.flatnonzero(lanes[::GROUP]).tolist()
-    return found
+    groups: list[int] = np.flatnonzero(lanes[::GROUP]).tolist()
+    return groups
 
 
 def registers_of(entry: Entry) -> frozenset[str]:
     """The accumulators and A's registers of all products: writing one needs a wgmma.fence before the next product."""
-    products = [each for each in entry.code if each.opcode[:2] == ("wgmma", "mma_async")]
+    products = [instruction for instruction in entry.code if instruction.opcode[:2] == ("wgmma", "mma_async")]
     vectors = (each.operands[i] for each in products for i in (0, 1))  # not a descriptor
     return frozenset(name for vector in vectors if isinstance(vector, tuple) for name in vector)
 
@@ -125,7 +125,7 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     if instruction.word(4) != "1" or instruction.word(5) != "1":
         raise UnsupportedError("wgmma with a negated operand")
     registers, in_registers = wave.registers, not isinstance(instruction.operands[1], str)
-    targets = [registers.write(each, "f32") for each in instruction.words(0)]
+    targets = [registers.write(name, "f32") for name in instruction.words(0)]
     if 2 * len(targets) != int(shape[len("m64n") : shape.index("k")]):
         raise UnsupportedError(f"{shape} with {len(targets)} accumulators")
     flags = tuple(int(instruction.word(i), 0) == 1 for i in range(6, len(instruction.operands)))
@@ -169,7 +169,7 @@ def _wait(wave: Wave, mask: Mask, newest: int) -> None:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """wgmma.*: whole warpgroups. Raises UnsupportedError for what the machine does not know."""
+    """wgmma.*: whole warpgroups. Raises UnsupportedError for what the interpreter does not support."""
     name = instruction.opcode[1]
     if name == "mma_async":
         return _multiply(wave, instruction, at)

@@ -67,7 +67,7 @@ def _places(wave: Wave, instruction: Instruction, first: int, tile: Tile, write:
     dense = np.uint32(tile.rows if column_major else tile.columns)
     stride = wave.registers.read(instruction.word(2), "u32") if len(instruction.operands) == 3 else dense
 
-    def places(lanes: Any) -> Any:
+    def located(lanes: Any) -> Any:
         starts = at(lanes).astype(np.uint64).reshape(-1, WARP)
         steps = np.broadcast_to(stride, wave.lanes)[lanes].reshape(-1, WARP).astype(np.uint64) * np.uint64(tile.size)
         if (starts != starts[:, :1]).any() or (steps != steps[:, :1]).any():
@@ -79,23 +79,23 @@ def _places(wave: Wave, instruction: Instruction, first: int, tile: Tile, write:
         inside = steps[:, :1, None] * along.astype(np.uint64) + (across * tile.size).astype(np.uint64)
         offsets = starts[:, :1, None] + inside
         owners = np.repeat(np.arange(wave.lanes)[lanes].reshape(-1, WARP)[:, 0], tile.rows * tile.columns)
-        memory, found = locate(offsets.reshape(-1), owners, tile.size, write)
-        return memory, (found // tile.size).reshape(offsets.shape)
+        memory, indices = locate(offsets.reshape(-1), owners, tile.size, write)
+        return memory, (indices // tile.size).reshape(offsets.shape)
 
-    return places
+    return located
 
 
 def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
     """wmma.load.{a,b,c}.sync.aligned.layout.shape{.ss}.type r, [p] {, stride}"""
     opcode = instruction.opcode
     tile = _tile(opcode[2], opcode[6], instruction.type)
-    targets = [wave.registers.write(each, "b32") for each in instruction.words(0)]
-    places = _places(wave, instruction, 1, tile, write=False)
+    targets = [wave.registers.write(name, "b32") for name in instruction.words(0)]
+    located = _places(wave, instruction, 1, tile, write=False)
 
     def loaded(mask: Mask) -> None:
         lanes = wave.index(mask)
-        memory, found = places(lanes)
-        words = tile.registers(memory[tile.size][found], len(targets))
+        memory, indices = located(lanes)
+        words = tile.registers(memory[tile.size][indices], len(targets))
         for i, target in enumerate(targets):
             target[lanes] = words[:, :, i].reshape(-1)
 
@@ -106,12 +106,12 @@ def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
     """wmma.store.d.sync.aligned.layout.shape{.ss}.type [p], r {, stride}"""
     tile = _tile("d", instruction.opcode[6], instruction.type)
     sources = registers_of(wave, instruction.words(1))
-    places = _places(wave, instruction, 0, tile, write=True)
+    located = _places(wave, instruction, 0, tile, write=True)
 
     def stored(mask: Mask) -> None:
         lanes = wave.index(mask)
-        memory, found = places(lanes)
-        memory[tile.size][found] = tile.of(elements(sources, lanes, tile.size))
+        memory, indices = located(lanes)
+        memory[tile.size][indices] = tile.of(elements(sources, lanes, tile.size))
 
     return together(wave, at, WARP, stored)
 
@@ -119,12 +119,12 @@ def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
 def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype{.satfinite} d, a, b, c"""
     shape, saturate = instruction.opcode[6], instruction.has("satfinite")
-    kinds = tuple(each for each in instruction.opcode[7:] if each != "satfinite")
+    kinds = tuple(part for part in instruction.opcode[7:] if part != "satfinite")
     d_kind, c_kind = kinds[0], kinds[1] if len(kinds) == 2 else kinds[-1]
     a_kind, b_kind = ("f16", "f16") if len(kinds) == 2 else kinds[1:3]
     if len(kinds) not in (2, 4) or {d_kind, c_kind} - SUMS.keys() or {a_kind, b_kind} - ELEMENTS.keys():
         raise UnsupportedError(instruction.name)
-    targets = [wave.registers.write(each, "b32") for each in instruction.words(0)]
+    targets = [wave.registers.write(name, "b32") for name in instruction.words(0)]
     a, b, c = (registers_of(wave, instruction.words(i)) for i in (1, 2, 3))
     left, right = ELEMENTS[a_kind], ELEMENTS[b_kind]
     tiles = _tile("a", shape, a_kind), _tile("b", shape, b_kind), _tile("c", shape, c_kind)

@@ -67,8 +67,8 @@ class Program:
         """Until every lane has left. Raises FaultError, which names the line."""
         self._executed, self._look, self._at = 0, _LOOK, 0
         try:
-            while found := self.wave.next():
-                self._run_from(*found)
+            while chosen := self.wave.next():
+                self._run_from(*chosen)
         except FaultError as error:
             instruction = self.entry.code[self.wave.stuck if self.wave.stuck >= 0 else self._at]
             where = f"line {instruction.line} of {self.entry.name}: {instruction.text[:160]}"

@@ -50,9 +50,9 @@ class Global:
         self.data = np.full(end, 0xFF, np.uint8)
         self.views = _views(self.data)
         self._allowed = np.zeros(end, np.uint8)
-        for place in self._allocations.values():
-            rights = _READ | _WRITE if place.name in writable else _READ
-            self._allowed[place.offset : place.offset + place.nbytes] = rights
+        for allocation in self._allocations.values():
+            rights = _READ | _WRITE if allocation.name in writable else _READ
+            self._allowed[allocation.offset : allocation.offset + allocation.nbytes] = rights
 
     def holds(self, name: str) -> bool:
         return name in self._allocations
@@ -62,13 +62,13 @@ class Global:
 
     def view(self, name: str, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Array:
         """The buffer's bytes as an array, dense unless `strides` (bytes) are given."""
-        place = self._allocations[name]
-        return np.ndarray(shape, dtype, self.data, place.offset, strides)
+        allocation = self._allocations[name]
+        return np.ndarray(shape, dtype, self.data, allocation.offset, strides)
 
     def written(self, name: str) -> Array:
         """Whether launches have written each byte of a buffer."""
-        place = self._allocations[name]
-        marks: Array = self._allowed[place.offset : place.offset + place.nbytes] & _EVER != 0
+        allocation = self._allocations[name]
+        marks: Array = self._allowed[allocation.offset : allocation.offset + allocation.nbytes] & _EVER != 0
         return marks
 
     def begin_launch(self) -> None:
@@ -103,13 +103,14 @@ class Global:
 
     def _wild(self, offset: int, nbytes: int, write: bool) -> str:
         verb = "writes" if write else "reads"
-        before = [place for place in self._allocations.values() if place.offset <= offset]
+        before = [allocation for allocation in self._allocations.values() if allocation.offset <= offset]
         if not before:
             return f"{verb} {nbytes} bytes at {GLOBAL + offset:#x}, before every buffer"
-        place = before[-1]
-        inside = offset - place.offset + nbytes <= place.nbytes
+        allocation = before[-1]
+        inside = offset - allocation.offset + nbytes <= allocation.nbytes
         kind = "which kernels may not write" if inside else "beyond its end"
-        return f"{verb} {nbytes} bytes at offset {offset - place.offset} of {place.name} ({place.nbytes}), {kind}"
+        where = f"offset {offset - allocation.offset} of {allocation.name} ({allocation.nbytes})"
+        return f"{verb} {nbytes} bytes at {where}, {kind}"
 
 
 class Shared:
@@ -137,11 +138,11 @@ class Shared:
 
     def in_blocks(self, offset: int, bits: int) -> list[int]:
         """The same place in those blocks of its cluster whose bits are set."""
-        block, place = divmod(offset, self.stride)
+        block, within = divmod(offset, self.stride)
         if bits >> self._cluster:
             raise FaultError(f"a multicast to blocks {bits:#x}: the cluster has {self._cluster}")
         first = block // self._cluster * self._cluster
-        return [(first + rank) * self.stride + place for rank in range(self._cluster) if bits >> rank & 1]
+        return [(first + rank) * self.stride + within for rank in range(self._cluster) if bits >> rank & 1]
 
     def locate(self, addresses: Array, lanes: Any, nbytes: int) -> Array:
         """Offsets of `nbytes` each for `lanes` (an index, or a slice). Raises FaultError as `Global.locate` does."""
@@ -158,8 +159,8 @@ class Shared:
             raise FaultError(f"{nbytes} bytes at offset {at} of {self._name} memory ({self.nbytes} bytes)")
         if (own & (nbytes - 1)).any():
             raise FaultError(f"{nbytes} bytes at a {self._name} address that is no multiple of {nbytes}")
-        found: Array = bases + own
-        return found
+        located: Array = bases + own
+        return located
 
 
 @dataclass

@@ -32,7 +32,7 @@ class Unfenced:
 
     def check(self, offsets: Array) -> None:
         """Raises FaultError where wgmma or the copy engine reads what is not fenced."""
-        found = self._writer[offsets // _CHUNK]
-        if found.any():
-            lane = int(found[found > 0][0]) - 1
+        writers = self._writer[offsets // _CHUNK]
+        if writers.any():
+            lane = int(writers[writers > 0][0]) - 1
             raise FaultError(f"lane {lane} wrote what is read here without its fence.proxy.async")

@@ -20,7 +20,7 @@ _POLLING = ("volatile", "acquire", "release", "relaxed", "acq_rel", "bulk", "clu
 
 def ordered_by_barriers(entry: Entry) -> bool:
     """Whether barriers of whole blocks, and nothing else, order an entry's warps where they use shared memory."""
-    return not any(_orders(each) for each in entry.code)
+    return not any(_orders(instruction) for instruction in entry.code)
 
 
 def _orders(instruction: Instruction) -> bool:
@@ -59,9 +59,9 @@ class Races:
         if (raced := (self._written[cells] == now) & (self._writer[cells] != warp)).any():
             raise self._fault("reads", cells, raced, warp, self._writer, "wrote")
         others = (self._read[cells] == now) & (self._reader[cells] != warp)
-        found = np.where(others, _SEVERAL, warp)
-        self._read[cells], self._reader[cells] = now, found
-        self._reader[cells[self._reader[cells] != found]] = _SEVERAL  # of another warp, by the same instruction
+        writers = np.where(others, _SEVERAL, warp)
+        self._read[cells], self._reader[cells] = now, writers
+        self._reader[cells[self._reader[cells] != writers]] = _SEVERAL  # of another warp, by the same instruction
 
     def writes(self, offsets: Array, lanes: Any, nbytes: int) -> None:
         """`lanes` write. Raises FaultError where another warp has just read."""
@@ -81,6 +81,6 @@ class Races:
         byte, one, other = (int(each[raced][0]) for each in (cells, warp, owner[cells]))
         warps = self._wave.lanes_of_block // WARP
         whose = "several warps" if other == _SEVERAL else f"warp {other % warps}"
-        place = byte % self._wave.shared.stride
-        what = f"warp {one % warps} {verb} byte {place} of shared memory, which {whose} {did}"
+        offset = byte % self._wave.shared.stride
+        what = f"warp {one % warps} {verb} byte {offset} of shared memory, which {whose} {did}"
         return FaultError(f"race: {what}, and no barrier of the block between")

@@ -15,7 +15,7 @@ Mask = npt.NDArray[np.bool_] | None  # lanes that execute; None is all
 
 
 class UnsupportedError(Exception):
-    """An instruction that the machine does not know."""
+    """An instruction that the interpreter does not support."""
 
 
 class _Types(dict[str, np.dtype[Any]]):
@@ -100,15 +100,15 @@ def _is_number(name: str) -> bool:
 
 def _number(text: str, dtype: np.dtype[Any]) -> Array:
     if text[:2] in ("0f", "0F"):
-        found = np.frombuffer(struct.pack("<I", int(text[2:], 16)), np.float32)
+        number = np.frombuffer(struct.pack("<I", int(text[2:], 16)), np.float32)
     elif text[:2] in ("0d", "0D"):
-        found = np.frombuffer(struct.pack("<Q", int(text[2:], 16)), np.float64)
+        number = np.frombuffer(struct.pack("<Q", int(text[2:], 16)), np.float64)
     elif dtype.kind == "f":
         raise UnsupportedError(f"{text} is no number of {dtype}")
     else:
         bits = int(text.rstrip("U"), 0) & (1 << 8 * max(dtype.itemsize, 1)) - 1
         return np.array(bits, f"u{dtype.itemsize}").view(dtype) if dtype.kind != "b" else np.array(bits != 0)
-    return found.astype(dtype)[0:1].reshape(()) if dtype.kind == "f" else found.view(dtype)[0:1].reshape(())
+    return number.astype(dtype)[0:1].reshape(()) if dtype.kind == "f" else number.view(dtype)[0:1].reshape(())
 
 
 def assign(target: Array, value: Any, mask: Mask) -> None:

@@ -87,8 +87,8 @@ class Wave:
         """What a family of instructions remembers: `kind(wave)`, made when it is first asked for."""
         if kind not in self.parts:
             self.parts[kind] = kind(self)
-        found: K = self.parts[kind]
-        return found
+        part: K = self.parts[kind]
+        return part
 
     def next(self) -> tuple[int, Mask] | None:
         """(instruction, its lanes): the lowest that any awake lane stands at; None when all have left.
@@ -155,8 +155,8 @@ class Wave:
 
     def numbers(self, mask: Mask) -> Array:
         """The lanes of `mask` by their number."""
-        found: Array = np.arange(self.lanes)[self.index(mask)]
-        return found
+        lanes: Array = np.arange(self.lanes)[self.index(mask)]
+        return lanes
 
     def meet(self, mask: Mask, pc: int, width: int, partners: Array | None = None) -> Array | None:
         """Of lanes at an instruction that groups of `width` execute together, those that may: None for just these.

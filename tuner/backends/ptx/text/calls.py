@@ -28,46 +28,46 @@ def inlined(body: Body, functions: Mapping[str, Function], depth: int = 0) -> Bo
     if not any(each.opcode[0] == "call" for each in body.code):
         return body
     if depth > _DEEPEST:
-        raise UsageError("the PTX calls functions that call themselves: this machine has no stack for them")
+        raise UsageError("the PTX calls functions that call themselves: the PTX interpreter has no stack for them")
     code: list[Instruction] = []
-    places: dict[int, int] = {}  # of each instruction of the caller, in the new code
+    indices: dict[int, int] = {}  # of each instruction of the caller, in the new code
     labels: dict[str, int] = {}
     registers, local = dict(body.registers), list(body.local)
     for at, instruction in enumerate(body.code):
-        places[at] = len(code)
+        indices[at] = len(code)
         callee = functions.get(_callee(instruction)) if instruction.opcode[0] == "call" else None
         if callee is None or callee.body is None:
             code.append(instruction)
             continue
         own = inlined(callee.body, functions, depth + 1)
         prefix = f"call{at}of{depth}."
-        given = _bound(instruction, callee)
-        copied = _copied(own, prefix, given)
-        labels |= {prefix + name: len(code) + place for name, place in own.labels.items()}
+        arguments = _bound(instruction, callee)
+        copied = _copied(own, prefix, arguments)
+        labels |= {prefix + name: len(code) + index for name, index in own.labels.items()}
         code += copied
         labels[f"{prefix}end"] = len(code)
         registers |= {prefix + name: kind for name, kind in own.registers.items()}
         local += [replace(each, name=prefix + each.name) for each in own.local]
-    places[len(body.code)] = len(code)
-    labels |= {name: places[at] for name, at in body.labels.items()}
+    indices[len(body.code)] = len(code)
+    labels |= {name: indices[at] for name, at in body.labels.items()}
     return replace(body, code=tuple(code), labels=labels, registers=registers, local=tuple(local))
 
 
 def _callee(call: Instruction) -> str:
     """`call (results), name, (arguments)`, each list left out where it is empty."""
-    return next((each for each in call.operands if isinstance(each, str)), "")
+    return next((operand for operand in call.operands if isinstance(operand, str)), "")
 
 
 def _bound(call: Instruction, callee: Function) -> dict[str, str]:
     """The caller's names of the callee's parameters and results."""
-    lists = [each for each in call.operands if isinstance(each, tuple)]
+    lists = [operand for operand in call.operands if isinstance(operand, tuple)]
     results = lists.pop(0) if callee.returns else ()
     arguments = lists[0] if callee.parameters else ()
     names = [each.name for each in (*callee.returns, *callee.parameters)]
     return dict(zip(names, (*results, *arguments), strict=True))
 
 
-def _copied(body: Body, prefix: str, given: Mapping[str, str]) -> list[Instruction]:
+def _copied(body: Body, prefix: str, arguments: Mapping[str, str]) -> list[Instruction]:
     own = {each.name for each in body.local}
 
     def renamed(name: str) -> str:
@@ -75,14 +75,14 @@ def _copied(body: Body, prefix: str, given: Mapping[str, str]) -> list[Instructi
             return "|".join(map(renamed, name.split("|")))
         plain = name.lstrip("!")
         sign = name[: len(name) - len(plain)]
-        if plain in given:
-            return sign + given[plain]
+        if plain in arguments:
+            return sign + arguments[plain]
         return sign + prefix + plain if plain in own or body.register_type(plain) else name
 
-    return [_moved(each, prefix, given, renamed) for each in body.code]
+    return [_moved(instruction, prefix, arguments, renamed) for instruction in body.code]
 
 
-def _moved(each: Instruction, prefix: str, given: Mapping[str, str], renamed: Callable[[str], str]) -> Instruction:
+def _moved(each: Instruction, prefix: str, arguments: Mapping[str, str], renamed: Callable[[str], str]) -> Instruction:
     guard = renamed(each.guard) if each.guard else ""
     if each.opcode[0] == "ret":
         return replace(each, guard=guard, opcode=("bra",), operands=(f"{prefix}end",))
@@ -92,7 +92,7 @@ def _moved(each: Instruction, prefix: str, given: Mapping[str, str], renamed: Ca
     if each.opcode[0] == "brx":
         operands = (operands[0], tuple(prefix + label for label in each.words(1)))
     moved = replace(each, guard=guard, operands=operands)
-    passes = any(isinstance(operand, Address) and operand.base in given for operand in each.operands)
+    passes = any(isinstance(operand, Address) and operand.base in arguments for operand in each.operands)
     return moved.in_local() if passes else moved
 
 

@@ -30,11 +30,11 @@ _FUNCTION = re.compile(
 def parse(text: str) -> dict[str, Entry]:
     """The entries of a module by name, that of C++ where `symbol_lines` tell it.
 
-    Raises UsageError for what this machine cannot run, such as recursion.
+    Raises UsageError for what the interpreter cannot run, such as recursion.
     """
     called = {symbol: expression for expression, symbol in symbols(text).items()}
     text = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)  # directives that no `;` ends
-    text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
     outside, functions, heads, at = "", {}, [], 0
     while head := _FUNCTION.search(text, at):
         outside, at = outside + text[at : head.start()], head.end()
@@ -58,7 +58,7 @@ def _entry(kernel: Function, about: str, functions: Mapping[str, Function], outs
     assert kernel.body is not None, "an entry has a body"
     body = inlined(kernel.body, functions)
     cluster = re.search(r"\.reqnctapercluster\s+(\d+)", about)
-    named = {word for each in body.code for word in re.findall(r"[\w$]+", each.text)}
+    named = {word for instruction in body.code for word in re.findall(r"[\w$]+", instruction.text)}
     return Entry(
         code=body.code,
         labels=body.labels,

@@ -38,7 +38,7 @@ class Instruction:
         return ".".join(self.opcode)
 
     def has(self, *qualifiers: str) -> bool:
-        return any(each in self.opcode for each in qualifiers)
+        return any(qualifier in self.opcode for qualifier in qualifiers)
 
     @property
     def type(self) -> str:
@@ -46,24 +46,24 @@ class Instruction:
         return self.opcode[-1]
 
     def word(self, at: int) -> str:
-        found = self.operands[at]
-        assert isinstance(found, str), f"operand {at} of {self.text} is a name or a number"
-        return found
+        operand = self.operands[at]
+        assert isinstance(operand, str), f"operand {at} of {self.text} is a name or a number"
+        return operand
 
     def in_local(self) -> "Instruction":
         """The same access in local memory, where what is passed to a function lies."""
-        return replace(self, opcode=tuple("local" if each.startswith("param") else each for each in self.opcode))
+        return replace(self, opcode=tuple("local" if part.startswith("param") else part for part in self.opcode))
 
     def address(self, at: int) -> Address:
-        found = self.operands[at]
-        assert isinstance(found, Address), f"operand {at} of {self.text} is an address"
-        return found
+        operand = self.operands[at]
+        assert isinstance(operand, Address), f"operand {at} of {self.text} is an address"
+        return operand
 
     def words(self, at: int) -> tuple[str, ...]:
         """A vector's elements; a single name is a vector of one."""
-        found = self.operands[at]
-        assert not isinstance(found, Address), f"operand {at} of {self.text} is a register or several"
-        return (found,) if isinstance(found, str) else found
+        operand = self.operands[at]
+        assert not isinstance(operand, Address), f"operand {at} of {self.text} is a register or several"
+        return (operand,) if isinstance(operand, str) else operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,12 @@ class Body:
 
 def read_body(text: str, start: int) -> tuple[Body, int]:
     """The statements from behind the brace at `start` on, and where the text goes on behind them."""
-    found = _Statements(text, start)
-    inside = text[start : found.end]
+    operand = _Statements(text, start)
+    inside = text[start : operand.end]
     shared, local = (tuple(variables(inside, space)) for space in ("shared", "local"))
-    return Body(tuple(found.code), found.labels, found.registers, shared, (*local, *found.passed.values())), found.end
+    return Body(
+        tuple(operand.code), operand.labels, operand.registers, shared, (*local, *operand.passed.values())
+    ), operand.end
 
 
 _POINTS_TO = r"(?:\.ptr\s+(?:\.(?:global|shared|local|const)\s+)?(?:\.align\s+\d+\s+)?)?"  # of a pointer parameter
@@ -103,10 +105,10 @@ _VARIABLE = r"\.{space}\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+" + _POINTS_TO + r"([
 
 def variables(text: str, space: str) -> Iterator[Variable]:
     """Those that a text declares in a state space."""
-    for found in re.finditer(_VARIABLE.replace("{space}", space), text):
-        size = BYTES[found[2]]
-        count = int(found[5] or 0) if found[4] else 1
-        yield Variable(found[3], size * count, int(found[1] or size))
+    for declaration in re.finditer(_VARIABLE.replace("{space}", space), text):
+        size = BYTES[declaration[2]]
+        count = int(declaration[5] or 0) if declaration[4] else 1
+        yield Variable(declaration[3], size * count, int(declaration[1] or size))
 
 
 @dataclass
@@ -129,38 +131,38 @@ class _Statements:
         self._latest = ""  # label
         self._line = self.whole.count("\n", 0, self.start) + 1
         self.end = self._statements()
-        for place, scopes in self._jumps:
-            self._resolve(place, scopes)
+        for index, scopes in self._jumps:
+            self._resolve(index, scopes)
 
     def _statements(self) -> int:
         at, counted = self.start, self.start
         while self._scopes:
-            found = _STATEMENT.match(self.whole, at)
-            if not found:
+            match = _STATEMENT.match(self.whole, at)
+            if not match:
                 raise UsageError(f"line {self._line}: no end of the kernel")
-            self._line += self.whole.count("\n", counted, found.start("what"))
-            counted = found.start("what")
-            at = found.end()
-            self._take(found)
+            self._line += self.whole.count("\n", counted, match.start("what"))
+            counted = match.start("what")
+            at = match.end()
+            self._take(match)
         return at
 
-    def _take(self, found: re.Match[str]) -> None:
-        if found["open"]:
+    def _take(self, match: re.Match[str]) -> None:
+        if match["open"]:
             self._opened += 1
             self._scopes.append(self._opened)
-        elif found["close"]:
+        elif match["close"]:
             self._scopes.pop()
-        elif found["label"]:
-            self._latest = found["label"]
+        elif match["label"]:
+            self._latest = match["label"]
             self.labels[self._scoped(self._latest, self._scopes[-1])] = len(self.code)
-        elif found["statement"].startswith(".reg"):
-            self._declare(found["statement"])
-        elif found["statement"].startswith(".branchtargets"):
-            self._tables[self._latest] = tuple(_split(found["statement"].removeprefix(".branchtargets")))
-        elif found["statement"].startswith(".param"):
-            self._pass(found["statement"])
-        elif not found["statement"].startswith("."):
-            self._instruction(" ".join(found["statement"].split()))
+        elif match["statement"].startswith(".reg"):
+            self._declare(match["statement"])
+        elif match["statement"].startswith(".branchtargets"):
+            self._tables[self._latest] = tuple(_split(match["statement"].removeprefix(".branchtargets")))
+        elif match["statement"].startswith(".param"):
+            self._pass(match["statement"])
+        elif not match["statement"].startswith("."):
+            self._instruction(" ".join(match["statement"].split()))
 
     @staticmethod
     def _scoped(name: str, scope: int) -> str:
@@ -173,21 +175,21 @@ class _Statements:
             self.registers[self._scoped(plain, self._scopes[-1])] = kind[1:]
 
     def _pass(self, statement: str) -> None:
-        for each in variables(statement + ";", "param"):
-            name = self._scoped(each.name, self._scopes[-1])
-            self.passed[name] = replace(each, name=name)
+        for variable in variables(statement + ";", "param"):
+            name = self._scoped(variable.name, self._scopes[-1])
+            self.passed[name] = replace(variable, name=name)
 
     def _instruction(self, text: str) -> None:
-        found = re.match(r"(?:@(!?)([\w$%]+)\s+)?([\w.:]+)\s*(.*)$", text)
-        if not found:
+        match = re.match(r"(?:@(!?)([\w$%]+)\s+)?([\w.:]+)\s*(.*)$", text)
+        if not match:
             raise UsageError(f"line {self._line}: no instruction: {text}")
-        opcode = tuple(found[3].split("."))
-        operands = tuple(self._operand(each) for each in _split(found[4]))
-        guard = (found[1] or "") + self._name(found[2]) if found[2] else ""
+        opcode = tuple(match[3].split("."))
+        operands = tuple(self._operand(each) for each in _split(match[4]))
+        guard = (match[1] or "") + self._name(match[2]) if match[2] else ""
         if opcode[0] in ("bra", "brx"):
             self._jumps.append((len(self.code), tuple(self._scopes)))
         instruction = Instruction(self._line, text, guard, opcode, operands)
-        passes = any(isinstance(each, Address) and each.base in self.passed for each in operands)
+        passes = any(isinstance(operand, Address) and operand.base in self.passed for operand in operands)
         self.code.append(instruction.in_local() if passes else instruction)
 
     def _operand(self, text: str) -> Operand:
@@ -196,11 +198,11 @@ class _Statements:
         if not text.startswith("["):
             return self._name(text)
         base, *rest = _split(text[1:-1])
-        found = re.match(r"([\w$%.]+)\s*(?:\+\s*(-?\w+))?$", base)
-        if not found:
+        match = re.match(r"([\w$%.]+)\s*(?:\+\s*(-?\w+))?$", base)
+        if not match:
             raise UsageError(f"line {self._line}: no address: {text}")
         coordinates = tuple(self._name(each) for each in _split(rest[0].strip("{} "))) if rest else ()
-        return Address(self._name(found[1]), int(found[2] or "0", 0), coordinates)
+        return Address(self._name(match[1]), int(match[2] or "0", 0), coordinates)
 
     def _name(self, name: str) -> str:
         """The name as the innermost scope that declares it knows it."""
@@ -214,13 +216,13 @@ class _Statements:
                 return inverted + scoped
         return name
 
-    def _resolve(self, place: int, scopes: tuple[int, ...]) -> None:
-        jump = self.code[place]
+    def _resolve(self, index: int, scopes: tuple[int, ...]) -> None:
+        jump = self.code[index]
         if jump.opcode[0] == "brx":
             names = tuple(self._label(jump, name, scopes) for name in self._tables.get(jump.word(-1), ()))
-            self.code[place] = replace(jump, operands=(jump.operands[0], names))
+            self.code[index] = replace(jump, operands=(jump.operands[0], names))
         else:
-            self.code[place] = replace(jump, operands=(self._label(jump, jump.word(-1), scopes),))
+            self.code[index] = replace(jump, operands=(self._label(jump, jump.word(-1), scopes),))
 
     def _label(self, jump: Instruction, name: str, scopes: tuple[int, ...]) -> str:
         """The name of a label as the innermost scope that has it knows it."""

@@ -32,15 +32,15 @@ class Table:
 
 def tables(text: str, named: Set[str]) -> Iterator[Table]:
     """Those `named` of a module's text, outside of its functions. Raises UsageError for one that holds an address."""
-    for found in _TABLE.finditer(text):
-        if found["name"] not in named:
+    for table in _TABLE.finditer(text):
+        if table["name"] not in named:
             continue
-        values = re.findall(r"[^\s{},]+", found["values"] or "")
-        sizes = [int(each) for each in re.findall(r"\d+", found["sizes"])]
+        values = re.findall(r"[^\s{},]+", table["values"] or "")
+        sizes = [int(each) for each in re.findall(r"\d+", table["sizes"])]
         count = prod(sizes) if sizes else max(len(values), 1)
-        packed = b"".join(_packed(each, found["type"], found["name"]) for each in values)
-        nbytes = count * struct.calcsize("<" + _PACKED[found["type"]])
-        yield Table(found["name"], packed.ljust(nbytes, b"\0"), found["space"] == "const")
+        packed = b"".join(_packed(value, table["type"], table["name"]) for value in values)
+        nbytes = count * struct.calcsize("<" + _PACKED[table["type"]])
+        yield Table(table["name"], packed.ljust(nbytes, b"\0"), table["space"] == "const")
 
 
 def _packed(value: str, kind: str, name: str) -> bytes:
@@ -48,6 +48,8 @@ def _packed(value: str, kind: str, name: str) -> bytes:
     try:
         bits = int(number[2:], 16) if number[:2] in ("0f", "0F", "0d", "0D") else int(number, 0)
     except ValueError:
-        raise UsageError(f"the PTX has a table of addresses ({name} = {value}), which this machine knows not") from None
+        raise UsageError(
+            f"the PTX has a table of addresses ({name} = {value}), which the PTX interpreter does not support"
+        ) from None
     width = 8 * struct.calcsize("<" + _PACKED[kind])
     return (bits & (1 << width) - 1).to_bytes(width // 8, "little")
