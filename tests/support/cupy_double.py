@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tuner.backends import gpu
-from tuner.backends.emulator import Buffer, Kernel, Mode, TensorMap
+from tuner.backends.emulator import Buffer, EncodedTensorMap, Kernel, Mode
 from tuner.backends.emulator.memory import SWIZZLES
 from tuner.backends.gpu import tensor_map
 from tuner.compiler import nvrtc
@@ -265,7 +265,7 @@ def _encode_tiled(
     assert place % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(steps) == {1}
     magic = int.from_bytes(b"tnsormap", "little")
     kind = SWIZZLES.index((0, 32, 64, 128)[swizzle])
-    found = TensorMap(magic, base, rank, 2, kind, 0, tuple(sizes), tuple(boxes), (2, *strides))
+    found = EncodedTensorMap(magic, base, rank, 2, kind, 0, tuple(sizes), tuple(boxes), (2, *strides))
     ctypes.memmove(place, bytes(found), 128)
     return 0
 

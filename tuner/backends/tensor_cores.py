@@ -37,7 +37,7 @@ _HOPPER_BYTES = SumRule(13, 32, -133, -21, result_bits=13)
 
 
 def of_mma_sync(arch: str, element_bytes: int) -> SumRule:
-    """The rule of `mma.sync` and `wmma` on an arch such as "sm_90a". Raises UsageError for one that it does not know.
+    """The rule of `mma.sync` and `wmma` on an arch such as "sm_90a". Raises UsageError for an earlier arch.
 
     Products of bytes on sm_90 are not in the published model; measured results with a zero accumulator follow wgmma's.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from tests.backends.emulator.emulated import Call, Uninitialized, entries_of, source
 from tests.support.claims import compiled_to_ptx
 from tuner.backends import ptx
-from tuner.backends.emulator import Buffer, TensorMap
+from tuner.backends.emulator import Buffer, EncodedTensorMap
 from tuner.backends.ptx.launch import Value
 from tuner.spec.dtype import DType
 from tuner.spec.tensor_map import MappedTensor
@@ -58,11 +58,11 @@ class PtxKernel:
 def _held(arguments: Sequence[Any]) -> list[Buffer]:
     """The buffers of a launch, with those that only a tensor map knows."""
     held = [each for each in arguments if isinstance(each, Buffer)]
-    mapped = [_behind(each) for each in arguments if isinstance(each, TensorMap)]
+    mapped = [_behind(each) for each in arguments if isinstance(each, EncodedTensorMap)]
     return held + [each for each in mapped if each.address not in {other.address for other in held}]
 
 
-def _behind(map: TensorMap) -> Any:
+def _behind(map: EncodedTensorMap) -> Any:
     """What lies behind a dense map, with a buffer's attributes."""
     nbytes = int(np.prod(map.size[: map.rank])) * map.element_bytes
 
@@ -78,7 +78,7 @@ def _behind(map: TensorMap) -> Any:
 
 
 def _value(argument: Any, buffers: dict[str, Buffer], memory: ptx.Global) -> Value:
-    if isinstance(argument, TensorMap):
+    if isinstance(argument, EncodedTensorMap):
         name = next(name for name, each in buffers.items() if each.address == argument.base)
         rank, size = argument.rank, argument.element_bytes
         shape, strides, box = (tuple(each[:rank])[::-1] for each in (argument.size, argument.stride, argument.box))

@@ -84,7 +84,7 @@ def test_a_launch_takes_the_maps_of_the_widths_that_its_panels_have(
 
 
 def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:
-    assert emulator.TensorMap.from_buffer_copy(emulator.encode(of((4480, 64, 32, 1))).tobytes()).base == 4096
+    assert emulator.EncodedTensorMap.from_buffer_copy(emulator.encode(of((4480, 64, 32, 1))).tobytes()).base == 4096
     with pytest.raises(InputError, match=r"x \[2, 70, 2, 32\].*no stride negative.*copy it first"):
         emulator.encode(of((-4480, 64, 32, 1)))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.backends.emulator.kernel import DEFAULT_ARCH, Finding, Kernel, Mode, Run, build
-from tuner.backends.emulator.memory import Array, Buffer, TensorMap, encode, tensor_map
+from tuner.backends.emulator.memory import Array, Buffer, EncodedTensorMap, encode, tensor_map
 from tuner.backends.emulator.pool import Pool
 from tuner.backends.emulator.runtime import Counters
 from tuner.compiler.render import render
@@ -19,13 +19,13 @@ __all__ = [
     "DEFAULT_ARCH",
     "Buffer",
     "Counters",
+    "EncodedTensorMap",
     "Finding",
     "Kernel",
     "Mode",
     "Placed",
     "Pool",
     "Run",
-    "TensorMap",
     "build",
     "encode",
     "placed",

@@ -234,7 +234,7 @@ def _alone(key: str) -> Iterator[None]:
         with suppress(OSError):  # a cache that cannot be written, in which nothing would be found, or without locks
             make_folder(path.parent)  # before FileLock makes one that a group may write
             held.enter_context(FileLock(path, fallback_to_soft=False))
-            held.callback(remove, path)  # before it is let go: who has waited makes one anew
+            held.callback(remove, path)  # before it is released: a waiting process creates it anew
         yield
 
 

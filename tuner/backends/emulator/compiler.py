@@ -17,7 +17,7 @@ _MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=671088
 
 
 @dataclass(frozen=True, slots=True)
-class Compiler:
+class HostCompiler:
     """A g++ that can build for this machine."""
 
     path: str
@@ -25,7 +25,7 @@ class Compiler:
 
 
 @cache
-def compiler() -> Compiler:
+def compiler() -> HostCompiler:
     """The machine's g++ (or `TUNER_CXX`). Raises MachineError where there is none, or on another machine."""
     _refuse_machine()
     named = os.environ.get("TUNER_CXX", "g++")
@@ -38,7 +38,7 @@ def compiler() -> Compiler:
         raise MachineError(
             f"{path} is {version}: the emulator needs g++ {_OLDEST} or later; install it, or name one in TUNER_CXX"
         )
-    return Compiler(path, version)
+    return HostCompiler(path, version)
 
 
 def _refuse_machine() -> None:

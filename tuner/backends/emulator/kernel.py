@@ -27,7 +27,7 @@ Timing = Literal["early", "late", "random"]
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How to run: `checked` watches every access; `schedule` picks who runs next; `asynchronous` says when copies and
+    """How to run: `checked` watches every access; `schedule` picks the next thread; `asynchronous` says when copies and
     products happen, at issue or as late as their wait allows; `seed` decides what is random."""
 
     checked: bool = False
@@ -80,7 +80,7 @@ Value = Buffer | np.generic | MappedTensor | ctypes.Structure
 
 
 class Kernel:
-    """Compiled kernels of one source, loaded into this process until nobody refers to them."""
+    """Compiled kernels of one source, loaded into this process until they are garbage-collected."""
 
     def __init__(self, source: Source, *, checked: bool) -> None:
         self.source, self.checked = source, checked

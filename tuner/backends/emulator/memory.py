@@ -1,4 +1,4 @@
-"""Device memory for the emulator: arrays between guard pages, poisoned where nobody has written."""
+"""Device memory for the emulator: arrays between guard pages, poisoned where nothing has been written."""
 
 import ctypes
 from typing import Any
@@ -15,7 +15,7 @@ from tuner.spec.tensor_map import MappedTensor
 Array = npt.NDArray[Any]
 
 
-class TensorMap(ctypes.Structure):
+class EncodedTensorMap(ctypes.Structure):
     """What the emulator takes in place of a CUtensorMap, in the kernel argument's 128 bytes."""
 
     _fields_ = [
@@ -36,7 +36,7 @@ SWIZZLES = (0, 32, 64, 128)  # bytes of a row that one swizzle spans
 _STRIDES = 1 << 40  # bytes that a map cannot step any more
 
 
-def tensor_map(buffer: "Buffer", array: Array, box: tuple[int, ...], swizzle: int = 0) -> TensorMap:
+def tensor_map(buffer: "Buffer", array: Array, box: tuple[int, ...], swizzle: int = 0) -> EncodedTensorMap:
     """The map of `array`, a view of `buffer`; `box` has the array's dims, `swizzle` is one of SWIZZLES.
 
     Raises InputError for what cuTensorMapEncodeTiled would refuse.
@@ -54,12 +54,12 @@ def encode(tensor: MappedTensor) -> np.void:
     return np.void(bytes(_encoded(tensor)))
 
 
-def _encoded(tensor: MappedTensor) -> TensorMap:
+def _encoded(tensor: MappedTensor) -> EncodedTensorMap:
     shape, strides, box = tensor.shape, tensor.strides, tensor.box
     if reason := _refusal(tensor):
         raise InputError(f"no tensor map of {tensor.name} {list(shape)} with box {list(box)}: {reason}")
     magic, kind, itemsize = int.from_bytes(b"tnsormap", "little"), SWIZZLES.index(tensor.swizzle), tensor.dtype.itemsize
-    return TensorMap(magic, tensor.address, len(shape), itemsize, kind, 0, shape[::-1], box[::-1], strides[::-1])
+    return EncodedTensorMap(magic, tensor.address, len(shape), itemsize, kind, 0, shape[::-1], box[::-1], strides[::-1])
 
 
 def _refusal(tensor: MappedTensor) -> str:
@@ -82,7 +82,7 @@ class Buffer(Closing):
     """A global buffer of `nbytes`; its end, or else its begin, touches a guard page.
 
     `writable` buffers are the kernel's outputs and workspaces, and what it updates: a store to another is a finding.
-    Until somebody writes, memory holds NaN, and reading it is a finding of checked mode unless `initialized`.
+    Until it is written, memory holds NaN, and reading it is a finding of checked mode unless `initialized`.
     """
 
     def __init__(

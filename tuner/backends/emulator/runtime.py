@@ -119,7 +119,7 @@ _SIGNATURES = {
 }
 
 
-# The runtime's state is the process's: whoever calls it holds this.
+# The runtime has one state per process: callers hold this.
 EXCLUSIVE = Section("used the emulator")
 
 

@@ -80,7 +80,7 @@ def check_driver(made_by: Toolkit) -> None:
 
 
 def current_gpu(ordinal: int | None = None) -> GPU:
-    """The GPU with a CUDA ordinal, or the current device. Raises MachineError for an arch that is not known."""
+    """The GPU with a CUDA ordinal, or the current device. Raises MachineError for an arch that is not listed."""
     cuda = opened().cuda
     return _gpu(cuda.runtime.getDevice() if ordinal is None else ordinal)
 
@@ -96,9 +96,9 @@ def bus_id(ordinal: int) -> str:
 
 
 def named(name: str) -> GPU:
-    """The GPU that a user names: what `arch.gpu` knows, and the one in this machine where its model is not listed.
+    """The GPU that a user names: one that `arch.gpu` lists, and the one in this machine where its model is not listed.
 
-    Raises UsageError, with what is known, for anything else.
+    Raises UsageError, with the list, for anything else.
     """
     try:
         gpu = arch.gpu(name)
@@ -149,7 +149,7 @@ def _gpu(ordinal: int) -> GPU:
     def attribute_value(attribute: int) -> int:
         try:
             return int(runtime.deviceGetAttribute(attribute, ordinal))
-        except runtime.CUDARuntimeError:  # of what it does not know
+        except runtime.CUDARuntimeError:  # an attribute that the driver does not have
             return 0
 
     return identify(
@@ -224,5 +224,5 @@ def prepare_cache() -> None:
     """To be called before CuPy is imported. Nothing of ours is kept there, so a temporary folder will do."""
     try:
         Path(os.environ.get(_VARIABLE, _USUAL)).expanduser().mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # RuntimeError: nobody knows of a home
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         os.environ[_VARIABLE] = str(spare("cupy"))

@@ -24,7 +24,7 @@ HOLD, READ, IDLE = "tuner_hold", "tuner_read", "tuner_idle"
 LIMIT_S = 1.0  # what a stream is held for at most: to queue what is timed together takes milliseconds
 
 _MAPPED = 2  # cudaHostAllocMapped; addresses are the device's too, as all are on 64-bit Linux
-_LINE = 128  # bytes between two words, so that who writes one takes the other from nobody's cache
+_LINE = 128  # bytes between two words, so that writing one does not evict the other from a cache
 _BLOCKS, _THREADS, _WIDTH = 1024, 256, 16  # of a read: enough loads in flight for any memory; bytes of one load
 SOURCE = Source(
     (HOLD, READ, IDLE),

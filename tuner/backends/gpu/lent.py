@@ -12,7 +12,7 @@ _ITS_OWN = -1  # the device that an address is on
 
 
 def array(address: int, shape: tuple[int, ...], dtype: Any, device: int = _ITS_OWN) -> Any:
-    """A dense CuPy array of device memory that somebody else owns, and keeps."""
+    """A dense CuPy array of device memory that its caller owns, and keeps."""
     cupy = gpu.opened()
     if 0 in shape:
         return cupy.empty(shape, dtype)

@@ -70,7 +70,7 @@ class _Desk(threading.local):
         """Where sizes, strides, boxes and the steps within these lie, innermost first. Raises InputError for numbers
         that the driver cannot be told."""
         rank = len(tensor.shape)
-        strides = (*tensor.strides[-2::-1], 0)  # of the innermost dim none is told
+        strides = (*tensor.strides[-2::-1], 0)  # of the innermost dim none is passed
         try:
             _FORMATS[rank].pack_into(
                 self._room, self._offset, *tensor.shape[::-1], *strides, *tensor.box[::-1], *_STEPS[:rank]

@@ -1,4 +1,4 @@
-"""Which module knows an instruction."""
+"""Which module decodes an instruction."""
 
 from tuner.backends.ptx.instructions import (
     access,
@@ -47,7 +47,7 @@ def decoder(entry: Entry) -> Decoder:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """The step of instruction number `at`. Raises UnsupportedError, with its name, for one that nobody knows."""
+    """The step of instruction number `at`. Raises UnsupportedError, with its name, for one that no module decodes."""
     name = instruction.opcode[0]
     if instruction.opcode[:3] == ("cp", "async", "bulk"):
         return bulk.decode(wave, instruction, at)

@@ -9,7 +9,7 @@ import numpy as np
 from tuner.backends.ptx.decode import decoder
 from tuner.backends.ptx.instructions import bulk_group
 from tuner.backends.ptx.instructions.wgmma import GROUP
-from tuner.backends.ptx.state.machine import Program
+from tuner.backends.ptx.state.machine import Interpreter
 from tuner.backends.ptx.state.memory import SHARED_BASE, FaultError, Global, Parameters, Shared
 from tuner.backends.ptx.state.proxy import Unfenced
 from tuner.backends.ptx.state.races import Races, ordered_by_barriers
@@ -75,7 +75,7 @@ def launch(
     wave.order, wave.strict = order, strict
     wave.races = Races(wave) if races and ordered_by_barriers(entry) else None
     with np.errstate(all="ignore"):
-        program = Program(entry, wave, decoder(entry), most_seconds)
+        program = Interpreter(entry, wave, decoder(entry), most_seconds)
         for first in range(0, len(every), side.blocks):
             numbers = np.resize(every[first : first + side.blocks], side.blocks)
             place_blocks(wave.registers.special, shape, side, numbers)

@@ -13,7 +13,7 @@ from tuner.backends.ptx.state.memory import FaultError, Global
 from tuner.backends.ptx.state.values import Array
 from tuner.backends.ptx.state.wave import Order
 from tuner.backends.ptx.text.module import Entry
-from tuner.backends.ptx.text.tables import Table
+from tuner.backends.ptx.text.tables import ModuleTable
 from tuner.errors import InputError
 from tuner.spec.instance import Instance
 from tuner.spec.layout import Layout, Region, workspaces
@@ -68,7 +68,9 @@ def _elements(memory: Global, name: str, output: Array) -> Array:
     return np.asarray(memory.written(name).reshape(*output.shape, output.itemsize).all(-1))
 
 
-def _fill_symbols(memory: Global, instance: Instance, tables: Iterable[Table], views: Mapping[str, Array]) -> None:
+def _fill_symbols(
+    memory: Global, instance: Instance, tables: Iterable[ModuleTable], views: Mapping[str, Array]
+) -> None:
     """`__constant__` symbols hold what arguments say; one that no kernel reads is not there."""
     symbols = {table.name: table for table in tables if table.constant}
     for argument in instance.operator.constants:
@@ -80,7 +82,7 @@ def _fill_symbols(memory: Global, instance: Instance, tables: Iterable[Table], v
         memory.view(table.key, np.uint8, (len(data),))[...] = data
 
 
-def _placed(regions: tuple[Region, ...], tables: tuple[Table, ...]) -> tuple[Global, dict[str, Array]]:
+def _placed(regions: tuple[Region, ...], tables: tuple[ModuleTable, ...]) -> tuple[Global, dict[str, Array]]:
     """Memory with all of them, and a view of each region: what is given has been copied."""
     sizes = {each.name: each.nbytes for each in regions} | {table.key: len(table.data) for table in tables}
     writable = {each.name for each in regions if each.writable} | {each.key for each in tables if not each.constant}

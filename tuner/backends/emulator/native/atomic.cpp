@@ -1,4 +1,4 @@
-// Atomics and their order: who releases publishes what it knows under the address, who acquires learns it.
+// Atomics and their order: a release publishes the thread's clock under the address, an acquire joins it.
 #include <cstring>
 #include <unordered_map>
 

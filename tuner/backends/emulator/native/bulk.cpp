@@ -38,7 +38,7 @@ std::vector<Chunk> contiguous(uint32_t shared, void const* global, int bytes, ch
   return chunks;
 }
 
-// What the emulator's caller writes in place of a CUtensorMap.
+// What the emulator's caller passes in place of a CUtensorMap.
 struct Map {
   uint64_t magic;
   unsigned char* base;
@@ -229,7 +229,7 @@ struct MappedPair {
   uint32_t address, barrier;
 };
 
-// The place that a copy to another block goes to, and the barrier there that counts it.
+// The destination of a copy to another block, and the barrier there that counts it.
 MappedPair resolve_pair(uint32_t mapped, uint32_t mapped_barrier, char const* what, Site site) {
   auto const [to, address] = resolve(mapped, what, site);
   auto const [owner, barrier] = resolve(mapped_barrier, what, site);

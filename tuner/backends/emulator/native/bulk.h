@@ -32,7 +32,7 @@ struct BulkStore {
 };
 
 void finish_any_transfer();  // into the running block
-void finish_stores();        // those that the running thread, about to exit, only knows to have read
+void finish_stores();        // those that the running thread, about to exit, knows only to have been read
 void check_outstanding();    // the running thread is about to exit
 
 }  // namespace emulator

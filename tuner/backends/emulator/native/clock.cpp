@@ -1,4 +1,4 @@
-// Vector clocks: sharing, joining and publishing what threads know of each other.
+// Vector clocks: sharing, joining and publishing them.
 #include "clock.h"
 
 #include <algorithm>

@@ -8,12 +8,12 @@ namespace emulator {
 
 struct Foreign;
 
-// What a thread knows of its block: for each thread, each agent of the copy engine and each issuer of products, the clock
+// What is ordered before a thread, of its block: for each thread, each agent of the copy engine and each issuer of products, the clock
 // up to which its accesses are ordered before. Immutable once shared; threads that synchronised share one.
 struct Row {
   int references;
   int width;
-  Foreign* foreign;  // what it knows of other blocks; may be null
+  Foreign* foreign;  // the same of other blocks; may be null
   uint32_t* known;   // [width]
   uint32_t* fenced;  // [width]: the part of `known` that a proxy fence made visible to the copy engine
 };
@@ -94,11 +94,11 @@ bool knows_foreign(Clock const& clock, uint32_t block, Stamp stamp, Access acces
 inline bool knows_fenced(Clock const& clock, Stamp stamp) { return clock.row->fenced[stamp.thread] >= stamp.clock; }
 
 void set_clock_width(int threads);
-RowRef empty_row();                                 // knows of nobody
+RowRef empty_row();                                 // nothing is ordered before it
 RowRef publish(Clock& clock, uint32_t thread);      // everything before now, for others to acquire; ticks
 void learn(Clock& clock, RowRef const& published);  // from the own block
 void learn_foreign(Clock& clock, uint32_t block, Publication const& published);  // `block` is the own one
-// What the threads of all those blocks knew, as `block` sees it; null: nobody knew.
+// The join over the threads of all those blocks, as `block` sees it; null: empty.
 RowRef joined_across(uint32_t block, std::vector<Publication> const& published);
 void proxy_fence(Clock& clock, uint32_t thread);
 

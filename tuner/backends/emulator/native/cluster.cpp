@@ -1,4 +1,4 @@
-// Clusters: ranks, the cluster's barrier, and who may reach whose shared memory.
+// Clusters: ranks, the cluster's barrier, and access to each other's shared memory.
 #include "cluster.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ int alive_threads(Cluster const& cluster) {
   return alive;
 }
 
-// What each block's threads knew together, told to all.
+// The join over each block's threads, published to all.
 void join_blocks(Cluster& cluster) {
   std::vector<Publication> news;
   for (Block* member : cluster.blocks)

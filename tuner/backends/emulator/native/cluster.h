@@ -24,7 +24,7 @@ uint32_t rank_of(Block const& member);
 // Whether a block of the cluster could run on, so that others of it wait with reason.
 bool may_go_on(Cluster const& cluster);
 
-// The block and the own address that an address of map_shared_rank stands for; what is none ends the launch.
+// The block and the own address that an address of map_shared_rank stands for; any other address ends the launch.
 struct Mapped {
   Block* owner;
   uint32_t address;
@@ -37,7 +37,7 @@ void note_copy_out(Block const& to, Stamp copy, Site site);  // of the running b
 
 // The running thread exits: the barrier waits for it no longer.
 void on_exit_before_cluster_barrier();
-// All threads of the block have exited: nobody may be about to reach into it.
+// All threads of the block have exited: no other block may still access its shared memory.
 void check_reached(Block const& done);
 
 }  // namespace emulator

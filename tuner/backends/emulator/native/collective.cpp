@@ -97,7 +97,7 @@ void on_exit_of_lane(Warp& warp) {
 
 // ---- one lane of all
 
-// Always the same lane, and no kernel may know which.
+// Always the same lane, and kernels may not rely on which.
 bool elect_one(Site site) {
   meet(Operation::elect, kAllLanes, nullptr, site, [](Rendezvous&) {});
   switch (grid.options.schedule) {

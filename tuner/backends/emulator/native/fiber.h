@@ -16,7 +16,7 @@ bool in_fiber_stack(uintptr_t address);
 // Makes `thread` start at `start` on its stack when it is next switched to.
 void prepare(Thread* thread, void (*start)());
 
-// Continues `next`, of the running thread's block; returns when somebody continues this thread.
+// Continues `next`, of the running thread's block; returns when this thread is continued.
 void switch_to(Thread* next);
 // From the launch's own context: runs `first` and whatever it switches to, until one leaves.
 void enter_fiber(Thread* first);

@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kResidentThreads = 16384;  // their stacks are 2 mappings each, of 65530 that a process may have
 constexpr size_t kMixedBlocks = 8;          // resident at most, before one has to wait
-constexpr int kVainRounds = 100;            // of all blocks polling, after which nobody is believed to come
+constexpr int kVainRounds = 100;            // of all blocks polling, after which it is a livelock
 
 std::vector<Counters>* block_counters;
 uint64_t random_state;
@@ -174,7 +174,7 @@ void retire(Block* done) {
 
 // ---- the grid
 
-// In reverse a GPU has room for one cluster: who waits for a block that comes behind it waits for ever.
+// In reverse order there is room for one cluster: a block that waits for a block that has not started deadlocks.
 bool may_start() {
   if (grid.options.schedule == Schedule::reverse && !grid.resident.empty()) return false;
   return grid.started < grid.blocks && (grid.resident.size() + grid.cluster) * grid.threads <= kResidentThreads;
@@ -214,7 +214,7 @@ void run_block(Block* running) {
   if (running->alive == 0)
     retire(running);
   else if (!running->paused && !spins(*running) && !may_go_on(*running->cluster))
-    give_up("deadlock", "nobody can end this wait");
+    give_up("deadlock", "no thread can end this wait");
 }
 
 void run_grid() {
@@ -230,7 +230,7 @@ void run_grid() {
     progress = grid.progress;
     if (vain > kVainRounds * int(grid.resident.size()) && !grid.stopped)
       give_up("livelock", grid.started < grid.blocks ? "the resident blocks poll for one that cannot start"
-                                                     : "every block polls for what nobody will store");
+                                                     : "every block polls for a value that will not be stored");
   }
 }
 

@@ -1,4 +1,4 @@
-// mbarrier: phases, waiters, and what a completed phase lets them know.
+// mbarrier: phases, waiters, and what a completed phase orders.
 #include "mbarrier.h"
 
 #include <algorithm>

@@ -16,7 +16,7 @@ struct Mbarrier {
   int phase;
   uint32_t waiting[kMaxWarps];
   Gather arriving;
-  RowRef completed;  // what those who arrived in the last phase knew; may be null
+  RowRef completed;  // the join over those that arrived in the last phase; may be null
 };
 
 // Checks that the copy engine may use the barrier of `owner`, and returns the stamp of one more copy.

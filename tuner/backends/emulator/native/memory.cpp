@@ -1,4 +1,4 @@
-// Memory with edges, and with poison: what nobody wrote is NaN in every floating type.
+// Memory with guard pages and poison: memory that was not written is NaN in every floating type.
 #include "memory.h"
 
 #include <sys/mman.h>
@@ -26,7 +26,7 @@ unsigned char* reserve(size_t bytes) {
   return map == MAP_FAILED ? nullptr : static_cast<unsigned char*>(map);
 }
 
-std::vector<Buffer*> by_address;  // a process may hold hundreds that a launch knows nothing of
+std::vector<Buffer*> by_address;  // a process may hold hundreds that a launch does not use
 uintptr_t global_begin = ~uintptr_t(0), global_end;
 
 // The first buffer that begins behind an address.

@@ -1,4 +1,4 @@
-// What each processor has in a way of its own: vectors, the rounding mode, the registers of a context.
+// What differs between processors: vectors, the rounding mode, the registers of a context.
 #pragma once
 #include <ucontext.h>
 
@@ -35,7 +35,7 @@ constexpr uint32_t kTowardsZero = 3 << 13;
 inline uint32_t float_control() { return __builtin_ia32_stmxcsr(); }
 inline void set_float_control(uint32_t control) { __builtin_ia32_ldmxcsr(control); }
 
-// What `emulator_switch` saves: six registers and the place to return to; above it a word for the ABI's alignment.
+// What `emulator_switch` saves: six registers and the return address; above it a word for the ABI's alignment.
 constexpr int kContextWords = 8, kReturnWord = 6;
 
 // The instruction that a signal interrupted.
@@ -69,7 +69,7 @@ constexpr uint32_t kTowardsZero = 3 << 22;
 inline uint32_t float_control() { return __builtin_aarch64_get_fpcr(); }
 inline void set_float_control(uint32_t control) { __builtin_aarch64_set_fpcr(control); }
 
-// x19 to x28, the frame pointer, the place to return to, d8 to d15.
+// x19 to x28, the frame pointer, the return address, d8 to d15.
 constexpr int kContextWords = 20, kReturnWord = 11;
 
 inline uintptr_t instruction_of(void* interrupted) {

@@ -33,7 +33,7 @@ class ReaderLists {
     return last_to_ = uint32_t(nodes_.size() - 1);
   }
 
-  // `list` and a read on other hardware, which a barrier of `block` counts; whoever knows of it knows of those before.
+  // `list` and a read on other hardware, which a barrier of `block` counts; what is ordered after it is ordered after those before it.
   uint32_t add(uint32_t list, uint32_t block, Stamp copy) {
     Reader const reader{0, block, copy};
     if (list == copied_from_ && same(nodes_[copied_to_], reader)) return copied_to_;

@@ -6,7 +6,7 @@ namespace emulator {
 
 void make_ready(Warp& warp, uint32_t lanes);
 
-// The running thread waits; whoever ends its wait makes it ready first. `what`, `site` and `id` name it in a report.
+// The running thread waits until another one makes it ready. `what`, `site` and `id` name it in a report.
 void wait_for(char const* what, Site site, uint32_t id = 0);
 // The running thread polls memory in vain: it runs again when the rest of its block has run.
 void spin(char const* what, Site site);
@@ -19,7 +19,7 @@ void maybe_pause_block();
 void run(Block* resumed);
 bool spins(Block const& waiting);
 void wake_spinning(Block& waiting);
-// Reports who waits where.
+// Reports which threads wait where.
 void report_deadlock(char const* kind, char const* message);
 
 }  // namespace emulator

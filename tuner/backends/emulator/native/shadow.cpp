@@ -47,7 +47,7 @@ bool write_ordered(Block const& owner, Stamp write) {
 
 void check_initialized(SharedCell& cell, Site site) {
   if (cell.flags & kInitialized) return;
-  found_shared("uninitialized_read", "shared memory is read that nobody has written", site, cell);
+  found_shared("uninitialized_read", "shared memory is read before it is written", site, cell);
   cell.flags |= kInitialized;
 }
 

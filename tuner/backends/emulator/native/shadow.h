@@ -1,4 +1,4 @@
-// Checked mode: for every two bytes of memory, who wrote and who read them last; and what follows for the next access.
+// Checked mode: for every two bytes of memory, which threads wrote and read them last; and what follows for the next access.
 #pragma once
 #include "memory.h"
 #include "state.h"
@@ -57,11 +57,11 @@ void check_shared_async_read(uint32_t address, uint32_t bytes, Site site);
 void check_shared_async_write(Block& owner, uint32_t address, uint32_t bytes, Stamp agent, Site site);
 void begin_async_read(uint32_t address, uint32_t bytes, Site site);
 void end_async_read(uint32_t address, uint32_t bytes);
-// A copy to block `to`, or a product of block `to`, of which `copy` is the stamp: it reads until it is done, and who knows
-// that knows of the read.
+// A copy to block `to`, or a product of block `to`, of which `copy` is the stamp: it reads until it is done, and what is
+// ordered after that is ordered after the read.
 void begin_block_read(uint32_t address, uint32_t bytes, uint32_t to, Stamp copy, Site site);
 void end_block_read(Block& source, uint32_t address, uint32_t bytes);
-// Whether nobody has written there since.
+// Whether nothing has been written there since.
 bool is_last_write(Block& owner, uint32_t address, Stamp write);
 void land_async_write(Block& owner, uint32_t address, uint32_t bytes);
 // cp.async of the running thread, which lands when that thread waits for it.

@@ -18,7 +18,7 @@ void found_global(char const* kind, char const* what, Site site, Buffer const& b
 void read_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Site site) {
   GlobalCell& cell = buffer.cells[index];
   if (!cell.written && !buffer.initialized) {
-    found_global("uninitialized_read", "global memory is read that nobody has written", site, buffer, index);
+    found_global("uninitialized_read", "global memory is read before it is written", site, buffer, index);
     cell.written = true;
   }
   if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write, Access::write))
@@ -88,7 +88,7 @@ void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, S
   if (!buffer) return;
   (writes ? counters.global_write_bytes : counters.global_read_bytes) += bytes;
   if (!buffer->writable) return;
-  // Not before a kernel touches it: a process may hold large buffers that this launch knows nothing of.
+  // Not before a kernel touches it: a process may hold large buffers that this launch does not use.
   if (buffer->cells.empty()) buffer->cells.resize((buffer->end - buffer->begin + 1) / 2);
   uint8_t const touched = bytes_touched(address - buffer->begin, bytes);
   size_t const first = (address - buffer->begin) / 2, last = (address + bytes - 1 - buffer->begin) / 2;

@@ -41,7 +41,7 @@ Order before_thread(TensorAccess const& earlier, Thread const& next, bool fences
   return Order::ordered;
 }
 
-// Of an access whose every lane touches what its like touched before it.
+// Of an access in which every lane touches what the same lane touched before.
 Order before_warp(TensorAccess const& earlier, Warp const& next) {
   for (int lane = 0; lane < kWarpSize; lane++) {
     Order const order = earlier.warp < 0 ? product_before(earlier, next.lanes[lane], true)
@@ -133,7 +133,7 @@ void check_tensor_read(TensorAccessRef const& by, Columns columns) {
   Against against([&](TensorAccess const& earlier) { return order_of(earlier, *by.get()); }, by->site);
   each_cell(columns, [&](TensorCell& cell, int column) {
     if (!cell.initialized)
-      found("uninitialized_read", "tensor memory is read that nobody has written", by->site, "tensor memory",
+      found("uninitialized_read", "tensor memory is read before it is written", by->site, "tensor memory",
             size_t(column), {}, {});
     cell.initialized = true;
     against(cell.writer, column);

@@ -70,7 +70,7 @@ struct Thread : ThreadIndex {
   void const* polled;
   uint64_t polled_value;
   uint32_t cluster_arrivals, cluster_waits;  // in the cluster's barrier
-  bool unfenced_acquire;  // no fence has told the copy engine of it
+  bool unfenced_acquire;  // no proxy fence has followed it
   Clock clock;
 };
 
@@ -135,7 +135,7 @@ struct Block {
   std::vector<Reach> reached;            // by threads of other blocks
   uint32_t cluster_waiting[kMaxWarps];
   Gather cluster_arriving;
-  RowRef cluster_known;  // what all knew who met in the cluster's barrier last; may be null
+  RowRef cluster_known;  // the join over the threads of the last cluster barrier; may be null
   uint64_t progress_seen;
   bool paused;  // in favour of other blocks, though its threads could go on
 };

@@ -1,4 +1,4 @@
-// Tensor memory of a block (sm_100): its cells, who allocated them, and in checked mode who touched them last.
+// Tensor memory of a block (sm_100): its cells, their allocations, and in checked mode the last accesses.
 #pragma once
 #include <deque>
 

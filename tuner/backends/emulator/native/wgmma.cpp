@@ -169,7 +169,7 @@ uint64_t digest_of(WgmmaOperands const& o) {
   return digest;
 }
 
-// Without a fence since the last wait, a wgmma may only go on with accumulators that nobody has touched since.
+// Without a fence since the last wait, a wgmma may only follow with accumulators that were not accessed since.
 void check_fence(WgmmaQueue& queue, WgmmaOperands const& o, Site site) {
   if (queue.fenced) return;
   bool untouched = false;

@@ -11,11 +11,11 @@ import numpy as np
 from tuner.backends.ptx.counting.loops import Loop, LoopCount, loops
 from tuner.backends.ptx.counting.needed import ACCESSES, Needed, needed
 from tuner.backends.ptx.counting.sketch import Sketch
-from tuner.backends.ptx.counting.tally import Access, Cache, Metric, counted, kind_of, width_of
+from tuner.backends.ptx.counting.tally import Access, L1Cache, Metric, counted, kind_of, width_of
 from tuner.backends.ptx.decode import decoder
 from tuner.backends.ptx.instructions.access import space_of
 from tuner.backends.ptx.launch import Shape, Side, Value, begin, place_blocks
-from tuner.backends.ptx.state.machine import Branch, Program, Step
+from tuner.backends.ptx.state.machine import Branch, Interpreter, Step
 from tuner.backends.ptx.state.memory import FaultError
 from tuner.backends.ptx.state.values import Array, Mask
 from tuner.backends.ptx.state.wave import LEFT, WARP, Wave
@@ -29,7 +29,7 @@ _LOOK = 200  # segments between two looks at the clock
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What counting may take: beyond, what was counted until then is all that is known."""
+    """Limits of counting: beyond them, the counts so far are the result."""
 
     seconds: float = 1.0  # of CPU
 
@@ -135,12 +135,12 @@ class _SpentError(Exception):
     """The budget."""
 
 
-class _Counting(Program):
-    """A program whose steps count, and compute only what decides."""
+class _Counting(Interpreter):
+    """A program whose steps count, and compute only what decides control flow and addresses."""
 
     def __init__(self, entry: Entry, wave: Wave, decides: Needed, l1_bytes: int, budget: Budget) -> None:
         self.tally = np.zeros((len(Metric), len(entry.code)))
-        self._decides, self._cache, self._first = decides, Cache(l1_bytes), 0
+        self._decides, self._cache, self._first = decides, L1Cache(l1_bytes), 0
         self._plain = decoder(entry)
         self.loops = loops(entry, decides.registers)
         self._loop_of = {loop.stop: loop for loop in self.loops}

@@ -1,4 +1,4 @@
-"""Loops of PTX: how often each is passed, and how many passes are left where its counters tell."""
+"""Loops of PTX: how often each is passed, and how many passes are left, where its counters determine it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Exit:
 
 @dataclass
 class Loop:
-    """One loop, and what is known of its passes since it was entered."""
+    """One loop, and its observed passes since it was entered."""
 
     start: int
     stop: int
@@ -56,7 +56,7 @@ class Loop:
             self.states, self.apart, self.tallies = [], [], []
 
     def passed(self, wave: Wave, lanes: Array, tally: Array) -> int:
-        """To be told at the end of each pass, of `lanes` (an index): how many passes may be left out now."""
+        """At the end of each pass, for `lanes` (an index): how many passes may be skipped now."""
         self.passes += 1
         if self.done:
             return 0
@@ -86,7 +86,7 @@ class Loop:
         return total
 
     def _left(self) -> int:
-        """Passes until an exit is taken by some lane; 0 where nothing tells."""
+        """Passes until an exit is taken by some lane; 0 where no exit determines it."""
         passes = [_until(each, [at[i] for at in self.apart]) for i, each in enumerate(self.exits) if each.compared]
         least = min(passes, default=inf)
         return 0 if least == inf else int(least)
@@ -137,7 +137,7 @@ def _less(a: Array, b: Array) -> Array:
 
 
 def _until(exit: Exit, apart: list[Array | None]) -> float:
-    """Passes until the exit's comparison no longer keeps the loop running, for some lane; inf: nothing tells."""
+    """Passes until the exit's comparison no longer keeps the loop running, for some lane; inf: not determined."""
     if any(each is None for each in apart):
         return inf
     differences = [each for each in apart if each is not None]

@@ -49,8 +49,8 @@ class Access:
     wavefronts: float
 
 
-class Cache:
-    """L1 as a block sees it: so many sectors, each with one place that a hash tells. What is newer takes the place."""
+class L1Cache:
+    """L1 of a block, direct-mapped by a hash: so many sectors; a new one evicts the one in its slot."""
 
     def __init__(self, nbytes: int) -> None:
         self._tags, self._aged = np.full(max(1, nbytes // SECTOR), -1, np.int64), 0
@@ -60,7 +60,7 @@ class Cache:
         self._aged = 0
 
     def age(self, misses: float) -> None:
-        """Lose what so many sectors would push out that nobody named: each takes the place of one, wherever that is."""
+        """Evict what so many sectors at unknown addresses would evict: each takes a random slot."""
         self._aged += 1
         lost = 1 - math.exp(-misses / len(self._tags))
         self._tags[np.random.default_rng(self._aged).random(len(self._tags)) < lost] = -1
@@ -88,7 +88,7 @@ def width_of(each: Instruction) -> int:
     return BYTES[each.type] * len(each.words(values))
 
 
-def counted(wave: Wave, each: Instruction, at: int, tally: Array, cache: Cache, real: Step | None) -> Step:
+def counted(wave: Wave, each: Instruction, at: int, tally: Array, cache: L1Cache, real: Step | None) -> Step:
     """A step that counts an access to global, shared or local memory, and makes it where `real` is given."""
     space, width, kind = space_of(each), width_of(each), kind_of(each)
     where = next(i for i, operand in enumerate(each.operands) if not isinstance(operand, str | tuple))

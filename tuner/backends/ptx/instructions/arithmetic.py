@@ -20,7 +20,7 @@ def flushed(x: Array) -> Array:
 
 
 def elementwise(function: Callable[..., Any], inputs: int, qualifiers: tuple[str, ...] = ()) -> Decoder:
-    """The instruction that applies a NumPy function, which knows `qualifiers`, to `inputs` operands of its own type."""
+    """The instruction that applies a NumPy function, with `qualifiers`, to `inputs` operands of its own type."""
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         kind, saturates = instruction.type, instruction.has("sat") and instruction.type == "f32"
@@ -135,7 +135,7 @@ def remainder(a: Array, b: Array) -> Array:
 
 
 def _directly(function: Callable[..., Array], inputs: int) -> Decoder:
-    """div, rcp and sqrt: of fp32 with every rounding, since a double tells on which side of a float they lie."""
+    """div, rcp and sqrt: of fp32 with every rounding, since a double shows on which side of a float they lie."""
 
     def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         if instruction.type != "f32" or not (side := _side(instruction)):

@@ -54,7 +54,7 @@ def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
         if not waits:
             return lanes
         if np.array_equal(free, wave.running(mask)):
-            wave.alone = alone  # nobody else was let go
+            wave.alone = alone  # no other lane was released
             return None
         return np.zeros(wave.lanes, bool)
 
@@ -78,7 +78,7 @@ def _complete(wave: Wave, keys: Array) -> Array:
 
 
 class _Votes:
-    """What lanes that wait have said, and who takes the result: (lanes, where each result goes)."""
+    """The predicates of waiting lanes, and where their results go: (lanes, target)."""
 
     def __init__(self, wave: Wave) -> None:
         self.said = np.zeros(wave.lanes, bool)
@@ -147,7 +147,7 @@ def _cluster_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 class ClusterState:
-    """Who has arrived at the cluster's barrier, and who may pass it."""
+    """Which lanes have arrived at the cluster's barrier, and which may pass it."""
 
     def __init__(self, wave: Wave) -> None:
         self._wave = wave

@@ -1,4 +1,4 @@
-"""cp.async.bulk: copies of the copy engine, plain or between blocks, as late as somebody waits."""
+"""cp.async.bulk: copies of the copy engine, plain or between blocks, performed when a thread waits for them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner.backends.ptx.instructions import bulk_group, bulk_tensor
 from tuner.backends.ptx.instructions.access import addresses
-from tuner.backends.ptx.instructions.bulk_group import Store, take
+from tuner.backends.ptx.instructions.bulk_group import BulkStore, take
 from tuner.backends.ptx.instructions.bulk_target import fences, kind_of, of_lane, targets_of
 from tuner.backends.ptx.instructions.mbarrier import Barriers
 from tuner.backends.ptx.state.machine import Step
@@ -94,19 +94,19 @@ def _plain_store(wave: Wave, instruction: Instruction, size: Array) -> Step:
     return issued
 
 
-def _store(wave: Wave, start: int, offset: int, nbytes: int) -> Store:
+def _store(wave: Wave, start: int, offset: int, nbytes: int) -> BulkStore:
     def write(data: Array) -> None:
         wave.memory.data[start : start + nbytes] = data
 
-    return Store(partial(_read, wave, offset, nbytes), write)
+    return BulkStore(partial(_read, wave, offset, nbytes), write)
 
 
-def _sum(wave: Wave, start: int, offset: int, nbytes: int) -> Store:
+def _sum(wave: Wave, start: int, offset: int, nbytes: int) -> BulkStore:
     def write(data: Array) -> None:
         sums = wave.memory.data[start : start + nbytes].view(np.float32)
         sums += data.view(np.float32)
 
-    return Store(partial(_read, wave, offset, nbytes), write)
+    return BulkStore(partial(_read, wave, offset, nbytes), write)
 
 
 def _read(wave: Wave, offset: int, nbytes: int) -> Array:

@@ -11,7 +11,7 @@ from tuner.backends.ptx.text.parse import Instruction
 
 
 @dataclass
-class Store:
+class BulkStore:
     """A copy out of shared memory: `read` takes what lies there, and `write` puts it where it belongs."""
 
     read: Callable[[], Array]
@@ -31,8 +31,8 @@ class Store:
 class Groups:
     """The stores of one thread: those of the open group, and the committed groups, oldest first."""
 
-    open: list[Store] = field(default_factory=list)
-    committed: list[list[Store]] = field(default_factory=list)
+    open: list[BulkStore] = field(default_factory=list)
+    committed: list[list[BulkStore]] = field(default_factory=list)
 
     def wait(self, newest: int) -> None:
         while len(self.committed) > newest:
@@ -68,13 +68,13 @@ def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
 
 
 def leave(wave: Wave) -> None:
-    """All lanes have left: what was only known to be read arrives."""
+    """All lanes have exited: stores that were only known to have been read are written."""
     for groups in wave.part(_groups).values():
         for store in (each for group in groups.committed for each in group if each.data is not None):
             store.lands()
 
 
-def take(wave: Wave, lane: int, store: Store) -> None:
+def take(wave: Wave, lane: int, store: BulkStore) -> None:
     """A store lands at once, or as late as it is waited for, as the order of warps says."""
     if wave.order == "first":
         store.lands()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tuner.backends.ptx.instructions.access import addresses
-from tuner.backends.ptx.instructions.bulk_group import Store, take
+from tuner.backends.ptx.instructions.bulk_group import BulkStore, take
 from tuner.backends.ptx.instructions.bulk_target import fences, kind_of, of_lane, targets_of
 from tuner.backends.ptx.instructions.mbarrier import Barriers
 from tuner.backends.ptx.instructions.tensor import Box, box_of
@@ -74,10 +74,10 @@ def _tensor_store(wave: Wave, instruction: Instruction, box: Callable[[int], Box
     return issued
 
 
-def _box_store(wave: Wave, box: Box, offset: int, adds: bool) -> Store:
+def _box_store(wave: Wave, box: Box, offset: int, adds: bool) -> BulkStore:
     def read() -> Array:
         fences(wave).check(np.arange(offset, offset + box.nbytes, 16))
         return box.taken(wave.shared, offset)
 
     put = box.add if adds else box.put
-    return Store(read, lambda values: put(wave.memory, values))
+    return BulkStore(read, lambda values: put(wave.memory, values))

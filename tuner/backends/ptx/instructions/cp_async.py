@@ -1,4 +1,4 @@
-"""cp.async of single threads: copies from global to shared memory that land when somebody waits for them."""
+"""cp.async of single threads: copies from global to shared memory that land when a thread waits for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -170,7 +170,7 @@ def _matrices(instruction: Instruction) -> int:
 
 
 def _rows(wave: Wave, instruction: Instruction, operand: int, count: int) -> Callable[[Any], Array]:
-    """[warps, count, 8, 8]: the places of 16-bit elements, of whose rows lane 8 i + row gives the address."""
+    """[warps, count, 8, 8]: indices of 16-bit elements; lane 8 i + row gives the address of a row."""
     at = addresses(wave, instruction.address(operand), "shared")
 
     def rows(lanes: Any) -> Array:

@@ -17,7 +17,7 @@ _MOST = (1 << 20) - 1  # arrivals, and bytes, that a barrier counts
 
 @dataclass
 class Barrier:
-    """One mbarrier: its phase ends when nobody and no byte is pending."""
+    """One mbarrier: its phase ends when no arrival and no byte is pending."""
 
     expected: int
     pending: int

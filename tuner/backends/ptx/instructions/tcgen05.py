@@ -16,7 +16,7 @@ from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
 from tuner.backends.ptx.state.wave import WARP, Wave
 from tuner.backends.ptx.text.parse import Instruction
 
-_HIGH = np.uint32(POISON & 0xFFFF0000)  # what 16 bits leave of a cell is nobody's to read
+_HIGH = np.uint32(POISON & 0xFFFF0000)  # the upper half of a cell that holds 16 bits is undefined
 _PER_NUM = {"32x32b": 1, "16x32bx2": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4}  # registers of .x1
 
 
@@ -131,7 +131,7 @@ def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """Cells have their values at once, and nobody may use them before tcgen05.wait::st."""
+    """Cells have their values at once, and may not be used before tcgen05.wait::st."""
     sources = [np.broadcast_to(wave.registers.read(name, "b32"), wave.lanes) for name in instruction.words(-1)]
     of_warp = _cells(wave, instruction, 0, len(sources))
 

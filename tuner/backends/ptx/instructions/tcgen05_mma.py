@@ -80,7 +80,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Product:
+class Tcgen05Product:
     """One instruction of one thread, not executed yet."""
 
     lane: int
@@ -138,7 +138,7 @@ class Product:
 
 
 @dataclass
-class Queue:
+class Tcgen05Queue:
     """What a block's tensor cores have yet to do, in order: products, and arrivals of those that wait for them."""
 
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
@@ -154,12 +154,12 @@ class Queue:
             self.waiting.popleft()()
 
 
-def _queues(_: Wave) -> defaultdict[int, Queue]:
+def _queues(_: Wave) -> defaultdict[int, Tcgen05Queue]:
     """By the number of a block."""
-    return defaultdict(Queue)
+    return defaultdict(Tcgen05Queue)
 
 
-def _queue(wave: Wave, lane: int) -> Queue:
+def _queue(wave: Wave, lane: int) -> Tcgen05Queue:
     return wave.part(_queues)[int(wave.block_of[lane])]
 
 
@@ -198,7 +198,7 @@ class Operands:
             0.5 ** int(scales[0], 0) if scales else 1.0,
         )
 
-    def product(self, wave: Wave, lane: int, line: int) -> Product:
+    def product(self, wave: Wave, lane: int, line: int) -> Tcgen05Product:
         """What a lane issues."""
         block, operation = int(wave.block_of[lane]), Operation.of(int(self.operations[lane]), self.kind)
         to, left = int(self.d([lane])[0]), int(self.a([lane])[0])
@@ -209,7 +209,7 @@ class Operands:
         bits = sum(int(each[lane]) << 32 * i for i, each in enumerate(self.masks))
         kept = np.array([bits >> int(each) & 1 for each in d[1]], bool)
         adds, b = bool(wave.registers.condition(self.adds)[lane]), descriptor_of(int(self.b[lane]))
-        return Product(lane, line, operation, d, a or descriptor_of(left), b, adds, self.scale, kept)
+        return Tcgen05Product(lane, line, operation, d, a or descriptor_of(left), b, adds, self.scale, kept)
 
 
 def _multiply(wave: Wave, instruction: Instruction) -> Step:

@@ -1,4 +1,4 @@
-"""Tensor memory of sm_100a: 128 lanes of 512 columns a block, in cells of 32 bits; who has columns, who uses cells."""
+"""Tensor memory of sm_100a: 128 lanes of 512 columns a block, in cells of 32 bits: allocated columns, cells in use."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ class TensorMemory:
     def check_settled(self, cells: Cells, what: str, reads: bool = False) -> None:
         """Raises FaultError where a load or store of `cells` is not waited for; those that read mind stores only.
 
-        Where the wave is not strict, nobody minds.
+        Not checked where the wave is not strict.
         """
         if not self._wave.strict:
             return

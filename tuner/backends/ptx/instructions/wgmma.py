@@ -1,4 +1,4 @@
-"""wgmma: products of a warpgroup, whose operands are read and results written when somebody waits for them."""
+"""wgmma: products of a warpgroup, which read their operands and write their results when the group is waited for."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def descriptor_of(bits: int) -> Descriptor:
 
 
 @dataclass(frozen=True)
-class Product:
+class WgmmaProduct:
     """One instruction of one warpgroup, not executed yet."""
 
     lanes: slice
@@ -72,16 +72,16 @@ def _layout(registers: int) -> tuple[Array, Array]:
 
 
 @dataclass
-class Queue:
+class WgmmaQueue:
     """What a warpgroup has issued: of the open group, and the committed groups, oldest first."""
 
-    open: list[Product] = field(default_factory=list)
-    committed: list[list[Product]] = field(default_factory=list)
+    open: list[WgmmaProduct] = field(default_factory=list)
+    committed: list[list[WgmmaProduct]] = field(default_factory=list)
 
 
-def _queues(_: Wave) -> defaultdict[int, Queue]:
+def _queues(_: Wave) -> defaultdict[int, WgmmaQueue]:
     """By the number of a warpgroup."""
-    return defaultdict(Queue)
+    return defaultdict(WgmmaQueue)
 
 
 def _groups(wave: Wave, mask: Mask) -> list[int]:
@@ -147,7 +147,7 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
                     raise FaultError("the descriptors of a warpgroup's lanes differ")
             a = a_words or descriptor_of(int(a_bits[first]))
             b = descriptor_of(int(b_bits[first]))
-            product = Product(lanes, a, b, transposed, bool(accumulates[first]), element, targets)
+            product = WgmmaProduct(lanes, a, b, transposed, bool(accumulates[first]), element, targets)
             wave.part(_queues)[group].open.append(product)
 
     return together(wave, at, GROUP, issued)

@@ -1,1 +1,1 @@
-"""What a launch holds while it runs: registers, memories, who may see what."""
+"""What a launch holds while it runs: registers, memories, visibility."""

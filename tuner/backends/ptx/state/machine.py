@@ -34,7 +34,7 @@ class Branch:
         return condition if mask is None else condition & mask
 
 
-class Program:
+class Interpreter:
     """An entry bound to a wave: one step or branch an instruction."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Program:
             at = self._jump(branch, at, mask) if branch else -1
 
     def _straight(self, at: int, mask: Mask) -> int:
-        """Execute up to a branch, and say where it is; -1 where the wave has to choose who is next."""
+        """Execute up to a branch, and say where it is; -1 where the wave has to choose the next lanes."""
         first, steps, branches, leaders, wave = at, self._steps, self._branches, self._leaders, self.wave
         while branches[at] is None:
             self._at = at
@@ -95,7 +95,7 @@ class Program:
         return at
 
     def _jump(self, branch: Branch, at: int, mask: Mask) -> int:
-        """Where all lanes of `mask` go on together; -1 where the wave has to choose who is next."""
+        """Where all lanes of `mask` go on together; -1 where the wave has to choose the next lanes."""
         wave = self.wave
         self._count(1, mask)
         if branch.guard is None:

@@ -21,7 +21,7 @@ _EVER = 16  # of a byte: that a launch has written it
 
 
 class FaultError(Exception):
-    """A kernel did what PTX forbids, or what nobody can wait for."""
+    """A kernel did what PTX forbids, or deadlocked."""
 
 
 def _views(data: Array) -> dict[int, Array]:
@@ -29,7 +29,7 @@ def _views(data: Array) -> dict[int, Array]:
 
 
 @dataclass(frozen=True)
-class Allocation:
+class BufferRange:
     """A buffer's name, and its bytes in global memory."""
 
     name: str
@@ -42,10 +42,10 @@ class Global:
 
     def __init__(self, sizes: Mapping[str, int], writable: frozenset[str]) -> None:
         """Buffers of `sizes` bytes, poisoned with NaN; kernels may write those of `writable`."""
-        self._allocations: dict[str, Allocation] = {}
+        self._allocations: dict[str, BufferRange] = {}
         end = _GUARD
         for name, nbytes in sizes.items():
-            self._allocations[name] = Allocation(name, end, nbytes)
+            self._allocations[name] = BufferRange(name, end, nbytes)
             end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _GUARD
         self.data = np.full(end, 0xFF, np.uint8)
         self.views = _views(self.data)
@@ -137,7 +137,7 @@ class Shared:
         return offset // self.stride
 
     def in_blocks(self, offset: int, bits: int) -> list[int]:
-        """The same place in those blocks of its cluster whose bits are set."""
+        """The same offset in those blocks of its cluster whose bits are set."""
         block, within = divmod(offset, self.stride)
         if bits >> self._cluster:
             raise FaultError(f"a multicast to blocks {bits:#x}: the cluster has {self._cluster}")

@@ -1,4 +1,4 @@
-"""Blocks that run side by side: which lanes run, wait or have left, and who lets them go on."""
+"""Blocks that run side by side: which lanes run, wait or have exited, and what releases them."""
 
 from collections import deque
 from collections.abc import Callable
@@ -49,13 +49,15 @@ class Wave:
     state: Array = field(init=False)
     slept: Array = field(init=False)
     key: Array = field(init=False)  # of what a lane waits for
-    late: deque[Callable[[], None]] = field(default_factory=deque)  # copies that nobody can wait for but by a phase
+    late: deque[Callable[[], None]] = field(
+        default_factory=deque
+    )  # copies that can only be waited for by an mbarrier's phase
     parts: dict[Any, Any] = field(default_factory=dict)  # see `part`
     order: Order = "together"
     strict: bool = True  # whether what the ISA asks for is asked for where others leave it out
     unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
     races: "Races | None" = None  # where they are looked for
-    alone: bool = False  # nobody else is to run
+    alone: bool = False  # no other lane can run
     arch: str = ""  # whose tensor cores compute
     stuck: int = -1  # where the first lane of a deadlock stands
 
@@ -110,7 +112,7 @@ class Wave:
                 return None
 
     def land(self, copy: Callable[[], None]) -> None:
-        """Take in a copy that nobody can wait for but by a phase: it lands at once, or as late as the order says."""
+        """Take in a copy that only an mbarrier's phase waits for: it lands at once, or as late as the order says."""
         if self.order == "first":
             copy()
         else:

@@ -11,7 +11,7 @@ _DEEPEST = 64  # calls within calls
 
 @dataclass(frozen=True)
 class Function:
-    """A `.func`: its parameters, what it returns, in order, and its body; None where it is somebody else's."""
+    """A `.func`: its parameters, what it returns, in order, and its body; None where it is only declared."""
 
     name: str
     parameters: tuple[Variable, ...]

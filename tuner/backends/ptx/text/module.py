@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tuner.backends.ptx.text.calls import Function, inlined
 from tuner.backends.ptx.text.parse import Body, Variable, read_body, variables
-from tuner.backends.ptx.text.tables import Table, tables
+from tuner.backends.ptx.text.tables import ModuleTable, tables
 from tuner.compiler.source import symbols
 
 
@@ -17,7 +17,7 @@ class Entry(Body):
     name: str
     parameters: tuple[Variable, ...]
     cluster: int = 0  # blocks; 0 where the launch says
-    tables: tuple[Table, ...] = ()  # of the module, those that it names
+    tables: tuple[ModuleTable, ...] = ()  # of the module, those that it names
     target: str = ""  # the arch of the module, as `.target` says
 
 
@@ -28,7 +28,7 @@ _FUNCTION = re.compile(
 
 
 def parse(text: str) -> dict[str, Entry]:
-    """The entries of a module by name, that of C++ where `symbol_lines` tell it.
+    """The entries of a module by name, its C++ name where `symbol_lines` gives one.
 
     Raises UsageError for what the interpreter cannot run, such as recursion.
     """

@@ -205,7 +205,7 @@ class _Statements:
         return Address(self._name(match[1]), int(match[2] or "0", 0), coordinates)
 
     def _name(self, name: str) -> str:
-        """The name as the innermost scope that declares it knows it."""
+        """The name, qualified by the innermost scope that declares it."""
         name = name.strip()
         if "|" in name:
             return "|".join(self._name(each) for each in name.split("|"))
@@ -225,7 +225,7 @@ class _Statements:
             self.code[index] = replace(jump, operands=(self._label(jump, jump.word(-1), scopes),))
 
     def _label(self, jump: Instruction, name: str, scopes: tuple[int, ...]) -> str:
-        """The name of a label as the innermost scope that has it knows it."""
+        """The name of a label, qualified by the innermost scope that has it."""
         for scope in reversed(scopes):
             if self._scoped(name, scope) in self.labels:
                 return self._scoped(name, scope)

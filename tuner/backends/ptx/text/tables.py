@@ -17,7 +17,7 @@ _TABLE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ModuleTable:
     """A variable that all launches of a module share; kernels may write those that are not `constant`."""
 
     name: str
@@ -30,7 +30,7 @@ class Table:
         return f"the module's {self.name}"
 
 
-def tables(text: str, named: Set[str]) -> Iterator[Table]:
+def tables(text: str, named: Set[str]) -> Iterator[ModuleTable]:
     """Those `named` of a module's text, outside of its functions. Raises UsageError for one that holds an address."""
     for table in _TABLE.finditer(text):
         if table["name"] not in named:
@@ -40,7 +40,7 @@ def tables(text: str, named: Set[str]) -> Iterator[Table]:
         count = prod(sizes) if sizes else max(len(values), 1)
         packed = b"".join(_packed(value, table["type"], table["name"]) for value in values)
         nbytes = count * struct.calcsize("<" + _PACKED[table["type"]])
-        yield Table(table["name"], packed.ljust(nbytes, b"\0"), table["space"] == "const")
+        yield ModuleTable(table["name"], packed.ljust(nbytes, b"\0"), table["space"] == "const")
 
 
 def _packed(value: str, kind: str, name: str) -> bytes:
