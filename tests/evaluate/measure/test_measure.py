@@ -584,7 +584,7 @@ class Interrupted(Worker):
     """Somebody presses Ctrl-C while a config is on the device of a calm worker."""
 
     def __init__(self, calm: Worker) -> None:
-        self.restarts, self.look = 0, calm.look
+        self.restarts, self.describe = 0, calm.describe
 
     def time(self, _: TimingRequest) -> TimingResult:
         raise KeyboardInterrupt
