@@ -35,6 +35,7 @@ from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate import measurer as measurer_module
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.compilation import Compilation
 from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.final import Rules, decide
@@ -635,16 +636,16 @@ def test_a_ledger_line_that_a_kill_cut_off_takes_no_later_one_with_it(tmp_path: 
     assert (found.banned("a"), found.banned("b")) == (False, True)
 
 
-class Foretold(Measurer):
-    """Predicts 1 for the first config that it meets, then 2 and 3, and 1,000 for the fourth."""
+def predict_costs(monkeypatch: pytest.MonkeyPatch, costs: Sequence[float]) -> None:
+    """The costs that are predicted of the next configs, in order."""
+    compiled, remaining = Compilation.attempt, iter(costs)
 
-    met = 0
+    def attempt(self: Compilation, *about: Any) -> Attempt:
+        real = compiled(self, *about)
+        assert real.prediction is not None
+        return replace(real, prediction=replace(real.prediction, cost=next(remaining)))
 
-    def _attempt(self, *about: Any) -> Attempt:
-        self.met += 1
-        found = super()._attempt(*about)
-        assert found.prediction is not None
-        return replace(found, prediction=replace(found.prediction, cost=float(self.met if self.met < 4 else 1000)))
+    monkeypatch.setattr(Compilation, "attempt", attempt)
 
 
 @pytest.mark.sampled(1)
@@ -657,7 +658,8 @@ def test_only_what_times_have_borne_out_leaves_a_config_untimed(
     batch = [default, *others][:4]
     told = replace(CALM, times_us=timed_as(batch, [50.0, 60.0, 70.0, 55.0] if borne_out else [70.0, 60.0, 50.0, 55.0]))
     with Worker(told) as worker:
-        evaluator = Foretold(PAGED, DECODING, GPU, *machines, Setup(worker, POLICY))
+        predict_costs(monkeypatch, [1.0, 2.0, 3.0, 1000.0])
+        evaluator = measurer(machines, worker)
         found = [
             attempt for config in batch for _, attempt in evaluator.try_all([Instance(PAGED, NAIVE, DECODING, config)])
         ]
