@@ -175,7 +175,7 @@ def test_inspect_says_what_each_term_of_the_prediction_stands_for() -> None:
     (launch,) = json.loads(run("inspect", *HEAD, "--json").stdout)["predicted"]
     assert f"predicted cost ({launch['model']}): a rank, not a time" in done.stdout
     assert f"{launch['bottleneck']} binds" in done.stdout
-    assert re.search(r"^in flight +\d+%  loads that are waited for", done.stdout, re.MULTILINE)
+    assert re.search(r"^in flight +\d+%  waiting for loads", done.stdout, re.MULTILINE)
     assert re.search(r"^cost +100%", done.stdout, re.MULTILINE)
 
 

@@ -16,6 +16,7 @@ from tuner.cli.output import DbOption, GpuOption, literal, other_database
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.compilation import Compilation
 from tuner.evaluate.measure.policy import is_of_times
 from tuner.evaluate.predictor import Predictor
 from tuner.report import default_path, summary, write
@@ -62,9 +63,10 @@ class _Timed(Predictor):
 
     evidence = Evidence.MEASURED
 
-    def __init__(self, policy: str, *predicting: Any) -> None:
-        super().__init__(*predicting)
+    def __init__(self, policy: str, gpu: GPU, compiler: Compiler, checker: Checker) -> None:
+        super().__init__(gpu, compiler, checker)
         self.policy = policy
+        self.identity = Compilation(gpu, compiler, policy).identity
 
 
 def _recalled(
