@@ -330,7 +330,7 @@ MUTATIONS = (
     Mutation(
         CLUSTER,
         "exits while the other block may reach into it",
-        "  cluster_sync();  // nobody arrives here or copies to here any more\n",
+        "  cluster_sync();  // no block arrives or copies here any more\n",
         "",
         "cluster_exit",
     ),
