@@ -14,7 +14,7 @@ from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
 from tuner.spec.space import Space
-from tuner.store.sql import Store
+from tuner.store.sql import Holder, Store, claims
 
 _BY_SOURCE = {
     Stage.RENDER,
@@ -58,13 +58,21 @@ class Log:
     """The attempts of one search, in order; the bandit hears of each."""
 
     def __init__(
-        self, request: SearchRequest, store: Store, study: int | None, bandit: Bandit, tried: Sequence[Tried] = ()
+        self,
+        request: SearchRequest,
+        store: Store,
+        study: int | None,
+        bandit: Bandit,
+        tried: Sequence[Tried] = (),
+        since: int = 0,
     ) -> None:
-        """`tried` is what the bandit knows already."""
+        """`tried` is what the bandit knows already; rows after `since` are of searches that run at the same time."""
         self._store, self._study, self._bandit = store, study, bandit
         self._positions = {candidate.row: position for position, candidate in enumerate(tried)}
         self._default = cache(lambda one: to_fields(request.default(one).config))  # of an implementation
         self._code = request.code
+        self._request, self._since = request, since
+        self._holder, self._shared = Holder.current(), True
         self.tried = list(tried)
         self.failed = sum(candidate.attempt.failure is not None for candidate in tried)
         self.best = next(iter(rank(tried)), None)
@@ -76,6 +84,47 @@ class Log:
     def add_verdict(self, tried: Tried, verdict: Verdict) -> None:
         self._store.append_verdict(tried.row, verdict, self._code)
         self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
+
+    def claim(self, instances: Sequence[Instance], policy: str) -> list[Instance]:
+        """Those that no other living search is evaluating under this policy: they are this search's until `release`."""
+        held = self._store.claim(self._scope(policy), [_name(instance) for instance in instances], self._holder)
+        return [instance for instance in instances if _name(instance) in held]
+
+    def release(self, instances: Sequence[Instance], policy: str) -> None:
+        """Let other searches evaluate these."""
+        self._store.release(self._scope(policy), [_name(instance) for instance in instances], self._holder)
+
+    def take_from_others(self, instances: Sequence[Instance], evaluator: Evaluator) -> int:
+        """Take over what other searches have stored of these; how many attempts that are.
+
+        The store is read at the first call, and while others hold claims or did so at the last call.
+        """
+        holders = self._store.claimed(self._scope(evaluator.policy)).values()
+        others = any(holder != self._holder for holder in holders)
+        if not (others or self._shared):
+            return 0
+        self._shared = others
+        wanted = {evaluator.identity(instance): instance for instance in instances}
+        request = self._request
+        rows = self._store.attempts(
+            request.operator.name, canonical(request.problem), request.gpu.name, policy=evaluator.policy
+        )
+        newest = {
+            row.attempt.identity: row
+            for row in rows
+            if row.id > self._since and row.attempt.identity in wanted and not row.attempt.spared
+        }
+        return self.take(
+            [
+                ReusedAttempt(row.id, wanted[identity], row.attempt, None)
+                for identity, row in newest.items()
+                if row.id not in self._positions
+            ]
+        )
+
+    def _scope(self, policy: str) -> str:
+        request = self._request
+        return claims.scope(request.operator.name, canonical(request.problem), request.gpu.name, policy)
 
     def find(self, instance: Instance) -> Tried | None:
         """The attempt at a config, if it was tried."""
@@ -134,6 +183,16 @@ def earlier(
             outdated = entry.study not in today and _predicted(entry.attempt)
             newest[identity] = ReusedAttempt(entry.id, instance, entry.attempt, verdict, outdated)
     return list(newest.values())
+
+
+def last_row(request: SearchRequest, store: Store) -> int:
+    """The newest stored attempt at the problem of a request; 0 where there is none."""
+    rows = store.attempts(request.operator.name, canonical(request.problem), request.gpu.name)
+    return max((row.id for row in rows), default=0)
+
+
+def _name(instance: Instance) -> str:
+    return f"{instance.implementation.name} {canonical(instance.config)}"
 
 
 def _predicted(attempt: Attempt) -> bool:

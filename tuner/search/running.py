@@ -12,6 +12,7 @@ from tuner.search.log import Log, Tried
 from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 
+_POLL_S = 0.2  # between two looks at what another search is evaluating
 BATCH = 16  # configs that compile side by side between two looks at the model
 
 
@@ -61,9 +62,26 @@ class RunningSearch:
         return self.log.best.attempt.value if self.log.best else None
 
     def try_all(self, batch: Sequence[Instance], phase: str, total: int) -> None:
-        """Evaluate and store a batch; what is not finished when `stopped()` turns true is left out."""
+        """Evaluate and store a batch; what is not finished when `stopped()` turns true is left out.
+
+        Configs that another search of the problem is evaluating are not evaluated again: its attempts are taken over.
+        """
+        policy, missing = self.evaluator.policy, list(batch)
+        while missing and not self.stopped():
+            mine = self.log.claim(missing, policy)
+            try:
+                taken = self.log.take_from_others(missing, self.evaluator)
+                self._evaluate([instance for instance in mine if not self.log.find(instance)], phase, total)
+            finally:
+                self.log.release(mine, policy)
+            missing = [instance for instance in missing if not self.log.find(instance)]
+            if missing and not mine and not taken:
+                time.sleep(_POLL_S)
+
+    def _evaluate(self, batch: Sequence[Instance], phase: str, total: int) -> None:
         for position, attempt in self.evaluator.try_all(batch):
             self.log.add(batch[position], attempt)
+            self.log.release([batch[position]], self.evaluator.policy)
             self.observe(Progress(phase, len(self.log.tried), total, self.log.failed, self.log.best))
             if self.stopped():
                 return
