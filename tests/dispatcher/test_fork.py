@@ -85,7 +85,7 @@ print(f"{forks} forks, the slowest {slowest:.2f} s; rounds of the threads: {roun
 """
 
 
-@pytest.mark.parametrize("forks", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("forks", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_children_and_parent_go_on_after_forks_under_load(tmp_path: Path, forks: int) -> None:
     command = [sys.executable, "-W", "ignore", "-c", LOADED, str(tmp_path / "tuner.db"), str(forks)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

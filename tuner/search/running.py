@@ -74,7 +74,10 @@ class RunningSearch:
                 self._evaluate([instance for instance in mine if not self.log.find(instance)], phase, total)
             finally:
                 self.log.release(mine, policy)
-            missing = [instance for instance in missing if not self.log.find(instance)]
+            evaluated = {instance.key for instance in mine}  # once, also where an evaluator leaves one out
+            missing = [
+                instance for instance in missing if instance.key not in evaluated and not self.log.find(instance)
+            ]
             if missing and not mine and not taken:
                 time.sleep(_POLL_S)
 
