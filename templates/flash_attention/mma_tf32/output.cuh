@@ -12,7 +12,7 @@ __device__ __forceinline__ void store_o_tf32(Rows const& o, float const (&r_o)[T
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
     if (!o.has(row)) continue;
-    float const sum = state.sum[i / 2][i % 2], inverse = sum > 0 ? rcp_approx(sum) : 0;
+    float const sum = state.sum[i / 2][i % 2], inverse = sum == 0 ? 0 : rcp_approx(sum);  // NaN stays
     float* const g_row = o.at(row) + at.part * Tile::kN * 8;
     ColumnGroups<Tile::kN>::each([&](auto tiles, int first) {
       constexpr int kTiles = decltype(tiles)::value;

@@ -36,7 +36,7 @@ def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
     ]
     found: dict[Tile, float] = {}
     with Compiler(1) as compiler:
-        for i, attempt in Predictor(target, compiler, Checker()).attempts(wanted):
+        for i, attempt in Predictor(target, compiler, Checker()).try_all(wanted):
             c = wanted[i].config
             tile = (c.BM, c.BN, c.warps)
             if attempt.value is not None and attempt.resources and attempt.resources.spill_bytes <= 32:
@@ -80,7 +80,7 @@ def test_wgmma_gains_over_mma_sync_what_was_published_of_kernels_alike(head_dim:
         for name in ("mma_sync", "wgmma"):
             kernel = operators.implementation("flash_attention", name)
             wanted = Instance.default(operator, kernel, problem, target.arch)
-            ((_, attempt),) = Predictor(target, compiler, Checker()).attempts([wanted])
+            ((_, attempt),) = Predictor(target, compiler, Checker()).try_all([wanted])
             assert attempt.value is not None
             cost[name] = attempt.value
     assert cost["mma_sync"] / cost["wgmma"] == pytest.approx(published, rel=0.1)
