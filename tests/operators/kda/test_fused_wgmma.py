@@ -21,7 +21,6 @@ from tuner.operators.kda.fused_wgmma.config import (
     producer_registers,
     threads,
 )
-from tuner.operators.kda.prep_scan.config import thread_registers
 from tuner.operators.kda.problem import Precision, Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance, InstanceFields
@@ -95,7 +94,7 @@ def test_a_block_gives_its_producers_no_more_registers_than_it_was_launched_with
     moving = [config for config in KERNEL.space(replace(SMALL, value_dim=256), ARCH) if not few(config)]
     assert {config.columns for config in moving} == {64, 128}
     for config in moving:
-        launched = thread_registers(threads(config), ARCH)
+        launched = ARCH.registers_for(threads(config))
         moved = carriers(config) * CARRIER_REGISTERS + config.producers * producer_registers(config)
         assert moved <= threads(config) // WARP * launched
 
