@@ -79,13 +79,13 @@ class Planned:
 
     @property
     def name(self) -> str:
-        of = f"{self.group or self.kind} {self.operator.name} {self.spelled}"
+        of = f"{self.group or self.kind} {self.operator.name} {self.problem_text}"
         return f"{of}, {self.inputs}" if self.inputs else of
 
     @property
-    def spelled(self) -> str:
+    def problem_text(self) -> str:
         """The problem."""
-        return bench.spelled(self.operator.name, to_fields(self.problem))
+        return bench.formatted_problem(self.operator.name, to_fields(self.problem))
 
 
 def planned(kind: str, operator: str, fields: Fields, seconds: float, inputs: str = "", group: str = "") -> Planned:

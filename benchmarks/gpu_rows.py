@@ -75,7 +75,7 @@ def _cut_off(rows: Sequence[Row], step: Mapping[str, Any]) -> dict[str, dict[str
 def _so_far(rows: Sequence[Row]) -> dict[str, Any]:
     """What a step said when it began, and found."""
     data = _merged(_without(rows[0], _BEGINS), (_without(row, _FINDS) for row in rows if _FINDS in row))
-    compared = bench.told(rows)
+    compared = bench.comparison_of(rows)
     return data | (compared.data() if compared else {})
 
 

@@ -289,8 +289,8 @@ def _by_ncu() -> tuple[float, int]:
 
 def _agreeing(times: dict[str, float], mhz: dict[str, int]) -> Found:
     apart = max(times.values()) / min(times.values()) - 1
-    told = ", ".join(f"{name} {us:.1f} us at {mhz[name]} MHz" for name, us in times.items())
-    summary = f"cuDNN attention: {told}, {apart:.1%} apart"
+    times_text = ", ".join(f"{name} {us:.1f} us at {mhz[name]} MHz" for name, us in times.items())
+    summary = f"cuDNN attention: {times_text}, {apart:.1%} apart"
     return {"time_us": times, "sm_mhz": mhz, "apart": apart, "summary": summary}
 
 

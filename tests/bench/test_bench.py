@@ -105,10 +105,12 @@ def test_a_forecast_has_ours_first_the_other_implementations_and_dense_attention
 
 
 def test_a_problem_is_spelled_without_what_follows_from_the_rest() -> None:
-    found = bench.spelled("flash_attention", to_fields(OPERATOR.problem(head_dim=64, batch=1, heads=8, seq_q=4096)))
+    found = bench.formatted_problem(
+        "flash_attention", to_fields(OPERATOR.problem(head_dim=64, batch=1, heads=8, seq_q=4096))
+    )
     assert found == "head_dim=64 dtype=bf16 precision=dtype batch=1 heads=8 seq_q=4096"
     other = OPERATOR.problem(head_dim=64, head_dim_v=32, batch=1, heads=8, kv_heads=2, seq_q=1, seq_k=4096)
-    told = bench.spelled("flash_attention", to_fields(other), {"head_dim_v", "kv_heads", "seq_k"})
+    told = bench.formatted_problem("flash_attention", to_fields(other), {"head_dim_v", "kv_heads", "seq_k"})
     assert told == "head_dim_v=32 kv_heads=2 seq_k=4096"
 
 

@@ -119,15 +119,15 @@ def test_ratios_are_to_ours_launched_in_the_same_way(venue: bench.Venue) -> None
 def test_a_journal_comes_to_what_was_told_before_a_line_was_cut_off(venue: bench.Venue, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     whole = venue.compare(ATTENTION, POLICY, into=path, guests=(Rehearsed("peer"),))
-    assert events.told(journal.read(path)) == whole
+    assert events.comparison_of(journal.read(path)) == whole
     text = path.read_bytes()
     path.write_bytes(text[: len(text) - 20])  # into the last round
-    told = events.told(journal.read(path))
+    told = events.comparison_of(journal.read(path))
     assert told is not None and [row.label for row in told.rows] == [row.label for row in whole.rows]
     assert events.rounds(journal.read(path)) == POLICY.rounds - 1
     first = text.index(b'"event": "round"')
     path.write_bytes(text[:first])
-    none = events.told(journal.read(path))
+    none = events.comparison_of(journal.read(path))
     assert none is not None and states(none)["tuner"] == states(none)["peer"] == "untimed"
 
 
@@ -162,7 +162,7 @@ def test_a_comparison_that_is_killed_in_its_race_keeps_its_rounds(tmp_path: Path
     caller.wait()
     time.sleep(0.2)  # its process ends with it
     before = events.rounds(journal.read(path))
-    found = events.told(journal.read(path))
+    found = events.comparison_of(journal.read(path))
     assert found is not None and found.rows[0].time_us is not None
     assert before > 5 and found.rows[0].state == "ok" and states(found)["peer"] == "ok"
 

@@ -21,7 +21,7 @@ QUERY = Query("scan", PROBLEM, "H200", "sm_90a", ("causal", "dtype"))  # type: i
 
 
 def key_pair(folder: Path, name: str = "mine", kind: str = "ssh") -> Path:
-    """The private key's file; the public one lies beside it."""
+    """The private key's file; the public key is in the same folder."""
     key = ed25519.Ed25519PrivateKey.generate()
     private, public = {
         "ssh": (serialization.PrivateFormat.OpenSSH, serialization.PublicFormat.OpenSSH),

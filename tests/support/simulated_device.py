@@ -221,8 +221,8 @@ class SimulatedDevice:
     def _modelled(self, instance: Instance) -> float:
         """The predictor's cost, off by what predictors are off by, as a time."""
         cycles = uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
-        spelled = f"{self._simulation.seed}{instance.implementation.name}{canonical(instance.config)}"
-        off = np.random.default_rng(crc32(spelled.encode()))
+        seed = f"{self._simulation.seed}{instance.implementation.name}{canonical(instance.config)}"
+        off = np.random.default_rng(crc32(seed.encode()))
         return float(cycles / self._gpu.device.clock_mhz * np.exp(_UNPREDICTED * off.standard_normal()))
 
     def _stand_in(self, program: _Program, call: Call) -> None:

@@ -133,11 +133,11 @@ def _unknown(name: str, wanted: str) -> str:
 
 
 def _near(wanted: str) -> list[str]:
-    """Names that begin alike, else those that are spelled most like it."""
-    spelled = {_plain(name): name for name in (*ARCHES, *DEVICES)}
+    """Names that begin alike, else those that are closest in spelling."""
+    by_plain_name = {_plain(name): name for name in (*ARCHES, *DEVICES)}
     model = wanted.removeprefix("nvidia").removeprefix("geforce")
-    alike = [plain for plain in spelled if model and (plain.startswith(model) or model.startswith(plain))]
-    return [spelled[plain] for plain in alike[:3] or get_close_matches(model, spelled, 3, 0.6)]
+    alike = [plain for plain in by_plain_name if model and (plain.startswith(model) or model.startswith(plain))]
+    return [by_plain_name[plain] for plain in alike[:3] or get_close_matches(model, by_plain_name, 3, 0.6)]
 
 
 def _plain(name: str) -> str:

@@ -29,7 +29,7 @@ _FOOTER = struct.Struct("<QQ32s8s")  # bytes of data, bytes of metadata, SHA-256
 _MAGIC = b"tuner-c1"
 VARIABLE = "TUNER_CACHE_LIMIT"
 _DEFAULT_GB = 4.0
-_SWEEPS = 16  # on average, while as many bytes are written as the limit has
+_SWEEPS = 16  # on average, while the number of bytes written equals the limit
 _KEPT = 1 - 2 / _SWEEPS  # of the limit, after a sweep
 _IN_USE_S = 600.0  # an entry used within this time may still be open in another process
 _MANIFEST = "manifest.json"  # in a folder: path → size and SHA-256 of every other file
@@ -119,7 +119,7 @@ def safe_folder(kind: str) -> Path:
         private = spare("tuner-private")
         _warn_of_others(top, why, private)
         top = private
-    with suppress(OSError):  # whoever writes there says so
+    with suppress(OSError):  # a write there reports the error
         make_folder(top / kind)
     return top / kind
 

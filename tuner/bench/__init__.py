@@ -3,9 +3,9 @@
 The page of comparisons, `page.page`, is imported where it is drawn: who only measures need not have what draws it.
 """
 
-from tuner.bench.comparison import Comparison, Row, spelled
+from tuner.bench.comparison import Comparison, Row, formatted_problem
 from tuner.bench.contender import contender, context
-from tuner.bench.events import told
+from tuner.bench.events import comparison_of
 from tuner.bench.forecast import Forecast, forecast
 from tuner.bench.leaders import leaders
 from tuner.bench.tables import tables
@@ -17,12 +17,12 @@ __all__ = [
     "Row",
     "Venue",
     "compare",
+    "comparison_of",
     "contender",
     "context",
     "forecast",
+    "formatted_problem",
     "inputs_kind",
     "leaders",
-    "spelled",
     "tables",
-    "told",
 ]

@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        return f"{spelled(self.operator, self.problem)}, inputs {self.inputs}"
+        return f"{formatted_problem(self.operator, self.problem)}, inputs {self.inputs}"
 
     def data(self) -> dict[str, Any]:
         """JSON-able."""
@@ -82,7 +82,7 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
     return Estimate(**data) if data else None
 
 
-def spelled(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
+def formatted_problem(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
     """A problem, or only its fields of these names, without what is off or empty or follows from the rest."""
     fields_shown = independent_fields(from_fields(operators.load(operator).problem, problem))
     return plain_fields.formatted(
@@ -92,9 +92,9 @@ def spelled(operator: str, problem: Fields, names: Collection[str] | None = None
 
 def _times(row: Row) -> tuple[str, ...]:
     """The cells of both ways to launch, of which a row has one."""
-    cells = (_spelled(row.time_us, " µs"), _spelled(row.ratio, ""))
+    cells = (_estimate_text(row.time_us, " µs"), _estimate_text(row.ratio, ""))
     return (*cells, "", "") if row.launch == "eager" else ("", "", *cells)
 
 
-def _spelled(estimate: Estimate | None, unit: str) -> str:
+def _estimate_text(estimate: Estimate | None, unit: str) -> str:
     return f"{estimate.mid:.4g}{unit} ({estimate.low:.4g} … {estimate.high:.4g})" if estimate else ""

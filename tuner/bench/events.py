@@ -1,6 +1,6 @@
 """What happens in a comparison, an event a line of its journal; and the comparison that these events come to.
 
-A meeting that is killed at any moment has told all but the event in hand, so a comparison is what its journal says,
+A meeting that is killed at any moment has reported all but the event in hand, so a comparison is what its journal says,
 whether its process answered or not.
 """
 
@@ -52,7 +52,7 @@ class Teller:
         self._journal.append({"event": "round", "times_us": list(times_us), "states": device_states})
 
 
-def told(events: Sequence[Event]) -> Comparison | None:
+def comparison_of(events: Sequence[Event]) -> Comparison | None:
     """What the lines of a journal come to: the last try with a round, or else the last; None where nobody met."""
     tries = list(_tries(events))
     timed = [each for each in tries if any(event["event"] == "round" for event in each)]

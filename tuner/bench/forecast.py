@@ -8,7 +8,7 @@ from tuner import operators
 from tuner.arch import GPU, MMA_FLOPS
 from tuner.base.fields import Fields
 from tuner.bench import peers
-from tuner.bench.comparison import spelled
+from tuner.bench.comparison import formatted_problem
 from tuner.bench.contender import context
 from tuner.dispatcher.choice import choose
 from tuner.evaluate.predict.cost import uncompiled
@@ -51,7 +51,7 @@ class Forecast:
 
     @property
     def title(self) -> str:
-        return spelled(self.operator, self.problem)
+        return formatted_problem(self.operator, self.problem)
 
     def data(self) -> dict[str, Any]:
         """JSON-able."""

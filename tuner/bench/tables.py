@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.base.fields import Fields
-from tuner.bench.comparison import Comparison, spelled
+from tuner.bench.comparison import Comparison, formatted_problem
 from tuner.bench.forecast import Forecast
 
 _WORDS = frozenset({"contender", "state", "note", "config of", "bound by"})
@@ -37,7 +37,7 @@ def shared(results: Found) -> str:
     """What all problems have in common."""
     first, *others = [result.problem for result in results]
     names = {name for name, value in first.items() if all(other[name] == value for other in others)}
-    return spelled(results[0].operator, first, names)
+    return formatted_problem(results[0].operator, first, names)
 
 
 def varying(problems: Sequence[Fields]) -> str:

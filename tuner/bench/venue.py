@@ -59,7 +59,7 @@ class Venue(Closing):
         Where somebody takes many launches, each is timed eager and in a CUDA graph. A peer that takes the process down,
         or is not ready in its own patience, is left out of another try. After `patience_s` no peer gets ready and no
         round begins: the rounds so far are the comparison. What happens is appended to `into`, for
-        `events.told`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
+        `events.comparison_of`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
         """
         kind = inputs_kind(operators.load(code.instance.operator), kind)
         policies = _policies(code, policy or MeasurementPolicy())
@@ -69,7 +69,7 @@ class Venue(Closing):
             meeting = Meeting(code, context, self._place, policies, kind, seed, path, guests=guests)
             with exclusive(self._place.bus_id):  # peers time kernels too, to choose among theirs
                 self._meet(meeting, begin, time.monotonic() + patience_s)
-            comparison = events.told(journal.read(path, begin))
+            comparison = events.comparison_of(journal.read(path, begin))
         assert comparison is not None, "somebody met, or an error was raised"
         return comparison
 

@@ -75,7 +75,7 @@ def _compared(
     related = bench.context(operator, problem)
     context = (bench.contender(*related, target, records),) if related else ()
     ours = bench.contender(operator, problem, target, records)
-    say(f"racing {operator.name} {bench.spelled(operator.name, to_fields(problem))}")
+    say(f"racing {operator.name} {bench.formatted_problem(operator.name, to_fields(problem))}")
     return bench.compare(ours, Physical(), policy, context=context, kind=kind)
 
 

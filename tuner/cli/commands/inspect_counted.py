@@ -17,7 +17,7 @@ def print_counted(kernels: Sequence[UndeclaredLaunch]) -> None:
     """The loops and the accesses of each launch, and what the numbers stand on."""
     for kernel in kernels:
         if kernel.counted is None:
-            typer.echo(f"work of {kernel.launch.entry}: told by machine code alone, since {kernel.reason}")
+            typer.echo(f"work of {kernel.launch.entry}: counted from machine code alone, since {kernel.reason}")
             continue
         counts = kernel.counted.counts
         _print_loops(kernel.launch.entry, counts)

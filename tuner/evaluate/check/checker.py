@@ -105,8 +105,8 @@ def key_of(job: Job) -> str:
         return key_on_ptx(job)
     rounds = list(_rounds(instance, job))
     problems = list(dict.fromkeys(edge.problem for edge, _ in rounds))
-    spelled = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
-    return verdict_cache.key(instance, problems, (*spelled, str(of_mma_sync(job.arch, 2))))
+    rounds_text = (f"{problems.index(edge.problem)} {edge.kind} {mode}" for edge, mode in rounds)
+    return verdict_cache.key(instance, problems, (*rounds_text, str(of_mma_sync(job.arch, 2))))
 
 
 def _rounds(instance: Instance, job: Job) -> Iterator[tuple[Edge, Mode]]:

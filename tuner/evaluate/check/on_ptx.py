@@ -72,8 +72,8 @@ def key_on_ptx(job: Job) -> str:
     instance = operators.instance(job.instance)
     edges = served(instance)
     problems = list(dict.fromkeys(edge.problem for edge in edges))
-    spelled = (f"{problems.index(edge.problem)} {edge.kind}" for edge in edges)
-    return verdict_cache.key_on_ptx(instance, problems, (*spelled, job.arch))
+    rounds_text = (f"{problems.index(edge.problem)} {edge.kind}" for edge in edges)
+    return verdict_cache.key_on_ptx(instance, problems, (*rounds_text, job.arch))
 
 
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
