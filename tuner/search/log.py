@@ -107,12 +107,14 @@ class Log:
         wanted = {evaluator.identity(instance): instance for instance in instances}
         request = self._request
         rows = self._store.attempts(
-            request.operator.name, canonical(request.problem), request.gpu.name, policy=evaluator.policy
+            request.operator.name,
+            canonical(request.problem),
+            request.gpu.name,
+            policy=evaluator.policy,
+            after=self._since,
         )
         newest = {
-            row.attempt.identity: row
-            for row in rows
-            if row.id > self._since and row.attempt.identity in wanted and not row.attempt.spared
+            row.attempt.identity: row for row in rows if row.attempt.identity in wanted and not row.attempt.spared
         }
         return self.take(
             [
@@ -183,12 +185,6 @@ def earlier(
             outdated = entry.study not in today and _predicted(entry.attempt)
             newest[identity] = ReusedAttempt(entry.id, instance, entry.attempt, verdict, outdated)
     return list(newest.values())
-
-
-def last_row(request: SearchRequest, store: Store) -> int:
-    """The newest stored attempt at the problem of a request; 0 where there is none."""
-    rows = store.attempts(request.operator.name, canonical(request.problem), request.gpu.name)
-    return max((row.id for row in rows), default=0)
 
 
 def _name(instance: Instance) -> str:

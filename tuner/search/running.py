@@ -84,7 +84,6 @@ class RunningSearch:
     def _evaluate(self, batch: Sequence[Instance], phase: str, total: int) -> None:
         for position, attempt in self.evaluator.try_all(batch):
             self.log.add(batch[position], attempt)
-            self.log.release([batch[position]], self.evaluator.policy)
             self.observe(Progress(phase, len(self.log.tried), total, self.log.failed, self.log.best))
             if self.stopped():
                 return

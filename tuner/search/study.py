@@ -13,7 +13,7 @@ from tuner.results.record import TuningRecord
 from tuner.search.bandit import Bandit, Method, prepared
 from tuner.search.explore import SMALL_GAIN, Stop, explore
 from tuner.search.history import TransferResults, transfer_results
-from tuner.search.log import Log, ReusedAttempt, Tried, earlier, last_row
+from tuner.search.log import Log, ReusedAttempt, Tried, earlier
 from tuner.search.request import EFFORTS, SWEEP, SearchRequest
 from tuner.search.running import Progress, RunningSearch
 from tuner.search.sweep import Swept, sweep
@@ -64,7 +64,7 @@ def search(
     The outcome's record is None when no config passed its checks: then nothing is promoted.
     """
     request = replace(request)  # so that its digest of the code is of the files as they are now
-    since = last_row(request, store)
+    since = store.last_attempt()
     bandit, kept = _start(request, store, evaluator)
     study = _begin(store, request, evaluator.policy)
     run = RunningSearch(request, evaluator, bandit, Log(request, store, study, bandit, since=since), observe, stopped)
@@ -150,7 +150,7 @@ def _reopened(
     outcome: Outcome, store: Store, evaluator: Evaluator, study: int | None, observe: Callable[[Progress], None]
 ) -> RunningSearch:
     """A run that goes on with what a finished one knows."""
-    log = Log(outcome.request, store, study, outcome.bandit, outcome.tried, last_row(outcome.request, store))
+    log = Log(outcome.request, store, study, outcome.bandit, outcome.tried, store.last_attempt())
     return RunningSearch(outcome.request, evaluator, outcome.bandit, log, observe)
 
 

@@ -168,12 +168,20 @@ class Store(Closing):
         gpu: str | None = None,
         implementation: str | None = None,
         policy: str | None = None,
+        after: int = 0,
     ) -> list[StoredAttempt]:
-        """What was tried for an operator, oldest first; a name left out stands for all."""
+        """What was tried for an operator, oldest first, of the rows after `after`; a name left out stands for all."""
         asked = _equal(
             ATTEMPTS, operator=operator, problem=problem, gpu=gpu, implementation=implementation, policy=policy
         )
-        return [rows.attempt_of(row) for row in self._rows(select(ATTEMPTS).where(*asked).order_by(ATTEMPTS.c.id))]
+        newer = [ATTEMPTS.c.id > after] if after else []
+        selected = select(ATTEMPTS).where(*asked, *newer).order_by(ATTEMPTS.c.id)
+        return [rows.attempt_of(row) for row in self._rows(selected)]
+
+    def last_attempt(self) -> int:
+        """The row of the newest attempt at any problem; 0 where there is none."""
+        (row,) = self._rows(select(func.coalesce(func.max(ATTEMPTS.c.id), 0).label("id")))
+        return int(row["id"])
 
     def append_verdict(self, attempt: int, verdict: Verdict, code: str = "") -> int:
         """Add what checking an attempt showed, by the operator's Python of digest `code`.
