@@ -1,7 +1,5 @@
 """The command line: what it prints, and what it says to bad input: one message, the right exit code, no traceback."""
 
-import errno
-import io
 import json
 import re
 import shutil
@@ -11,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from rich.console import Console
 from typer.testing import CliRunner
 
 from tuner import __version__, operators
 from tuner.backends import gpu as devices
 from tuner.backends.emulator import compiler
 from tuner.base.fields import formatted
-from tuner.cli import display, output
 from tuner.cli.app import build
 from tuner.cli.registry import COMMANDS
 from tuner.evaluate.measure.policy import MeasurementPolicy
@@ -500,46 +495,6 @@ def test_a_problem_is_spelled_by_the_fields_that_make_it(searched: Path) -> None
     assert " head_dim=40  " in run("show", "--db", searched).stdout
 
 
-def test_a_table_on_a_terminal_keeps_its_words_and_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(output, "stdout", Console(width=60, force_terminal=True, color_system=None))
-    columns = ("kernel", "bytes of DRAM", "what it waits for most of the time", "last of all columns")
-    output.table("", columns, [("flash_attention_mma_sync", "580", "loads that arrive late", "one more cell")])
-    words = {word for line in capsys.readouterr().out.splitlines() for word in line.split()}
-    assert words >= {"flash_attention_mma_sync", "loads", "arrive", "late", "one", "more", "cell", "columns"}
-
-
-def test_a_table_on_a_narrow_terminal_is_a_list_of_labels(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(output, "stdout", Console(width=30, force_terminal=True))
-    output.table("records", ("operator", "problem", "config"), [("kda", "seq_len=8192", "BV=64 prep_groups=2")])
-    assert capsys.readouterr().out == "records\n\nkda\n  problem  seq_len=8192\n  config   BV=64 prep_groups=2\n"
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_table_prints_what_stands_in_brackets(terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    if terminal:
-        monkeypatch.setattr(output, "stdout", Console(width=80, force_terminal=True, markup=output.stdout._markup))
-    output.table("", ("what to do",), [("pip install 'kerntune[cuda13]'",)])
-    assert "kerntune[cuda13]" in capsys.readouterr().out
-
-
-def test_an_error_that_is_not_finite_is_null_in_json(capsys: Any) -> None:
-    output.emit_json({"errors": [{"rmse_ratio": float("inf"), "limit": 0.5}]})
-    assert json.loads(capsys.readouterr().out) == {"errors": [{"rmse_ratio": None, "limit": 0.5}]}
-
-
-def test_a_full_disk_is_one_message(capsys: Any) -> None:
-    @output.guarded
-    def write() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "out.json")
-
-    with pytest.raises(typer.Exit) as left:
-        write()
-    assert left.value.exit_code == 2
-    assert "error: No space left on device for out.json: make room where the database" in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("folder_of_operators")
 def test_a_report_of_attempts_of_other_code_says_that_they_are_stored(tmp_path: Path) -> None:
     operator = _copy_of_flash_attention(tmp_path, "edited")
@@ -562,15 +517,3 @@ def _copy_of_flash_attention(folder: Path, name: str) -> Path:
         text = (source / f"{part}.py").read_text()
         (target / f"{part}.py").write_text(text.replace('name="flash_attention"', f'name="{name}"'))
     return target
-
-
-@pytest.mark.parametrize(("width", "best"), [(40, False), (80, True), (200, True)])
-def test_a_terminal_of_any_width_shows_how_far_a_search_is(width: int, best: bool) -> None:
-    console = Console(width=width, force_terminal=True, file=io.StringIO())
-    bars = display.live(console)
-    shown = "best split_keys 2.465e+07 (predicted)"
-    bars.add_task("  sweeping around the best", total=128, completed=100, best=shown)
-    console.print(bars.get_renderable())
-    text = re.sub(r"\x1b\[[0-9;?]*\w", "", console.file.getvalue())  # type: ignore[attr-defined]  # a StringIO
-    assert "100/128" in text
-    assert (shown in text) == best

@@ -5,68 +5,20 @@ import math
 import subprocess
 import sys
 from dataclasses import dataclass, make_dataclass
-from itertools import combinations, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import optuna
 import pytest
 
+from tests.support.valley import COSTS, OPTIMUM, SPACE, Config, asked_one_by_one, cost, search
 from tuner.errors import UsageError
 from tuner.search.sampler import METHODS, Sampler
 from tuner.search.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement, spread_after
 from tuner.search.sampler.improvement import predicted_scores, representative
-from tuner.search.sampler.observations import Observations, Prior
-from tuner.search.sampler.starts import Starts
+from tuner.search.sampler.observations import Observations
 from tuner.spec.space import Array, Constraint, Space
-
-POWERS = tuple(1 << k for k in range(7))
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    rows: int
-    columns: int
-    layout: str
-    threads: int
-    prefetch: bool
-
-
-SPACE = Space(
-    Config,
-    {
-        "rows": POWERS,
-        "columns": POWERS,
-        "layout": ("row", "column", "swizzled"),
-        "threads": (32, 64, 96, 128, 160, 192, 224, 256),
-        "prefetch": (False, True),
-    },
-    (Constraint("a thread owns an element", lambda c: c.rows * c.columns >= c.threads),),
-)
-
-
-def cost(config: Config) -> float | None:
-    """A landscape with one valley, an alignment effect, an interaction, and a corner that fails."""
-    if config.rows * config.columns > 2048:
-        return None
-    tile = math.log2(config.rows * config.columns / 512) ** 2 + 0.3 * math.log2(config.rows / config.columns) ** 2
-    aligned = 0.0 if config.threads in (128, 256) else 0.7
-    return 1 + tile + aligned + {"row": 0.5, "column": 1.0, "swizzled": 0.0}[config.layout] + 0.2 * config.prefetch
-
-
-COSTS = [cost(config) for config in SPACE]
-OPTIMUM = min(value for value in COSTS if value is not None)
-GOOD = np.array([10.0 if value is None else value for value in COSTS])  # a prior that tells all
-
-
-def search(sampler: Sampler, tries: int, batch: int = 1) -> list[int]:
-    """Ask and tell; the configs in order."""
-    asked: list[int] = []
-    while len(asked) < tries and (indices := sampler.ask(min(batch, tries - len(asked)))):
-        for index in indices:
-            sampler.tell(index, COSTS[index])
-        asked += indices
-    return asked
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -190,12 +142,6 @@ def test_what_was_told_before_counts_when_the_space_is_exhausted() -> None:
     assert sorted(sampler.ask(3)) == [0, 2]
 
 
-def test_of_a_prior_so_many_as_asked_for_are_best_and_each_is_unlike_the_others() -> None:
-    best = Prior(np.arange(len(SPACE), dtype=float)).best(4, SPACE.codes)
-    assert best[0] == 0 and len(best) == 4
-    assert all(np.count_nonzero(SPACE.codes[a] != SPACE.codes[b]) > 1 for a, b in combinations(best, 2))
-
-
 def test_a_search_rebuilt_from_its_results_goes_on_where_it_stopped() -> None:
     whole, resumed = Sampler(SPACE, seed=1), Sampler(SPACE, seed=1)
     done = search(whole, 30)
@@ -215,7 +161,7 @@ def test_a_batch_spreads_out_instead_of_repeating_one_idea() -> None:
 
 def test_failures_teach_where_not_to_go() -> None:
     sampler, failed = Sampler(SPACE, seed=0), []
-    for index in islice(_asked(sampler), 40):
+    for index in islice(asked_one_by_one(sampler), 40):
         works = SPACE[index].threads <= 64
         sampler.tell(index, COSTS[index] if works else None)
         failed.append(not works)
@@ -256,115 +202,6 @@ def test_the_expected_improvement_falls_as_the_search_converges() -> None:
     assert early is not None
     assert late is not None
     assert 0 <= late < 0.01 < early < 1
-
-
-def test_a_good_prior_starts_near_the_optimum() -> None:
-    prior = GOOD**3
-    sampler = Sampler(SPACE, seed=0, prior=prior)
-    search(sampler, 1)
-    assert sampler.best == (int(np.argmin(prior)), OPTIMUM)
-    search(sampler, 15)
-    assert sampler.prior_correlation is not None
-    assert sampler.prior_correlation > 0.9
-
-
-def test_a_wrong_prior_is_dropped() -> None:
-    prior = np.array([0.0 if value is None else -value for value in COSTS])
-    sampler = Sampler(SPACE, seed=0, prior=prior)
-    search(sampler, 60)
-    assert sampler.prior_correlation is not None
-    assert sampler.prior_correlation < 0.2
-    assert sampler.best is not None
-    assert sampler.best[1] < 1.1 * OPTIMUM
-
-
-def test_a_prior_that_the_first_results_contradict_starts_no_more_configs() -> None:
-    predicted = np.array([math.inf if value is None else -value for value in COSTS])
-    worst = set(np.argsort(predicted)[: len(SPACE) // 50].tolist())
-    sampler, asked = Sampler(SPACE, seed=0, prior=predicted), []
-    for _ in range(20):
-        (index,) = sampler.ask(1)
-        sampler.tell(index, COSTS[index] or 50.0)  # so that each random try says something
-        asked.append(index)
-    assert asked[0] in worst
-    assert len(set(asked) & worst) == 4  # between them random tries, which then judge it
-
-
-def test_a_prior_is_not_judged_on_what_it_chose_itself() -> None:
-    prior = np.array([math.nan if value is None else value for value in COSTS])
-    sampler = Sampler(SPACE, seed=0, prior=prior)
-    for index in np.argsort(prior)[:30].tolist():
-        sampler.tell(index, float(-prior[index]))
-    assert sampler.prior_correlation is None
-
-
-def test_a_prior_is_judged_only_after_five_random_tries() -> None:
-    sampler = Sampler(SPACE, seed=0, prior=GOOD)
-    judged = []
-    for index in islice(_asked(sampler), 9):  # four are its best
-        judged.append(sampler.prior_correlation is not None)
-        sampler.tell(index, GOOD[index])
-    assert judged == [False] * 9 and sampler.prior_correlation == pytest.approx(1)
-
-
-def started(prior: Prior, tries: int) -> tuple[Starts, Observations]:
-    """What a search begins with where all works, and what came of it."""
-    starts, tried = Starts(SPACE, np.random.default_rng(0), (), prior), np.zeros(0, int)
-    for _ in range(tries):
-        found = starts.next(Observations(tried, GOOD[tried], np.zeros(0, int)))
-        tried = np.append(tried, found)
-    return starts, Observations(tried, GOOD[tried], np.zeros(0, int))
-
-
-@pytest.mark.parametrize("measured", [True, False], ids=["times elsewhere", "a prediction"])
-def test_a_model_learns_from_the_best_of_times_elsewhere_and_not_from_the_best_of_a_prediction(measured: bool) -> None:
-    prior = Prior(GOOD, measured)
-    starts, found = started(prior, 7)
-    best = set(prior.best(4, SPACE.codes))
-    assert best < set(found.tried.tolist())
-    assert set(starts.shown(found).tried.tolist()) == set(found.tried.tolist()) - (set() if measured else best)
-
-
-def test_a_model_sees_all_where_the_prior_does_not_hold() -> None:
-    starts, found = started(Prior(-GOOD), 9)
-    assert not starts.guided(found)
-    assert len(starts.shown(found).tried) == 9
-
-
-@pytest.mark.parametrize(("tries", "share"), [(7, 0.2), (200, 0.5), (400, 1.0)])
-def test_a_believed_prior_leaves_its_best_fifth_and_more_as_tries_go(tries: int, share: float) -> None:
-    prior = Prior(np.arange(len(SPACE), dtype=float))
-    starts = Starts(SPACE, np.random.default_rng(0), (), prior)
-    found = Observations(np.arange(tries), np.arange(tries, dtype=float), np.zeros(0, int))
-    left = starts.left(np.arange(len(SPACE)), found)
-    assert left.mean() == pytest.approx(share, abs=0.01) and left[: int(share * len(SPACE))].all()
-
-
-def test_a_prior_that_does_not_hold_leaves_all() -> None:
-    starts, found = started(Prior(-GOOD), 9)
-    assert starts.left(np.arange(len(SPACE)), found).all()
-
-
-def test_a_search_goes_on_where_all_is_tried_that_a_prior_leaves() -> None:
-    space = Space(make_dataclass("Fields", ["a", "b"]), {"a": tuple(range(1, 9)), "b": tuple(range(1, 9))})
-    sampler = Sampler(space, seed=0, prior=np.arange(64.0))
-    for index in islice(_asked(sampler), 40):
-        sampler.tell(index, float(index + 1))
-    assert len(set(sampler.ask(64))) == 24
-    assert sampler.expected_improvement is not None
-
-
-def test_a_prior_may_leave_configs_without_a_cost() -> None:
-    prior = np.array([math.nan if value is None else value for value in COSTS])
-    sampler = Sampler(SPACE, seed=0, prior=prior)
-    search(sampler, 20)
-    assert sampler.prior_correlation is not None
-    assert sampler.prior_correlation > 0.9
-
-
-def test_a_prior_of_the_wrong_length_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the prior has 3 costs"):
-        Sampler(SPACE, seed=0, prior=np.ones(3))
 
 
 def test_an_unknown_method_is_named_with_the_known_ones() -> None:
@@ -439,7 +276,7 @@ def test_a_space_of_millions_is_searched() -> None:
     space = wide(12, 12, 12, 10, 10, 4, 4)
     assert len(space) == 2_764_800
     values, sampler = _smooth(space), Sampler(space, method="categorical", seed=0)
-    for index in islice(_asked(sampler), 40):
+    for index in islice(asked_one_by_one(sampler), 40):
         sampler.tell(index, float(values[index]))
     assert sampler.best is not None
     assert np.mean(values < sampler.best[1]) < 1e-3
@@ -452,7 +289,7 @@ VAST = Space(Wide, dict.fromkeys("abcdefg", range(1, 31)), (Constraint("even", l
 @pytest.mark.parametrize("method", ["gp", "tpe", "categorical", "genetic", "random"])
 def test_a_space_too_large_to_enumerate_is_searched_with_valid_distinct_configs(method: str) -> None:
     sampler, asked = Sampler(VAST, method=method, seed=0), []
-    for index in islice(_asked(sampler), 16):
+    for index in islice(asked_one_by_one(sampler), 16):
         sampler.tell(index, float(_quadratic(VAST[index])))
         asked.append(index)
     assert len(set(asked)) == 16
@@ -462,7 +299,7 @@ def test_a_space_too_large_to_enumerate_is_searched_with_valid_distinct_configs(
 @pytest.mark.parametrize("method", ["gp", "categorical"])
 def test_a_vast_space_is_searched_beyond_the_sample_that_it_is_drawn_from(method: str) -> None:
     sampler = Sampler(VAST, method=method, seed=0)
-    for index in islice(_asked(sampler), 24):
+    for index in islice(asked_one_by_one(sampler), 24):
         sampler.tell(index, float(_quadratic(VAST[index])))
     drawn = VAST.draw(131_072, np.random.default_rng(0))
     assert sampler.best is not None
@@ -485,11 +322,6 @@ def test_beyond_the_results_that_a_fit_can_take_the_search_goes_on_without_it(mo
 
 def _quadratic(config: Wide) -> int:
     return 1 + (config.a - 7) ** 2 + (config.b - 20) ** 2 + (config.c - config.d) ** 2 + config.e
-
-
-def _asked(sampler: Sampler) -> Any:
-    while batch := sampler.ask(1):
-        yield from batch
 
 
 def _smooth(space: Space[Wide]) -> np.ndarray[Any, Any]:
