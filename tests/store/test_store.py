@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.store_factory import OK, WRONG, attempt, identity, race, record, study
+from tests.support.store_factory import OK, WRONG, attempt, identity, proof, race, record, study
 from tuner.errors import StoreError
 from tuner.results.attempt import Evidence, Measurement
+from tuner.store.read import proofs
 from tuner.store.sql import Store
 
 SERVER = os.environ.get("TUNER_TEST_POSTGRES", "")  # postgresql://…, an empty database that may be filled and emptied
@@ -176,6 +177,24 @@ def test_a_record_without_its_evidence_is_refused(store: Store, change: dict[str
     with pytest.raises(StoreError, match=reason):
         store.promote(replace(record(), **change))  # type: ignore[arg-type]
     assert store.all_records() == []
+
+
+def test_of_the_proofs_of_equal_code_the_newest_counts(store: Store) -> None:
+    later, elsewhere = proof(WRONG), proof(driver="12.8")
+    for each in (proof(), elsewhere, later, proof(gpu="H100")):
+        store.append_proof(each)
+    kept = {each.code: (each.problem, each.verdict.ok) for each in store.proofs("scan", "H200")}
+    assert kept == {later.code: (later.problem, False), elsewhere.code: (elsewhere.problem, True)}
+    assert store.proofs("other", "H200") == []
+
+
+def test_an_application_reads_of_proofs_what_a_device_found_right(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuner.db") as store:
+        for each in (proof(), proof(WRONG, source="bad"), proof(driver="12.8"), proof(WRONG, driver="12.8")):
+            store.append_proof(each)
+    told = {(code.source, code.driver): ok for code, ok in proofs(tmp_path / "tuner.db", "scan", "H200").items()}
+    assert told == {("5eed", "13.0"): True, ("bad", "13.0"): False, ("5eed", "12.8"): False}
+    assert proofs(tmp_path / "tuner.db", "scan", "H100") == proofs(tmp_path / "missing.db", "scan", "H200") == {}
 
 
 def test_final_races_come_back_in_the_order_in_which_they_were_run(store: Store) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tuner.base.canonical import encode
 from tuner.results.attempt import Attempt, Evidence, Identity, Measurement, Prediction, Resources
 from tuner.results.final_race import FinalRace, Lap, Runner
+from tuner.results.proof import CheckedCode, Proof
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import OutputError, Verdict
 
@@ -58,6 +59,11 @@ def race(**changes: Any) -> FinalRace:
     runners = tuple(Runner("fast", {"BT": BT, "swizzle": True}, "5eed") for BT in (32, 64))
     told = FinalRace("scan", encode(PROBLEM), "H200", "measured/1 cold L2 eager", runners, 1, rounds, floor_us=2.25)
     return replace(told, **changes)
+
+
+def proof(verdict: Verdict = OK, **changes: Any) -> Proof:
+    code = CheckedCode("scan", "fast", "H200", "13.0", "5eed", "-arch=sm_90a", "nvrtc 13.4")
+    return Proof(replace(code, **changes), encode(PROBLEM), verdict)
 
 
 def study(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from tuner.errors import StoreError, UsageError
 from tuner.results import codec
 from tuner.results.attempt import Evidence
 from tuner.results.final_race import FinalRace
+from tuner.results.proof import CheckedCode
 from tuner.results.record import TuningRecord
 from tuner.store import lines
 
@@ -259,6 +260,23 @@ def races(source: str | Path) -> list[FinalRace]:
             ]
     except (sqlite3.Error, KeyError, TypeError, ValueError):  # reported by the function that reads its records
         return []
+
+
+def proofs(source: str | Path, operator: str, gpu: str) -> dict[CheckedCode, bool]:
+    """Whether a device found compiled code of an operator right, by the newest row of a SQLite file for each code.
+
+    Empty where the source is something else, cannot be read, or is from before proofs.
+    """
+    path = Path(source).expanduser()
+    if "://" in str(source) or is_text(source) or not path.exists():
+        return {}
+    names = ", ".join(field.name for field in fields(CheckedCode))
+    query = f"SELECT {names}, ok FROM proofs WHERE operator = ? AND gpu = ? ORDER BY id"
+    try:
+        with _READING, closing(_open(path)) as connection:
+            return {CheckedCode(*code): bool(ok) for *code, ok in connection.execute(query, (operator, gpu))}
+    except sqlite3.Error:
+        return {}
 
 
 @cache

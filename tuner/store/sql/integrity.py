@@ -6,7 +6,7 @@ from sqlalchemy import Connection, RowMapping, Table, select, text
 
 from tuner.errors import StoreError
 from tuner.store.sql import rows
-from tuner.store.sql.schema import ATTEMPTS, DEVICES, RACES, RECORDS, STUDIES, VERDICTS
+from tuner.store.sql.schema import ATTEMPTS, DEVICES, PROOFS, RACES, RECORDS, STUDIES, VERDICTS
 
 _READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
     (STUDIES, rows.study_of),
@@ -14,6 +14,7 @@ _READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
     (VERDICTS, rows.verdict_of),
     (RECORDS, rows.record_of),
     (RACES, rows.race_of),
+    (PROOFS, rows.proof_of),
     (DEVICES, rows.facts_of),
 )
 

@@ -12,6 +12,7 @@ from tuner.errors import StoreError
 from tuner.results.attempt import Attempt, Evidence
 from tuner.results.codec import attempt_from, race_from, to_data, verdict_from
 from tuner.results.final_race import FinalRace
+from tuner.results.proof import CheckedCode, Proof
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 from tuner.store import lines
@@ -124,6 +125,20 @@ def race_of(row: RowMapping) -> FinalRace:
         return race_from(decode(row["race"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable("race", row, error) from error
+
+
+def proof_row(proof: Proof) -> dict[str, Any]:
+    about = {"problem": proof.problem, "created": now(), "ok": proof.verdict.ok}
+    return {**asdict(proof.code), **about, "verdict": encode(asdict(proof.verdict))}
+
+
+def proof_of(row: RowMapping) -> Proof:
+    """Raises StoreError for a row that does not hold a proof."""
+    try:
+        code = CheckedCode(**{name: row[name] for name in CheckedCode.__dataclass_fields__})
+        return Proof(code, row["problem"], verdict_from(decode(row["verdict"])))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable("proof", row, error) from error
 
 
 def study_of(row: RowMapping) -> Study:

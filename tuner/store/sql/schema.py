@@ -78,6 +78,17 @@ RACES = Table(
 )
 Index(None, *(RACES.c[name] for name in ("operator", "problem", "gpu")))
 
+PROOFS = Table(
+    "proofs",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    *_required("operator", "implementation", "gpu", "driver", "source", "options", "toolkit", "problem", "created"),
+    Column("ok", Boolean, nullable=False),
+    *_required("verdict"),
+    _uuid(),
+)
+Index(None, *(PROOFS.c[name] for name in ("operator", "gpu")))
+
 DEVICES = Table(
     "devices",
     METADATA,

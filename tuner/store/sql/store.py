@@ -14,6 +14,7 @@ from tuner.base.fields import Fields
 from tuner.errors import StoreError
 from tuner.results.attempt import Attempt
 from tuner.results.final_race import FinalRace
+from tuner.results.proof import Proof
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 from tuner.store import lines
@@ -25,7 +26,7 @@ from tuner.store.sql.dialect import insert_new
 from tuner.store.sql.integrity import damage, unreadable
 from tuner.store.sql.migrate import migrate
 from tuner.store.sql.rows import Facts, StoredAttempt, Study
-from tuner.store.sql.schema import ATTEMPTS, DEVICES, RACES, RECORDS, STUDIES, VERDICTS
+from tuner.store.sql.schema import ATTEMPTS, DEVICES, PROOFS, RACES, RECORDS, STUDIES, VERDICTS
 
 _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
 _AT_ONCE = 10_000  # ids in one statement; SQLite's limit is 32,766
@@ -258,6 +259,18 @@ class Store(Closing):
         """The final races of an operator, oldest first; a name left out stands for all."""
         asked = _equal(RACES, operator=operator, problem=problem, gpu=gpu)
         return [rows.race_of(row) for row in self._rows(select(RACES).where(*asked).order_by(RACES.c.id))]
+
+    # ---- proofs: verdicts of a device on compiled configs ----
+
+    def append_proof(self, proof: Proof) -> int:
+        """Store what a device said of compiled code; the number of its row."""
+        return self._add(PROOFS, rows.proof_row(proof))
+
+    def proofs(self, operator: str, gpu: str) -> list[Proof]:
+        """The newest proof of each code of an operator on a GPU, oldest first."""
+        asked = _equal(PROOFS, operator=operator, gpu=gpu)
+        stored = [rows.proof_of(row) for row in self._rows(select(PROOFS).where(*asked).order_by(PROOFS.c.id))]
+        return list({proof.code: proof for proof in stored}.values())
 
     # ---- what the machines were ----
 
