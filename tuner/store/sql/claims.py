@@ -53,11 +53,11 @@ def scope(operator: str, problem: str, gpu: str, policy: str) -> str:
 
 def claim(connection: Connection, scope: str, configs: Sequence[str], holder: Holder) -> set[str]:
     """The configs that `holder` holds from now on, among those of `configs`."""
-    now = _now(connection)
-    _release_dead(connection, scope, now)
+    moment = now(connection)
+    _release_dead(connection, scope, moment)
     rows = [
         {"scope": scope, "config": config, "holder": holder.token, "host": holder.host, "pid": holder.pid}
-        | {"process": holder.process, "expires": now + LEASE_S}
+        | {"process": holder.process, "expires": moment + LEASE_S}
         for config in sorted(set(configs))  # in one order, so that two processes do not wait for each other
     ]
     if rows:
@@ -69,7 +69,7 @@ def claim(connection: Connection, scope: str, configs: Sequence[str], holder: Ho
 
 def renew(connection: Connection, holder: Holder) -> None:
     """Hold all that `holder` holds for another `LEASE_S`."""
-    until = _now(connection) + LEASE_S
+    until = now(connection) + LEASE_S
     connection.execute(update(CLAIMS).where(CLAIMS.c.holder == holder.token).values(expires=until))
 
 
@@ -82,28 +82,29 @@ def release(connection: Connection, scope: str, configs: Iterable[str], holder: 
 
 def claimed(connection: Connection, scope: str) -> dict[str, Holder]:
     """Who holds which config, of the living."""
-    now = _now(connection)
+    moment = now(connection)
     rows = connection.execute(select(CLAIMS).where(CLAIMS.c.scope == scope)).mappings()
-    return {row["config"]: _holder(row) for row in rows if not _is_dead(row, now)}
+    return {row["config"]: holder_of(row) for row in rows if not is_dead(row, moment)}
 
 
-def _release_dead(connection: Connection, scope: str, now: float) -> None:
+def _release_dead(connection: Connection, scope: str, moment: float) -> None:
     for row in connection.execute(select(CLAIMS).where(CLAIMS.c.scope == scope)).mappings().all():
-        if _is_dead(row, now):  # unless it was renewed since
+        if is_dead(row, moment):  # unless it was renewed since
             connection.execute(delete(CLAIMS).where(CLAIMS.c.id == row["id"], CLAIMS.c.expires == row["expires"]))
 
 
-def _is_dead(row: RowMapping, now: float) -> bool:
+def is_dead(row: RowMapping, moment: float) -> bool:
+    """Whether the process of a row with `host`, `pid`, `process` and `expires` has ended, or its lease has."""
     if row["host"] == _host():
         return _began(row["pid"]) != str(row["process"])
-    return float(row["expires"]) < now
+    return float(row["expires"]) < moment
 
 
-def _holder(row: RowMapping) -> Holder:
+def holder_of(row: RowMapping) -> Holder:
     return Holder(row["holder"], row["host"], row["pid"], row["process"])
 
 
-def _now(connection: Connection) -> float:
+def now(connection: Connection) -> float:
     """Seconds since 1970, by the one clock that all processes share."""
     if connection.dialect.name == "postgresql":
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())

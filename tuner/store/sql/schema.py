@@ -107,3 +107,17 @@ CLAIMS = Table(
     Column("expires", Float, nullable=False),  # seconds since 1970 by the database's clock
 )
 Index(None, CLAIMS.c.scope, CLAIMS.c.config, unique=True)
+
+LEDGER = Table(
+    "ledger",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    *_required("scope", "config", "holder", "host"),
+    Column("pid", Integer, nullable=False),
+    *_required("process"),
+    Column("expires", Float, nullable=False),
+    Column("note", Text, nullable=False, server_default=""),  # what the process was at
+    *_optional("died"),  # when the process was seen to have died of it
+    _uuid(),
+)
+Index(None, LEDGER.c.scope, LEDGER.c.config)

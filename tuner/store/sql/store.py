@@ -1,5 +1,6 @@
 """The database of a tuner: append attempts and verdicts, promote records, look both up."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,11 +20,12 @@ from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 from tuner.store import lines
 from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
-from tuner.store.sql import claims, rows
+from tuner.store.sql import claims, ledger, rows
 from tuner.store.sql.claims import Holder
 from tuner.store.sql.database import Database, explained, locate, use_log
 from tuner.store.sql.dialect import insert_new
 from tuner.store.sql.integrity import damage, unreadable
+from tuner.store.sql.ledger import Admission, Entry
 from tuner.store.sql.migrate import migrate
 from tuner.store.sql.rows import Facts, StoredAttempt, Study
 from tuner.store.sql.schema import ATTEMPTS, DEVICES, PROOFS, RACES, RECORDS, STUDIES, VERDICTS
@@ -37,9 +39,9 @@ _FIRST = (RECORDS.c.evidence == "predicted", RECORDS.c.id.desc())  # the order o
 class Store(Closing):
     """Attempts, verdicts, records, studies, and the facts about devices.
 
-    Rows are only ever added, but for claims; a study is written once more, when it ends. Every call is one transaction,
-    done or not done, also when the process is killed. A call whose connection is lost is repeated and stores its rows
-    once. Calls raise StoreError when the database fails, with what to do.
+    Rows are only ever added, but for claims and the ledger; a study is written once more, when it ends. Every call is
+    one transaction, done or not done, also when the process is killed. A call whose connection is lost is repeated and
+    stores its rows once. Calls raise StoreError when the database fails, with what to do.
     """
 
     version: str  # of the schema
@@ -123,10 +125,16 @@ class Store(Closing):
         parts = [wanted[first : first + _AT_ONCE] for first in range(0, len(wanted), _AT_ONCE)]
         return [rows.study_of(row) for part in parts for row in self._rows(_STUDIES.where(STUDIES.c.id.in_(part)))]
 
-    def searched(self, operator: str) -> set[tuple[str, str]]:
-        """(problem, GPU) of every search session of an operator."""
-        pairs = select(STUDIES.c.problem, STUDIES.c.gpu).where(STUDIES.c.operator == operator).distinct()
+    def searched(self, operator: str, until: int | None = None) -> set[tuple[str, str]]:
+        """(problem, GPU) of every search session of an operator, or of those up to the study `until`."""
+        earlier = [] if until is None else [STUDIES.c.id <= until]
+        pairs = select(STUDIES.c.problem, STUDIES.c.gpu).where(STUDIES.c.operator == operator, *earlier).distinct()
         return {(row["problem"], row["gpu"]) for row in self._rows(pairs)}
+
+    def last_study(self) -> int:
+        """The number of the newest search session; 0 where there is none."""
+        (row,) = self._rows(select(func.coalesce(func.max(STUDIES.c.id), 0).label("id")))
+        return int(row["id"])
 
     # ---- claims: see tuner.store.sql.claims ----
 
@@ -146,6 +154,41 @@ class Store(Closing):
     def claimed(self, scope: str) -> dict[str, Holder]:
         """Config → its holder, for the holders that live."""
         return self._read(lambda connection: claims.claimed(connection, scope))
+
+    # ---- the ledger: see tuner.store.sql.ledger ----
+
+    def enter(self, scope: str, config: str, holder: Holder, uuid: str, most: int) -> Admission:
+        """Enter a config into the ledger before it is run, unless it has died `most` times."""
+        return self._write(lambda connection: ledger.enter(connection, scope, config, holder, uuid, most))
+
+    def leave(self, uuid: str) -> None:
+        """The config of an entry is back."""
+        self._write(lambda connection: ledger.leave(connection, uuid))
+
+    def note(self, uuid: str, text: str) -> None:
+        """Say what the process of an entry is at."""
+        self._write(lambda connection: ledger.note(connection, uuid, text))
+
+    def bury(self, uuid: str) -> None:
+        """The config of an entry has taken its process down."""
+        when = rows.now()
+        self._write(lambda connection: ledger.bury(connection, uuid, when))
+
+    def entries(self, scope: str, config: str) -> list[Entry]:
+        """The ledger's entries of a config, oldest first."""
+        return self._read(lambda connection: ledger.entries(connection, scope, config))
+
+    def deaths(self, scope: str) -> Counter[str]:
+        """How often each config of a scope has taken its process down."""
+        return self._read(lambda connection: ledger.deaths(connection, scope))
+
+    def forgive(self, scope: str) -> None:
+        """Forget the deaths of a scope."""
+        self._write(lambda connection: ledger.forgive(connection, scope))
+
+    def release_process(self, holder: Holder) -> None:
+        """Give up the claims of a process that is known to have ended, on whatever machine."""
+        self._write(lambda connection: ledger.release_process(connection, holder))
 
     # ---- attempts and verdicts ----
 
