@@ -58,7 +58,7 @@ test-clients: $(CLIENTS)/.installed ## transformers, PyTorch, timm, diffusers an
 
 test-postgres: $(STAMP) ## many processes on one PostgreSQL server, which is started in a temporary folder (skips where there is none)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2'
-	$(BIN)/python -m tests.support.postgres $(BIN)/python -m pytest -rs tests/store/test_store.py tests/store/test_server.py
+	$(BIN)/python -m tests.support.postgres $(BIN)/python -m pytest -rs tests/store/test_store.py tests/store/test_server.py tests/db/test_merge.py
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -103,6 +103,12 @@ COMMANDS = (  # those first that are needed first
         ("tuner inspect {operator} --gpu H100", "tuner inspect {operator} --gpu H100 --waits"),
         True,
     ),
+    Command(
+        "merge",
+        "merge_command",
+        "Add what several databases hold to one.",
+        ("tuner merge team.db mine.db yours.db", "tuner merge team.db postgresql://HOST/NAME records.jsonl"),
+    ),
     Command("new", "new", "Write a small operator of your own to start from.", ("tuner new row_sum",)),
     Command(
         "operators",

@@ -16,8 +16,7 @@ def migrate(database: Database, folder: Path = MIGRATIONS) -> None:
 
     Raises StoreError when it is newer, not ours, or older and not writable.
     """
-    place = database.place
-    version = database.read(lambda connection: _version(connection, place, folder))
+    place, version = database.place, schema_version(database, folder)
     if version == newest_schema(folder):
         return
     if not place.writable:
@@ -36,6 +35,11 @@ def migrate(database: Database, folder: Path = MIGRATIONS) -> None:
             _upgrade(connection, folder)
 
     database.write(work)
+
+
+def schema_version(database: Database, folder: Path = MIGRATIONS) -> str:
+    """The version of a database's schema; empty without tables. Raises StoreError where it is newer, or not ours."""
+    return database.read(lambda connection: _version(connection, database.place, folder))
 
 
 def _version(connection: Connection, place: Place, folder: Path) -> str:
