@@ -183,10 +183,7 @@ def test_an_older_database_is_migrated_in_a_copy(tmp_path: Path) -> None:
     lost = {"races": [], "devices": [], "proofs": []}  # which the helper above does not copy
     assert merge(tmp_path / "ours.db", old).added["attempts"] == 3
     assert version(old) == "0004"
-    assert contents(str(tmp_path / "ours.db")) | lost == contents(str(tmp_path / "now.db")) | {
-        "races": [],
-        "devices": [],
-    }
+    assert contents(str(tmp_path / "ours.db")) | lost == contents(str(tmp_path / "now.db")) | lost
 
 
 def test_rows_without_names_are_merged_once_also_from_two_copies_of_them(tmp_path: Path) -> None:
