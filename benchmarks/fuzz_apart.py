@@ -55,7 +55,7 @@ def _within(argument: Argument, shape: tuple[int, ...], places: Places) -> Array
     inside = np.ones(shape, bool)
     for axis, dim in enumerate(argument.dims):
         along = np.isin(np.arange(shape[axis]), list(places[dim])) if dim in places else np.ones(shape[axis], bool)
-        inside &= along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+        inside &= along.reshape([-1 if index == axis else 1 for index in range(len(shape))])
     return inside
 
 

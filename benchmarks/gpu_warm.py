@@ -22,12 +22,12 @@ _NOT_KEPT = "FLA_CACHE_RESULTS"  # flash-linear-attention's: whether what it cho
 
 
 def main() -> None:
-    for each in warmed(sys.argv[1:]):
+    for line in warmed(sys.argv[1:]):
         began = time.monotonic()
-        problem = Code(InstanceFields(each.operator.name, "", to_fields(each.problem), {}), b"")
-        for peer, why in warm(problem, each.inputs):
+        problem = Code(InstanceFields(line.operator.name, "", to_fields(line.problem), {}), b"")
+        for peer, why in warm(problem, line.inputs):
             took_s = round(time.monotonic() - began, 1)
-            print(json.dumps({"peer": peer, "of": each.name, "seconds": took_s, "why": why}), flush=True)
+            print(json.dumps({"peer": peer, "of": line.name, "seconds": took_s, "why": why}), flush=True)
             began = time.monotonic()
 
 

@@ -23,11 +23,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             cases[item.path, getattr(item, "originalname", item.name)].append(item)
-    for each in cases.values():
-        (most,) = each[0].get_closest_marker("sampled").args
-        kept = {i * len(each) // most for i in range(most)}
-        for position, item in enumerate(each):
-            if len(each) > most and position not in kept:
+    for case in cases.values():
+        (most,) = case[0].get_closest_marker("sampled").args
+        kept = {i * len(case) // most for i in range(most)}
+        for position, item in enumerate(case):
+            if len(case) > most and position not in kept:
                 item.add_marker(pytest.mark.slow)
 
 

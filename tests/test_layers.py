@@ -64,7 +64,7 @@ def imports(path: Path) -> list[str]:
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = [f"{node.module}.{alias.name}" for alias in node.names]
-            found += [each if is_module(each) else node.module for each in inside]
+            found += [module if is_module(module) else node.module for module in inside]
     return found
 
 
@@ -95,7 +95,7 @@ def folders_imported() -> dict[str, set[str]]:
 
 
 def test_imports_only_point_down() -> None:
-    assert [each for path in MODULES for each in upward(path)] == []
+    assert [module for path in MODULES for module in upward(path)] == []
 
 
 def test_every_module_is_in_a_layer() -> None:
@@ -118,7 +118,7 @@ def test_operators_import_what_authors_are_told_to() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("tuner"):
                 assert node.module in face, f"{path.relative_to(TEMPLATES)} imports {node.module}; it may: {face}"
-            assert not isinstance(node, ast.Import) or not any(each.name.startswith("tuner") for each in node.names)
+            assert not isinstance(node, ast.Import) or not any(name.name.startswith("tuner") for name in node.names)
 
 
 def test_no_operator_is_known_by_name_outside_of_its_folder() -> None:
@@ -128,7 +128,7 @@ def test_no_operator_is_known_by_name_outside_of_its_folder() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             assert not isinstance(node, ast.Constant) or node.value not in names, f"{path}: {node.value}"
-            imported = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            imported = [name.name for name in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             assert not names & set(imported), f"{path} imports {imported}"
 
 
@@ -182,7 +182,7 @@ def test_nobody_but_bench_loads_peers_or_torch(code: str, tmp_path: Path) -> Non
     loaded = done.stdout.split("all: ")[-1].split()
     assert done.returncode == 0 and "tuner" in loaded, done.stderr
     assert ("tuner.operators.flash_attention.operator" in loaded) == ("search" in code)
-    assert [each for each in loaded if each.endswith(".peers") or each == "torch"] == []
+    assert [operator for operator in loaded if operator.endswith(".peers") or operator == "torch"] == []
 
 
 def test_an_application_loads_no_machine_for_ptx_before_a_kernel_needs_it() -> None:

@@ -110,7 +110,7 @@ def test_the_table_of_operators_names_each_and_its_implementations() -> None:
     rows = {line[1]: line[0] for line in re.findall(r"^(\| \[`(\w+)`\].*)$", TEXT, re.MULTILINE)}
     assert set(rows) == {path.parent.name for path in (ROOT / "templates").glob("*/operator.py")}
     for name, row in rows.items():
-        assert all(f"`{each.name}`" in row for each in operators.implementations(name)), name
+        assert all(f"`{implementation.name}`" in row for implementation in operators.implementations(name)), name
 
 
 def anchors(page: Path) -> set[str]:
@@ -118,7 +118,7 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
-    return {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in words}
+    return {re.sub(r"[^\w\- ]", "", word).replace(" ", "-") for word in words}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -182,6 +182,6 @@ def test_an_operator_s_readme_has_a_row_and_a_page_for_each_implementation(opera
     folder = operators.load(operator).folder
     first, *_ = (folder / "README.md").read_text().partition("\n## ")
     assert "```console\ntuner " in first
-    for each in operators.implementations(operator):
-        assert f"| [`{each.name}`]({each.name}/README.md) |" in first
-        assert (folder / each.name / "README.md").is_file()
+    for implementation in operators.implementations(operator):
+        assert f"| [`{implementation.name}`]({implementation.name}/README.md) |" in first
+        assert (folder / implementation.name / "README.md").is_file()

@@ -17,7 +17,7 @@ def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     options = {"scale": scale_of(scalars), "attn_mask": seen | nothing, "enable_gqa": grouped(problem)}
 
     def run() -> Any:
-        k, v = (each[table].flatten(1, 2).transpose(1, 2) for each in pages)
+        k, v = (page[table].flatten(1, 2).transpose(1, 2) for page in pages)
         with attention.sdpa_kernel(backend):
             o = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
         return {"o": o.masked_fill_(nothing, 0).transpose(1, 2)}

@@ -71,7 +71,7 @@ class Walks:
     def spans(self, queries: Keys, narrow: int) -> tuple[int, int]:
         """How many whole tiles and narrow spans parts of these queries take; `queries` are the parts, in order."""
         parts = len(queries.first) // len(self.keys.first)
-        prefix, start = (np.repeat(each, parts) for each in (self.keys.prefix, self.window_begin))
+        prefix, start = (np.repeat(bound, parts) for bound in (self.keys.prefix, self.window_begin))
         nothing = np.zeros_like(prefix)
         of_prefix = self._spans(nothing, np.minimum(prefix, queries.last + 1), narrow)
         of_window = self._spans(np.maximum(queries.begin - start, nothing), queries.last + 1 - start, narrow)

@@ -18,4 +18,4 @@ def _backward(forward: Peer) -> Callable[[Any, Tensors, Scalars], Run]:
     return prepare
 
 
-PEERS = tuple(replace(each, name=f"{each.name}, backward", prepare=_backward(each)) for each in FORWARD)
+PEERS = tuple(replace(peer, name=f"{peer.name}, backward", prepare=_backward(peer)) for peer in FORWARD)

@@ -97,8 +97,8 @@ def test_a_race_between_rows_of_a_block_is_found_with_its_line() -> None:
     kernel = emulator.build(Source(("k",), text, headers(text, FOLDER, "host"), "host"), checked=True)
     with emulator.Buffer("x", 64, writable=True) as x:
         run = kernel.run(Launch("k", (1, 1, 1), (16, 2), 64), [x], Mode(checked=True, schedule="random"))
-    assert "race" in {each.kind for each in run.findings}
-    assert any("k.cu:5" in each.place for each in run.findings)
+    assert "race" in {finding.kind for finding in run.findings}
+    assert any("k.cu:5" in finding.place for finding in run.findings)
 
 
 def test_constants_are_no_parameters_and_too_many_are_refused_on_both_machines() -> None:
@@ -111,7 +111,8 @@ def test_constants_are_no_parameters_and_too_many_are_refused_on_both_machines()
     larger = replace(
         operator,
         arguments=tuple(
-            replace(each, dims=("width", "taps")) if each.constant else each for each in operator.arguments
+            replace(argument, dims=("width", "taps")) if argument.constant else argument
+            for argument in operator.arguments
         ),
     )
     arrays["c_weights"] = np.zeros((16, 9), np.float32)
@@ -123,7 +124,9 @@ def test_constants_are_no_parameters_and_too_many_are_refused_on_both_machines()
 
 def test_a_symbol_that_the_source_does_not_have_is_named() -> None:
     found = instance("blur", "tiled")
-    arguments = tuple(replace(each, name="c_wieghts") if each.constant else each for each in found.operator.arguments)
+    arguments = tuple(
+        replace(argument, name="c_wieghts") if argument.constant else argument for argument in found.operator.arguments
+    )
     with pytest.raises(TemplateError, match="no __constant__ symbol c_wieghts"):
         render(replace(found, operator=replace(found.operator, arguments=arguments)))
 

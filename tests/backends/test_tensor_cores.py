@@ -81,10 +81,10 @@ def test_mma_sync_as_ptx_gives_the_bits_of_a_device(gpu: str, form: str, result:
     arrays = {"a": registers(a_fragment(k, a.itemsize), a), "b": registers(b_fragment(k, a.itemsize), b)}
     arrays["c"] = registers(c_fragment(), added)
     memory = ptx.Global(
-        {name: each.nbytes for name, each in arrays.items()} | {"d": arrays["c"].nbytes}, frozenset("d")
+        {name: array.nbytes for name, array in arrays.items()} | {"d": arrays["c"].nbytes}, frozenset("d")
     )
-    for name, each in arrays.items():
-        memory.view(name, each.dtype, each.shape)[...] = each
+    for name, array in arrays.items():
+        memory.view(name, array.dtype, array.shape)[...] = array
     entry = inner_products(ARCHES[gpu])[f"{form}_{result.removeprefix('d_')}"]
     ptx.launch(entry, ptx.Shape((len(a), 1, 1), 32, 0), memory, [memory.address(name) for name in "abcd"])
     products = c_fragment().tile(memory.view("d", added.dtype, (len(a), 32, 4)))
@@ -185,10 +185,10 @@ def case(name: str) -> tuple[Call, np.ndarray]:
     micro, (_, rule) = MICROS[name.split()[0]], RULES[name]
     with np.errstate(all="ignore"):
         rng = np.random.default_rng(0)
-        inputs = {each: drawn(array, each, rng) for each, array in micro.call.inputs.items()}
-    a, b = (inputs[each] for each in "ab")
+        inputs = {name: drawn(array, name, rng) for name, array in micro.call.inputs.items()}
+    a, b = (inputs[name] for name in "ab")
     if a.dtype == np.float32:
-        a, b = ((each.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for each in (a, b))
+        a, b = ((operand.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for operand in (a, b))
     c = inputs.get("c", np.zeros((a.shape[0], b.shape[1]), np.float32))
     return replace(micro.call, inputs=inputs), modelled(a, b, c, rule(a.itemsize))
 

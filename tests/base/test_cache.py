@@ -58,7 +58,7 @@ def test_files_are_told_apart_by_their_place_and_content_and_not_by_their_order(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     roots = {one: tmp_path, other: tmp_path, changed: tmp_path / "elsewhere"}
-    assert len({digest_of(root, [each]) for each, root in roots.items()}) == 3
+    assert len({digest_of(root, [kind]) for kind, root in roots.items()}) == 3
     assert digest_of(tmp_path, [one, other]) == digest_of(tmp_path, [other, one, one])
 
 

@@ -55,7 +55,7 @@ def test_they_compute_what_the_operator_defines(name: str) -> None:
     pytest.importorskip("torch")
     (peer,) = peers.of(name)
     edges = cases(operators.load(name), to_fields(operators.load(name).problem(rows=64)), every=False)
-    assert judged(peer, edges, "cpu") in [each.name for each in edges]
+    assert judged(peer, edges, "cpu") in [edge.name for edge in edges]
 
 
 @pytest.mark.parametrize(

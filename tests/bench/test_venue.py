@@ -56,8 +56,8 @@ def states(found: Comparison) -> dict[str, str]:
 
 def test_one_process_serves_comparisons_of_several_operators(venue: bench.Venue) -> None:
     pids = set()
-    for each in (ATTENTION, KDA, ATTENTION):
-        assert venue.compare(each, POLICY).rows[0].state == "ok"
+    for operator in (ATTENTION, KDA, ATTENTION):
+        assert venue.compare(operator, POLICY).rows[0].state == "ok"
         pids.add(venue._pool.pids())
     assert len(pids) == 1
 

@@ -72,7 +72,7 @@ def test_the_timer_is_judged_first_then_kernels_are_tested_and_nothing_is_timed_
     monkeypatch.setattr(gpu, "warming", lambda *_: nullcontext(run.begun.append("warming")))
     gpu.everything(run, ["kda"], nvrtc="libnvrtc.so")
     order = [name for name in run.begun if name != "rest"]
-    asked = [f"timer {each.name}" for each in programs("gpu_timer").QUESTIONS]
+    asked = [f"timer {question.name}" for question in programs("gpu_timer").QUESTIONS]
     assert order[: 2 + len(asked)] == ["installed", "device", *asked]
     assert order[2 + len(asked) :][:2] == ["begin measuring.txt", "measuring"]
     assert ("warming" in order) is not exclusive
@@ -132,7 +132,7 @@ def test_a_step_begins_where_it_fits_and_the_rest_waits_for_another_call(
 ) -> None:
     gpu, listed = programs("gpu"), programs("gpu_plan").plan([], small=False)[which]
     given = spending(programs, monkeypatch, 1.0)
-    planned, known, calls = {each.name: each.seconds for each in listed}, set[str](), 0
+    planned, known, calls = {entry.name: entry.seconds for entry in listed}, set[str](), 0
     while len(known) < len(planned):
         clock = Clock(420.0, known)
         gpu.carry_out(clock, listed)
@@ -151,7 +151,7 @@ def test_where_there_is_more_time_steps_share_it_out(programs: Programs, monkeyp
     seconds = dict(given)
     assert seconds.keys() == {each.name for each in first}
     searches = [each for each in first if each.kind == "search"]
-    assert all(seconds[each.name] > 2 * each.seconds for each in searches)
+    assert all(seconds[search.name] > 2 * search.seconds for search in searches)
 
 
 @pytest.mark.parametrize("minutes", [2.0, 8.0, 10.0])

@@ -174,10 +174,10 @@ def test_the_first_row_says_what_is_missing_and_how_to_get_it(run: Any, programs
 def test_the_timer_is_asked_on_any_device_and_says_what_an_answer_proves(run: Any, programs: Programs) -> None:
     timer, steps = programs("gpu_timer"), programs("gpu_steps")
     with steps.judges_of_the_timer() as pool:
-        for each in timer.QUESTIONS:
-            if each.name != "idle":
-                found = steps.timed_by_others(run, each, pool)
-                assert found["proves"] == each.proves and found["summary"]
+        for question in timer.QUESTIONS:
+            if question.name != "idle":
+                found = steps.timed_by_others(run, question, pool)
+                assert found["proves"] == question.proves and found["summary"]
     assert timer.floor(run.place.open())["floor_us"].keys() == {"eager", "graph"}
 
 
@@ -218,8 +218,8 @@ def test_what_nsight_compute_prints_is_summed_over_the_kernels_of_a_run(
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_any_moment_loses_at_most_the_row_in_hand(programs: Programs, tmp_path: Path) -> None:
-    for each in programs("gpu_trouble").kills(3, seed=1, folder=tmp_path):
-        assert not each.lost, each
+    for kill in programs("gpu_trouble").kills(3, seed=1, folder=tmp_path):
+        assert not kill.lost, kill
 
 
 def test_an_archive_is_packed_when_its_run_is_gone(tmp_path: Path, programs: Programs) -> None:

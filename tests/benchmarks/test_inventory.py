@@ -53,34 +53,38 @@ def row(table: Any, found: list[Any], name: str) -> list[str]:
 
 
 def test_somebody_serves_every_problem_of_the_grid_on_every_gpu(inventory: Any) -> None:
-    assert set(inventory.PROBLEMS) == {each for each in operators.names() if not each.startswith("own_")}
+    assert set(inventory.PROBLEMS) == {name for name in operators.names() if not name.startswith("own_")}
     for name, problems in inventory.PROBLEMS.items():
         for problem in problems:
             for gpu in inventory.GPUS:
                 found, target = inventory._problem(name, problem), arch.gpu(gpu).arch
-                assert any(each.refusal(found, target) is None for each in operators.implementations(name))
+                assert any(
+                    implementation.refusal(found, target) is None for implementation in operators.implementations(name)
+                )
 
 
 def test_every_implementation_meets_a_problem_that_it_serves(inventory: Any) -> None:
     for name, problems in inventory.PROBLEMS.items():
-        for each in operators.implementations(name):
-            assert any(operators.serves(each, inventory._problem(name, problem)) for problem in problems), each.name
+        for implementation in operators.implementations(name):
+            assert any(operators.serves(implementation, inventory._problem(name, problem)) for problem in problems), (
+                implementation.name
+            )
 
 
 def test_all_that_serve_a_problem_are_ranked_and_their_configs_are_of_their_spaces(inventory: Any) -> None:
     found = inventory._ranked(inventory.Cell("kda", "A100", "2 × 16 heads of 64, safe", ""), 2)
-    names = {each.implementation for each in found.standings}
+    names = {standing.implementation for standing in found.standings}
     assert names == {"fused", "naive", "prep_scan", "recurrent", "segmented", "segmented_fused", "segmented_once"}
-    for each in found.standings:
-        for config in each.configs:
-            instance = inventory._instance(found, each, config)
+    for standing in found.standings:
+        for config in standing.configs:
+            instance = inventory._instance(found, standing, config)
             space = instance.implementation.space(instance.problem, arch.gpu("A100").arch)
             assert space.refusal(instance.config) is None
 
 
 def test_nobody_near_is_no_race(inventory: Any) -> None:
     found = inventory._ranked(inventory.Cell("mla_decode", "A100", "16 heads, batch of 4", ""), 2)
-    assert found.done and {each.implementation for each in found.standings} == {"naive", "split_keys"}
+    assert found.done and {standing.implementation for standing in found.standings} == {"naive", "split_keys"}
 
 
 def test_a_call_takes_up_what_another_left(
@@ -94,7 +98,7 @@ def test_a_call_takes_up_what_another_left(
     assert run(inventory, monkeypatch, *asked, "--out", str(out)) == 0
     ((_, found),) = lines.read(out).items()
     assert found.done
-    assert all(each.compiled for each in found.ranked()[:2])
+    assert all(candidate.compiled for candidate in found.ranked()[:2])
     left = out.read_text()
     out.write_text(left + left[:100])  # a call that was killed
     assert run(inventory, monkeypatch, *asked, "--out", str(out)) == 0
@@ -145,10 +149,10 @@ def test_who_was_not_compiled_is_compared_by_what_is_declared(lines: Any) -> Non
 
 def test_names_say_what_no_other_problem_of_an_operator_is(inventory: Any) -> None:
     for name, problems in inventory.PROBLEMS.items():
-        assert len({inventory._problem(name, each) for each in problems}) == len(problems)
+        assert len({inventory._problem(name, problem) for problem in problems}) == len(problems)
 
 
 def test_dtypes_of_the_grid_are_all_that_an_operator_takes(inventory: Any) -> None:
     for name, problems in inventory.PROBLEMS.items():
-        taken = {inventory._problem(name, each).dtype for each in problems}
+        taken = {inventory._problem(name, problem).dtype for problem in problems}
         assert DType.BF16 in taken and DType.FP32 in taken

@@ -31,8 +31,8 @@ def asked(toolkits: Any, operator: str, implementation: str, **options: bool) ->
 def test_each_option_by_itself_packed_sequences_too(toolkits: Any) -> None:
     found = asked(toolkits, "flash_attention", "mma_sync", options=True)
     packed = [problem for problem in found if problem.use_cu_seqlens]
-    assert [(each.head_dim, each.batch) for each in packed] == [(64, 1), (128, 1)]
-    assert not any(each.use_softcap or each.causal for each in packed)
+    assert [(entry.head_dim, entry.batch) for entry in packed] == [(64, 1), (128, 1)]
+    assert not any(entry.use_softcap or entry.causal for entry in packed)
 
 
 @pytest.mark.parametrize(("operator", "implementation"), [("flash_attention", "mma_sync"), ("kda", "recurrent")])
@@ -48,10 +48,10 @@ def test_any_two_options_meet_in_few_problems(toolkits: Any, operator: str, impl
 
 def test_what_callers_combine_is_among_them(toolkits: Any) -> None:
     latent = [each for each in asked(toolkits, "flash_attention", "wgmma", pairs=True) if each.head_dim == 192]
-    assert all((each.head_dim_v, each.use_cu_seqlens, each.causal) == (128, True, True) for each in latent)
+    assert all((entry.head_dim_v, entry.use_cu_seqlens, entry.causal) == (128, True, True) for entry in latent)
     assert latent
     layers = asked(toolkits, "kda_backward", "chunked", pairs=True)
-    assert any(each.use_cu_seqlens and each.use_dt_bias and each.use_qk_l2norm_in_kernel for each in layers)
+    assert any(layer.use_cu_seqlens and layer.use_dt_bias and layer.use_qk_l2norm_in_kernel for layer in layers)
 
 
 def test_random_configs_come_beside_each_default_and_are_the_same_in_each_call(toolkits: Any) -> None:
@@ -60,7 +60,7 @@ def test_random_configs_come_beside_each_default_and_are_the_same_in_each_call(t
     )
     vars(options).update(all=False, pairs=False, options=False)
     wanted = list(toolkits._wanted(options))
-    assert {each.instance.implementation.name for each in wanted} == {"wgmma"}
-    by_problem = [each.instance for each in wanted if each.called == wanted[0].called]
+    assert {entry.instance.implementation.name for entry in wanted} == {"wgmma"}
+    by_problem = [entry.instance for entry in wanted if entry.called == wanted[0].called]
     assert len({instance.key for instance in by_problem}) == 4
-    assert [each.instance.key for each in toolkits._wanted(options)] == [each.instance.key for each in wanted]
+    assert [each.instance.key for each in toolkits._wanted(options)] == [entry.instance.key for entry in wanted]

@@ -79,7 +79,7 @@ def test_several_values_make_several_problems(tmp_path: Path) -> None:
     options = ["--budget", "1", "--implementation", "naive", "--quiet", "--json", *ALONE]
     where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html"]
     done = run("search", "flash_attention", "--gpu", "sm_80", "--head-dim", "8,16", *options, *where)
-    assert [each["problem"]["head_dim"] for each in json.loads(done.stdout)["searches"]] == [8, 16]
+    assert [load["problem"]["head_dim"] for load in json.loads(done.stdout)["searches"]] == [8, 16]
 
 
 CSV = "head_dim, seq_q, causal\n8, 64, true\n8, 300, true\n"
@@ -95,8 +95,11 @@ def test_a_file_of_problems_is_one_search_with_one_report_and_a_portfolio(tmp_pa
     done = run("search", "flash_attention", "--problems", tmp_path / name, *options, *where)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    problems = [each["problem"] for each in found["searches"]]
-    assert [(each["seq_q"], each["causal"], each["heads"]) for each in problems] == [(64, True, 2), (300, True, 2)]
+    problems = [search["problem"] for search in found["searches"]]
+    assert [(problem["seq_q"], problem["causal"], problem["heads"]) for problem in problems] == [
+        (64, True, 2),
+        (300, True, 2),
+    ]
     (portfolio,) = found["portfolios"]
     assert portfolio["evidence"] == "predicted"
     assert all(place["regret"] is not None for place in portfolio["places"])
@@ -113,7 +116,7 @@ def test_several_problems_end_in_a_table_of_winners_and_their_portfolio(tmp_path
     assert "if it were not listed (predicted)" in done.stdout
     with Store.open(tmp_path / "tuner.db") as store:
         attempts = store.attempts("flash_attention")
-    assert len({each.attempt.identity.source for each in attempts}) < len(attempts)  # each is compiled once
+    assert len({stored.attempt.identity.source for stored in attempts}) < len(attempts)  # each is compiled once
     again = ["--head-dim", "8", "--seq-q", "64,300", "--db", tmp_path / "tuner.db", "--format", "json"]
     stored = json.loads(run("report", "flash_attention", "--gpu", "sm_80", *again).stdout)
     assert len(stored["portfolios"][0]["places"]) == 2
@@ -175,7 +178,7 @@ def test_inspect_says_what_each_term_of_the_prediction_stands_for() -> None:
 
 
 def test_inspect_says_which_rules_on_machine_code_are_broken() -> None:
-    config = [word for each in ("BN=32", "overlap=0", "ping_pong=false") for word in ("--config", each)]
+    config = [word for setting in ("BN=32", "overlap=0", "ping_pong=false") for word in ("--config", setting)]
     hopper = ["flash_attention", "--gpu", "sm_90a", "--head-dim", "16", "--implementation", "wgmma", *config]
     assert "BROKEN 18 of the loop's 18 exponentials run with no wgmma in flight" in run("inspect", *hopper).stdout
     assert json.loads(run("inspect", *hopper, "--json").stdout)["lint"]["unchecked"] == []
@@ -207,13 +210,13 @@ def measured(searched: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """(a database of the same configs, as if they had been timed; the record's config, the slowest, in its order)."""
     place, code = tmp_path / "tuner.db", code_of(operators.load("flash_attention"))
     with Store.open(searched) as predicted, Store.open(place) as store:
-        for time_us, each in enumerate(predicted.attempts("flash_attention"), start=10):
-            identity = replace(each.attempt.identity, policy=MeasurementPolicy().name)
+        for time_us, stored in enumerate(predicted.attempts("flash_attention"), start=10):
+            identity = replace(stored.attempt.identity, policy=MeasurementPolicy().name)
             timed = Measurement(time_us, time_us, time_us, 12)
-            (row,) = store.append([replace(each.attempt, identity=identity, measurement=timed)])
+            (row,) = store.append([replace(stored.attempt, identity=identity, measurement=timed)])
             store.append_verdict(row, Verdict((), checks=("on the device",)), code)
         (record,) = predicted.records("flash_attention")
-        winner = replace(record, identity=identity, config=each.attempt.config, measurement=timed)
+        winner = replace(record, identity=identity, config=stored.attempt.config, measurement=timed)
         store.promote(replace(winner, evidence=Evidence.MEASURED))
         another = replace(identity, source="of an earlier version")
         for key in (identity, another):  # the race that settled the record, and one that settled another
@@ -221,7 +224,7 @@ def measured(searched: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
             where = key.operator, key.problem, key.gpu, key.policy
             store.append_race(FinalRace(*where, (runner,), 0, ((Lap(12.0, 1755, 4, 61),), (Lap(12.0, 1740, 4, 61),))))
     kind = operators.implementation("flash_attention", "mma_sync").config
-    return place, to_fields(from_fields(kind, each.attempt.config))
+    return place, to_fields(from_fields(kind, stored.attempt.config))
 
 
 def test_a_report_is_of_what_was_measured_where_anything_was(measured: tuple[Path, dict[str, Any]]) -> None:
@@ -243,7 +246,7 @@ def test_show_tells_the_time_of_a_measured_record_and_its_choices_in_their_order
 
 def test_doctor_and_operators_speak_json_too() -> None:
     assert {check["what"] for check in json.loads(run("doctor", "--json").stdout)["checks"]} >= {"Python", "GPU"}
-    assert "flash_attention" in [each["name"] for each in json.loads(run("operators", "--json").stdout)]
+    assert "flash_attention" in [load["name"] for load in json.loads(run("operators", "--json").stdout)]
 
 
 def test_operators_says_all_about_one_that_is_named() -> None:

@@ -80,7 +80,7 @@ def test_torch_is_named_with_the_compiler_that_it_pins(
     monkeypatch.setattr(nvrtc_library, "version", lambda: version)
     about = tmp_path / "torch-2.9.0.dist-info"
     about.mkdir()
-    wanted = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    wanted = "".join(f"Requires-Dist: {require}\n" for require in requires)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n{wanted}")
     monkeypatch.syspath_prepend(tmp_path)
     found = doctor()[1]["PyTorch"]
@@ -89,7 +89,7 @@ def test_torch_is_named_with_the_compiler_that_it_pins(
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if not (Path(each) / "torch").is_dir()])
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "torch").is_dir()])
     found = doctor()[1]["PyTorch"]
     assert not found["ok"] and not found["needed"] and "kerntune[torch]" in found["remedy"]
 

@@ -36,7 +36,7 @@ def new(*arguments: object) -> "tuple[int, str]":
 @pytest.mark.parametrize("name", ["row_sum", pytest.param("my_norm", marks=[needs_headers, pytest.mark.slow])])
 def test_the_commands_of_the_readme_lead_from_nothing_to_a_record(name: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    (block,) = [each for each in blocks if f"tuner new {name}" in each]
+    (block,) = [block for block in blocks if f"tuner new {name}" in block]
     script = block.replace("--effort quick", "--budget 1 --report r.html")
     script += f"python -c 'from tuner import dispatcher as d; import numpy as np; {SERVED[name]}'\n"
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -55,7 +55,7 @@ def test_a_name_that_python_or_cuda_cannot_take_is_refused(name: str, tmp_path: 
 
 def test_the_line_that_makes_it_found_serves_in_a_shell(tmp_path: Path) -> None:
     code, text = new("row_sum", "--out", tmp_path / "it's here")
-    line = next(each for each in text.splitlines() if "export" in each)
+    line = next(line for line in text.splitlines() if "export" in line)
     found = subprocess.check_output(["bash", "-c", f"{line}\nprintenv TUNER_OPERATORS"], text=True)
     assert code == 0 and found.rstrip().endswith(str(tmp_path / "it's here"))
     code, text = new("row_sum", "--out", tmp_path / "a:b")

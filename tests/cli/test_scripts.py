@@ -24,7 +24,7 @@ RECORD += ["margin", "tried", "tuner", "created"]
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(build(), [str(each) for each in arguments])
+    return CliRunner().invoke(build(), [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

@@ -39,5 +39,7 @@ def test_a_collective_does_not_move_into_the_branch_that_takes_its_result(mnemon
     text = KERNEL.format(header=header, collective=collective)
     cubin = compiled(Source(("root",), text, headers(text, TEMPLATES, "cuda"), "cuda"), arch)
     code = decode(cubin.code("root"), arch)
-    leaves = [i for i, each in enumerate(code) if each.mnemonic in ("BRA", "EXIT") and not each.always]
-    assert [each.mnemonic for each in code[: leaves[0]]].count(mnemonic) == 1
+    leaves = [
+        i for i, instruction in enumerate(code) if instruction.mnemonic in ("BRA", "EXIT") and not instruction.always
+    ]
+    assert [instruction.mnemonic for instruction in code[: leaves[0]]].count(mnemonic) == 1

@@ -48,7 +48,7 @@ def test_each_kernel_has_its_usage_and_called_functions_are_no_kernels(arch: str
 def test_a_kernel_tells_how_many_blocks_are_a_cluster(arch: str) -> None:
     text = 'extern "C" __global__ %s void first(float* x) { x[threadIdx.x] = 1; }'
     attributes = ("", "__cluster_dims__(4, 1, 1)")
-    assert [compiled(text % each, arch).entries["first"].cluster for each in attributes] == [1, 4]
+    assert [compiled(text % attribute, arch).entries["first"].cluster for attribute in attributes] == [1, 4]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])

@@ -17,7 +17,9 @@ from tuner.spec.instance import Instance
 from tuner.spec.plan import Plan
 from tuner.spec.problem import extents
 
-PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
+PAIRS = [
+    (name, implementation.name) for name in operators.names() for implementation in operators.implementations(name)
+]
 
 
 def sized(**sizes: int) -> tuple[list[Size], dict[Term, None]]:
@@ -58,7 +60,7 @@ def test_what_is_asked_of_sizes_is_a_condition() -> None:
     (a, b), conditions = sized(a=10, b=3)
     assert max(a, b) is a
     assert not a < 5
-    assert [spell(each) for each in conditions] == ["b <= a", "a >= 5"]
+    assert [spell(condition) for condition in conditions] == ["b <= a", "a >= 5"]
 
 
 def test_numpy_numbers_leave_sizes_what_they_are() -> None:
@@ -85,7 +87,7 @@ def test_plans_of_other_sizes_follow_from_one(operator: str, implementation: str
 @pytest.mark.parametrize(("operator", "implementation"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_batches_and_lengths_are_free(operator: str, implementation: str) -> None:
     found = followed(operator, implementation)
-    equal = [each.operands for each in found.ways[0] if each.operation == "=="]
+    equal = [way.operands for way in found.ways[0] if way.operation == "=="]
     fixed = {size.name for size, number in equal if isinstance(size, Named) and isinstance(number, int)}
     assert fixed <= {"heads", "kv_heads", "page_size"}
 
@@ -120,7 +122,7 @@ def plan(case: Instance, sizes: dict[str, int]) -> Plan:
 
 def numbers(plan: Plan, sizes: dict[str, int]) -> list[int]:
     """Grids, shared memory, workspaces and boxes at these sizes."""
-    found = [size for each in plan.launches for size in (*each.grid, each.threads, each.smem_bytes)]
-    found += [size for each in plan.workspaces for size in each.shape]
-    found += [size for each in plan.maps for size in each.box]
+    found = [size for launch in plan.launches for size in (*launch.grid, launch.threads, launch.smem_bytes)]
+    found += [size for workspace in plan.workspaces for size in workspace.shape]
+    found += [size for tensor_map in plan.maps for size in tensor_map.box]
     return [value(term_of(size), sizes) for size in found]

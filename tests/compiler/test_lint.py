@@ -79,19 +79,19 @@ def test_of_several_kernels_each_sentence_names_its_own() -> None:
     """
     source = Source(("first", "second"), text.format(name="first") + text.format(name="second"), (), "cuda")
     found = rules.lint_all(compiled(source))
-    assert sorted(each.partition(":")[0] for each in found.failures) == ["first", "second"]
+    assert sorted(failure.partition(":")[0] for failure in found.failures) == ["first", "second"]
 
 
 def test_a_wait_that_ptxas_moves_before_the_exponentials_is_found() -> None:
     failures = lint(with_replaced("    end_basic_block(rows.exponentiated(tile));\n", ""), ENTRY).failures
-    assert any("exponentials run with no wgmma in flight" in each for each in failures)
+    assert any("exponentials run with no wgmma in flight" in failure for failure in failures)
 
 
 @pytest.mark.slow
 def test_scores_beyond_the_register_rule_spill_and_serialize() -> None:
     found = lint(attention(head_dim=128, BN=224), ENTRY)
-    assert any("bytes of registers are spilled" in each for each in found.failures)
-    assert any("C7512" in each for each in found.failures)
+    assert any("bytes of registers are spilled" in failure for failure in found.failures)
+    assert any("C7512" in failure for failure in found.failures)
     assert not found.ok
 
 

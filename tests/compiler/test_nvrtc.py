@@ -109,7 +109,7 @@ def test_options_differ_by_digest_and_read_as_flags() -> None:
     assert (
         str(options) == "-arch=sm_90a -std=c++17 -default-device --ptxas-options=-v -maxrregcount=128 -lineinfo -DX=1"
     )
-    assert len({each.digest for each in (options, Options("sm_90a"), Options("sm_100a"))}) == 3
+    assert len({variant.digest for variant in (options, Options("sm_90a"), Options("sm_100a"))}) == 3
 
 
 def test_a_syntax_error_is_a_failure_with_the_whole_log() -> None:
@@ -375,12 +375,12 @@ print(*{each.split()[-1] for each in open("/proc/self/maps") if "libnvrtc" in ea
 
 def test_the_library_that_is_named_is_used_with_the_builtins_beside_it(tmp_path: Path) -> None:
     own = Path(nvrtc.library()).parent
-    for each in own.glob("libnvrtc*.so.*"):
-        shutil.copy(each, tmp_path)
+    for path in own.glob("libnvrtc*.so.*"):
+        shutil.copy(path, tmp_path)
     (named,) = tmp_path.glob("libnvrtc.so.*")
     done = asked(named, NAMES_AND_COMPILES)
     assert done.stdout.splitlines()[0] == f"{named} Cubin", done.stderr
-    assert {Path(each).parent for each in done.stdout.splitlines()[1].split()} == {tmp_path}
+    assert {Path(part).parent for part in done.stdout.splitlines()[1].split()} == {tmp_path}
 
 
 def test_what_is_no_such_library_is_one_message(tmp_path: Path) -> None:
@@ -399,8 +399,8 @@ def test_what_is_no_such_library_is_one_message(tmp_path: Path) -> None:
 
 def test_another_library_that_was_loaded_before_is_named(tmp_path: Path) -> None:
     own = Path(nvrtc.library())
-    for each in own.parent.glob("libnvrtc*.so.*"):
-        shutil.copy(each, tmp_path)
+    for path in own.parent.glob("libnvrtc*.so.*"):
+        shutil.copy(path, tmp_path)
     code = f"import ctypes; ctypes.CDLL({str(own)!r}); from tuner.compiler import nvrtc; nvrtc.toolkit()"
     done = asked(tmp_path / own.name, code)
     assert f"but {own} is used" in done.stderr.splitlines()[-1]

@@ -107,7 +107,7 @@ def test_the_decoder_agrees_with_nvdisasm_on_what_only_hopper_has() -> None:
         assert cubin.instruction_mix(entry) == mix_of(disassembled(cubin, entry)), entry
 
 
-@pytest.mark.parametrize("arch", [name for name, each in ARCHES.items() if each.has_tcgen05])
+@pytest.mark.parametrize("arch", [name for name, arch in ARCHES.items() if arch.has_tcgen05])
 def test_the_decoder_agrees_with_nvdisasm_on_what_only_tcgen05_has(arch: str) -> None:
     cubin = compiled((KERNELS / "blackwell.cu").read_text(), arch)
     for entry in cubin.entries:

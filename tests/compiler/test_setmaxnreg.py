@@ -37,8 +37,10 @@ def moves(operator: Operator[Any], implementation: Implementation[Any, Any]) -> 
     return any("setmaxnreg_inc<" in text for text in texts)
 
 
-PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
-CASES = [pytest.param(each, marks=[pytest.mark.slow], id="/".join(each)) for each in PAIRS]
+PAIRS = [
+    (name, implementation.name) for name in operators.names() for implementation in operators.implementations(name)
+]
+CASES = [pytest.param(pair, marks=[pytest.mark.slow], id="/".join(pair)) for pair in PAIRS]
 
 
 def configs(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> tuple[Any, ...]:
@@ -46,8 +48,8 @@ def configs(implementation: Implementation[Any, Any], problem: Any, arch: Arch) 
     default, space = implementation.default(problem, arch), implementation.space(problem, arch)
     named = {name: space.choices[name] for name in SHAPES if name in space.choices}
     others = (replace(default, **dict(zip(named, values, strict=True))) for values in product(*named.values()))
-    fitting = [each for each in others if space.refusal(each) is None]
-    return tuple({roles(implementation, problem, each): each for each in (*fitting, default)}.values())
+    fitting = [other for other in others if space.refusal(other) is None]
+    return tuple({roles(implementation, problem, pair): pair for pair in (*fitting, default)}.values())
 
 
 def roles(implementation: Implementation[Any, Any], problem: Any, config: Any) -> tuple[Any, ...]:
@@ -65,10 +67,10 @@ def shapes(pair: tuple[str, str]) -> Iterator[tuple[Instance, str, Arch, Cubin]]
     if not moves(operator, implementation):
         return
     problem = example(operator, implementation)
-    if "safe_gate" in {each.name for each in fields(problem)}:
+    if "safe_gate" in {field.name for field in fields(problem)}:
         problem = replace(problem, safe_gate=True)  # beside others, few warps have all registers
     yield from shapes_of(operator, implementation, problem)
-    names = {each.name for each in fields(problem)}
+    names = {field.name for field in fields(problem)}
     if "use_cu_seqlens" in names:
         dims = dict.fromkeys(names & {"head_dim", "head_dim_v"}, 96)
         yield from shapes_of(operator, implementation, replace(problem, use_cu_seqlens=True, batch=1, **dims))
@@ -88,8 +90,11 @@ def shapes_of(
 @pytest.mark.parametrize("pair", CASES)
 def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str, str]) -> None:
     for instance, kind, _, cubin in shapes(pair):
-        moving = [each for each in instance.plan().launches if "USETMAXREG" in cubin.mnemonics(each.entry)]
-        launched = sum(cubin.entries[each.entry].registers * each.threads * prod(each.grid) for each in moving)
+        moving = [launch for launch in instance.plan().launches if "USETMAXREG" in cubin.mnemonics(launch.entry)]
+        launched = sum(
+            cubin.entries[instruction.entry].registers * instruction.threads * prod(instruction.grid)
+            for instruction in moving
+        )
         arrays = instance.operator.inputs(instance.problem, np.random.default_rng(0), kind)
         happened = emulator.run(instance, arrays, emulator.Mode())[1]
         assert happened.counters.claimed_registers <= launched, instance.config
@@ -97,7 +102,9 @@ def test_warps_ask_for_no_more_registers_than_their_blocks_have(pair: tuple[str,
 
 def moved(cubin: Cubin, entry: str, arch: Arch) -> list[tuple[str, int]]:
     """What each setmaxnreg of a kernel does, dec or inc, and how many registers a thread then has."""
-    words = [each.word for each in decode(cubin.code(entry), arch.name) if each.mnemonic == "USETMAXREG"]
+    words = [
+        instruction.word for instruction in decode(cubin.code(entry), arch.name) if instruction.mnemonic == "USETMAXREG"
+    ]
     return [({5: "dec", 6: "inc"}[word >> 72 & 0xFF], word >> 32 & 0xFFFF_FFFF) for word in words]
 
 
@@ -106,10 +113,10 @@ def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair:
     """Anything else the ISA leaves undefined."""
     compiled_shapes = list(shapes(pair))
     found = [
-        (instance.config, cubin.entries[name].registers, *each)
+        (instance.config, cubin.entries[name].registers, *instruction)
         for instance, _, arch, cubin in compiled_shapes
         for name in cubin.entries
-        for each in moved(cubin, name, arch)
+        for instruction in moved(cubin, name, arch)
     ]
     assert bool(found) == bool(compiled_shapes)
     for config, launched, how, asked in found:

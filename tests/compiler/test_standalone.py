@@ -65,7 +65,7 @@ def launchers() -> dict[str, tuple[Instance, Standalone, list[dict[str, int]]]]:
     for i, (title, (operator, implementation, config)) in enumerate(CASES.items()):
         case, files = written(operator, implementation, f"case_{i}", **config)
         problems = (case.problem, *case.operator.tails(case.problem))
-        all_sizes = [{name: getattr(each, name) for name in extents(each)} for each in problems]
+        all_sizes = [{name: getattr(problem, name) for name in extents(problem)} for problem in problems]
         all_sizes.append({**all_sizes[0], "batch": 3})
         found[title] = case, files, [sizes for sizes in all_sizes if files.general.holds(sizes)]
     return found
@@ -182,7 +182,7 @@ def calls(case: Instance, files: Standalone, all_sizes: Sequence[dict[str, int]]
 
 
 def addresses(operator: Operator[Any]) -> dict[str, int]:
-    return {each.name: (i + 1) << 32 for i, each in enumerate(operator.arguments)}
+    return {argument.name: (i + 1) << 32 for i, argument in enumerate(operator.arguments)}
 
 
 def expected(case: Instance, sizes: dict[str, int]) -> list[str]:
@@ -190,15 +190,15 @@ def expected(case: Instance, sizes: dict[str, int]) -> list[str]:
     problem = replace(case.problem, **sizes)
     plan, operator = case.at(problem).plan(), case.operator
     tensors = {
-        each.name: DeviceTensor(addresses(operator)[each.name], shape, dense(shape))
-        for each in operator.arguments
-        if (shape := each.shape(problem)) or each.dims
+        argument.name: DeviceTensor(addresses(operator)[argument.name], shape, dense(shape))
+        for argument in operator.arguments
+        if (shape := argument.shape(problem)) or argument.dims
     } | workspaces(plan)
     lines = []
     for launch in plan.launches:
         words = [launch.entry, *launch.grid, launch.threads, launch.smem_bytes]
         taken, passed = parameters(operator, problem, plan, launch), scalars(operator, problem)
-        words += [spelled(each.value(tensors, passed)) for each in taken]
+        words += [spelled(pair.value(tensors, passed)) for pair in taken]
         lines.append(f"launch {' '.join(map(str, words))}")
     return [*lines, "returned 0"]
 

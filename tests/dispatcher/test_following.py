@@ -108,9 +108,9 @@ def test_what_cannot_be_followed_is_not(compute: Callable[[Sequence[int]], Any])
 
 def implementations() -> list[Any]:
     return [
-        pytest.param(name, each.name, id=f"{name}-{each.name}")
+        pytest.param(name, implementation.name, id=f"{name}-{implementation.name}")
         for name in operators.names()
-        for each in operators.implementations(name)
+        for implementation in operators.implementations(name)
     ]
 
 
@@ -118,7 +118,7 @@ def numbers(operator: Any, chosen: Choice, problem: Any) -> Numbers | None:
     """What launches on dense arrays pass; None where the config does not fit the problem."""
     if not chosen.fits(problem):
         return None
-    shapes = {each.name: each.shape(problem) for each in operator.arguments if each.dims}
+    shapes = {argument.name: argument.shape(problem) for argument in operator.arguments if argument.dims}
     tensors = {
         name: Tensor(shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))), tuple(range(len(shape))))
         for name, shape in shapes.items()
@@ -131,7 +131,7 @@ def numbers(operator: Any, chosen: Choice, problem: Any) -> Numbers | None:
 def test_every_plan_is_followed_to_the_same_launches(name: str, kind: str) -> None:
     operator, implementation = operators.load(name), operators.implementation(name, kind)
     base = implementation.example or operator.problem()
-    arch = next(each for each in ARCHES.values() if implementation.refusal(base, each) is None)
+    arch = next(arch for arch in ARCHES.values() if implementation.refusal(base, arch) is None)
     instance = Instance.default(operator, implementation, base, arch)
     chosen = Choice(instance, gpu(arch.name), None, "")
     names = extents(base)
@@ -158,7 +158,7 @@ def test_every_plan_is_followed_to_the_same_launches(name: str, kind: str) -> No
 
 def drawn(base: Any) -> Iterator[tuple[int, ...]]:
     """A problem's sizes with one of them changed, then with all that are more than a few."""
-    own, rng = {each: getattr(base, each) for each in extents(base)}, np.random.default_rng(0)
+    own, rng = {extent: getattr(base, extent) for extent in extents(base)}, np.random.default_rng(0)
     for name in own:
         yield from (tuple((own | {name: int(size)}).values()) for size in rng.integers(1, max(own[name], 64), 20))
     long = {name: size for name, size in own.items() if size >= 64}

@@ -37,10 +37,10 @@ def instances() -> Iterator[Instance]:
     """The default config of every implementation, on the first arch that it serves."""
     for name in operators.names():
         operator = operators.load(name)
-        for each in operators.implementations(name):
-            problem = each.example or operator.problem()
-            arch = next(arch for arch in ARCHES.values() if each.refusal(problem, arch) is None)
-            yield Instance.default(operator, each, problem, arch)
+        for implementation in operators.implementations(name):
+            problem = implementation.example or operator.problem()
+            arch = next(arch for arch in ARCHES.values() if implementation.refusal(problem, arch) is None)
+            yield Instance.default(operator, implementation, problem, arch)
 
 
 def record_of(instance: Instance, source: str, config: dict[str, Any]) -> TuningRecord:
@@ -66,14 +66,14 @@ def snapshot(folder: Path, *records: str) -> Snapshot:
     return Snapshot.load([folder / "records.jsonl"])
 
 
-@pytest.mark.parametrize("instance", [*instances()], ids=lambda each: each.name)
+@pytest.mark.parametrize("instance", [*instances()], ids=lambda instance: instance.name)
 def test_no_parameter_lets_text_through(instance: Instance) -> None:
     for part in (instance.config, instance.problem):
-        for each in fields(part):
+        for field in fields(part):
             poisoned = replace(
-                instance, **{"config" if part is instance.config else "problem": changed(part, each.name)}
+                instance, **{"config" if part is instance.config else "problem": changed(part, field.name)}
             )
-            with pytest.raises(TemplateError, match=f"is not rendered: {each.name} is"):
+            with pytest.raises(TemplateError, match=f"is not rendered: {field.name} is"):
                 rendering.render(poisoned)
             plain = poisoned.fields()
             with pytest.raises((TypeError, ValueError)):
@@ -83,8 +83,8 @@ def test_no_parameter_lets_text_through(instance: Instance) -> None:
 def changed(part: Any, name: str) -> Any:
     """A copy whose field holds the payload, past all that its class checks."""
     copy = object.__new__(type(part))
-    for each in fields(part):
-        object.__setattr__(copy, each.name, PAYLOAD if each.name == name else getattr(part, each.name))
+    for field in fields(part):
+        object.__setattr__(copy, field.name, PAYLOAD if field.name == name else getattr(part, field.name))
     return copy
 
 

@@ -91,7 +91,10 @@ def test_a_script_becomes_a_folder_that_verifies(tmp_path: Path, monkeypatch: py
     with operators.folder(out):
         operator, implementation = operators.load("rows"), operators.implementation("rows", "imported")
         instance = Instance.default(operator, implementation, operator.problem(), H200.arch)
-        assert {each.name: each.role for each in operator.written} == {"out": Role.OUTPUT, "over": Role.UPDATED}
+        assert {argument.name: argument.role for argument in operator.written} == {
+            "out": Role.OUTPUT,
+            "over": Role.UPDATED,
+        }
         assert (instance.config.taps, len(implementation.space(operator.problem(), H200.arch))) == (2, 64)
         assert not broken(instance, H200)
         for config in [*implementation.space(operator.problem(), H200.arch)][::17]:
@@ -281,7 +284,7 @@ def test_a_t1_file_becomes_a_folder_that_verifies(tmp_path: Path, monkeypatch: p
         operator, implementation = operators.load("weigh"), operators.implementation("weigh", "imported")
         instance = Instance.default(operator, implementation, operator.problem(), H200.arch)
         assert (instance.config.block_size_x, instance.config.tile) == (64, 4)
-        assert {each.name for each in operator.constants} == {"weight"}
+        assert {constant.name for constant in operator.constants} == {"weight"}
         verdict = check(Job(instance.fields(), arch="sm_90a"))
         assert verdict.ok, verdict.reason
     described["KernelSpecification"]["Arguments"] = []

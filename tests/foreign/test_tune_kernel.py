@@ -53,9 +53,9 @@ def test_one_call_finds_a_verified_config_and_stores_it_and_goes_on_from_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, environment = tune(tmp_path)
-    assert {(each["block_size_x"], each["per"]) for each in results} == {(64, 1), (64, 3), (128, 1), (128, 3)}
-    for each in results:
-        assert each["evidence"] == "predicted" and each["predicted_cost"] > 0 and "time" not in each
+    assert {(result["block_size_x"], result["per"]) for result in results} == {(64, 1), (64, 3), (128, 1), (128, 3)}
+    for result in results:
+        assert result["evidence"] == "predicted" and result["predicted_cost"] > 0 and "time" not in result
     best = environment["best_config"]
     assert best in results and best["verified"] is True
     assert (environment["device_name"], environment["evidence"]) == ("H200", "predicted")
@@ -65,7 +65,7 @@ def test_one_call_finds_a_verified_config_and_stores_it_and_goes_on_from_there(
     assert record.identity.operator == environment["operator"]
     assert dict(record.config) == {name: best[name] for name in ("block_size_x", "per")}
     again, _ = tune(tmp_path, quiet=True)
-    assert again[: len(results)] == results or {str(each) for each in again} >= {str(each) for each in results}
+    assert again[: len(results)] == results or {str(each) for each in again} >= {str(result) for result in results}
     assert capsys.readouterr().out == ""
     other, elsewhere = tune(tmp_path, tune_params={"block_size_x": [64], "per": [1]})
     assert elsewhere["operator"] != environment["operator"] and len(other) == 1  # another space is another operator

@@ -74,7 +74,7 @@ def test_a_box_lands_where_the_emulator_says(swizzle: int) -> None:
         driver.memory(np.zeros_like(array)) as target,
         driver.memory(np.zeros_like(raw)) as bytes_,
     ):
-        maps = [driver.tensor_map(each, box, swizzle) for each in (source_, target)]
+        maps = [driver.tensor_map(side, box, swizzle) for side in (source_, target)]
         scalars = [np.int32(n) for n in (raw.nbytes, 2, at[1], at[0], 0)]
         driver.launch(image_of("primitives_sm90.cu"), "tensor_copy", (1, 1, 1), 64, 32776, [*maps, bytes_, *scalars])
         np.testing.assert_array_equal(bytes_.read(), raw)
@@ -103,9 +103,9 @@ def test_blocks_of_a_cluster_share_the_tiles_that_they_load() -> None:
 def test_sums_become_an_operand_in_tensor_memory() -> None:
     *operands, y = mlp(200, 256)
     with ExitStack() as stack:
-        m_a, m_b, m_c = (stack.enter_context(driver.memory(each)) for each in operands)
+        m_a, m_b, m_c = (stack.enter_context(driver.memory(operand)) for operand in operands)
         m_y = stack.enter_context(driver.memory(np.zeros(y.shape, np.float32)))
-        maps = [driver.tensor_map(each, (64, 64), 128) for each in (m_b, m_c)]
+        maps = [driver.tensor_map(tensor_map, (64, 64), 128) for tensor_map in (m_b, m_c)]
         arguments = [m_a, *maps, m_y, np.int32(200), np.int32(256)]
         driver.launch(image_of("blackwell_mlp.cu"), "blackwell_mlp", (2, 1, 1), 192, 6 * 8192 + 80, arguments)
         np.testing.assert_array_equal(m_y.read(), y)

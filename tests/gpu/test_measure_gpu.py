@@ -41,7 +41,7 @@ def test_a_right_kernel_is_timed(worker: Worker) -> None:
     assert found.failure is None, found.failure
     assert found.verdict is not None
     assert found.verdict.ok
-    assert all(0 < each.time_us < 1e6 for each in found.samples)
+    assert all(0 < sample.time_us < 1e6 for sample in found.samples)
 
 
 def test_a_warm_cache_is_no_slower_than_a_cold_one(worker: Worker) -> None:
@@ -115,7 +115,7 @@ def test_a_launch_of_nothing_takes_microseconds_and_is_told_with_each_race(worke
     assert 0.1 < float(facts["floor_eager_us"]) < 50
     raced = worker.race(RaceRequest((code(),), MeasurementPolicy(), rounds=3, seed=0))
     assert raced.floor_us == pytest.approx(float(facts["floor_eager_us"]), rel=0.5)
-    assert all(each.state.sm_mhz > 0 for laps in raced.rounds for each in laps) == facts["nvml"]
+    assert all(lap.state.sm_mhz > 0 for laps in raced.rounds for lap in laps) == facts["nvml"]
 
 
 @pytest.mark.parametrize(

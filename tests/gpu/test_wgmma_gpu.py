@@ -56,8 +56,8 @@ pytestmark = [
     pytest.mark.skipif(not gpu.available() or not gpu.current_gpu().arch.has_wgmma, reason="needs a device of sm_90a"),
 ]
 
-by_question = pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
-by_backward_question = pytest.mark.parametrize("question", BACKWARD_QUESTIONS, ids=lambda each: each.name)
+by_question = pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
+by_backward_question = pytest.mark.parametrize("question", BACKWARD_QUESTIONS, ids=lambda question: question.name)
 
 
 @cache
@@ -98,10 +98,10 @@ def test_values_are_found_in_every_column_of_every_panel(question: Question) -> 
     assert wrong_columns(arrays, answered("flash_attention", question, arrays)["o"]) == []
 
 
-@pytest.mark.parametrize("D", sorted({each.head_dim for each in QUESTIONS}))
+@pytest.mark.parametrize("D", sorted({question.head_dim for question in QUESTIONS}))
 def test_scores_are_found_in_every_column_of_every_panel(D: int) -> None:
     """K-major operands that start inside a swizzle's row; boxes wider than the tensor."""
-    question = next(each for each in QUESTIONS if each.head_dim == D)
+    question = next(question for question in QUESTIONS if question.head_dim == D)
     given = {column: one_column(question.problem, column) for column in range(D)}
     lse = {column: answered("flash_attention", question, arrays)["lse"] for column, arrays in given.items()}
     assert [column for column in given if wrong_lse(given[column], column, lse[column])] == []
@@ -131,7 +131,7 @@ def test_gradients_of_values_are_found_in_every_column_of_every_panel(question: 
 
 
 @by_backward_question
-@pytest.mark.parametrize("ask", ASKED, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("ask", ASKED, ids=lambda function: function.__name__)
 def test_gradients_are_found_along_and_across_the_rows_of_a_tile(ask: Any, question: BackwardQuestion) -> None:
     """One column after the other of what both products read, with rounded P and dS as operands in registers."""
     wrong = {}

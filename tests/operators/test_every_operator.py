@@ -30,7 +30,9 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields
 
-PAIRS = [(name, each.name) for name in operators.names() for each in operators.implementations(name)]
+PAIRS = [
+    (name, implementation.name) for name in operators.names() for implementation in operators.implementations(name)
+]
 
 
 @pytest.fixture(params=PAIRS, ids=["/".join(pair) for pair in PAIRS])
@@ -42,8 +44,8 @@ def pair(request: pytest.FixtureRequest) -> tuple[Operator[Any], Implementation[
 @pytest.mark.parametrize("name", operators.names())
 def test_every_problem_field_says_what_it_is(name: str) -> None:
     problem = operators.load(name).problem
-    assert set(statics(problem)) | set(extents(problem)) == {each.name for each in fields(problem)}
-    assert all(each.metadata["help"] for each in fields(problem))
+    assert set(statics(problem)) | set(extents(problem)) == {field.name for field in fields(problem)}
+    assert all(field.metadata["help"] for field in fields(problem))
 
 
 @pytest.mark.parametrize("name", operators.names())
@@ -59,13 +61,13 @@ def test_rendering_is_deterministic_and_independent_of_extents(
     operator, implementation = pair
     problem = example(operator, implementation)
     instance = Instance.default(operator, implementation, problem, first_arch(implementation, problem))
-    digests = {render(instance.at(each)).digest for each in (problem, problem, *operator.tails(problem))}
+    digests = {render(instance.at(shape)).digest for shape in (problem, problem, *operator.tails(problem))}
     assert len(digests) == 1
 
 
 def test_every_config_field_is_read_by_its_template(pair: tuple[Operator[Any], Implementation[Any, Any]]) -> None:
     operator, implementation = pair
-    assert {each.name for each in fields(implementation.config)} <= template_variables(operator, implementation)
+    assert {field.name for field in fields(implementation.config)} <= template_variables(operator, implementation)
 
 
 def defaults(operator: Operator[Any], implementation: Implementation[Any, Any]) -> dict[str, Instance]:
@@ -90,8 +92,8 @@ def test_the_default_is_in_the_space(pair: tuple[Operator[Any], Implementation[A
     operator, implementation = pair
     found = defaults(operator, implementation)
     assert found.keys() == ARCHES.keys() if implementation.oracle else found
-    for name, each in found.items():
-        assert implementation.space(each.problem, ARCHES[name]).refusal(each.config) is None, name
+    for name, array in found.items():
+        assert implementation.space(array.problem, ARCHES[name]).refusal(array.config) is None, name
 
 
 @pytest.mark.sampled(6)
@@ -101,7 +103,7 @@ def test_the_default_compiles_launches_and_never_spills(
 ) -> None:
     operator, implementation = pair
     found = defaults(operator, implementation)
-    sources = {name: render(each) for name, each in found.items()}
+    sources = {name: render(array) for name, array in found.items()}
     dealt = dealt_arches(PAIRS.index((operator.name, implementation.name)))
     first, *rest = sorted(asked_arches(sources, dealt), key=lambda name: (name != "sm_90a", name))
     for name in rest if others else [first]:
@@ -151,12 +153,12 @@ def test_every_tail_has_a_predicted_cost(pair: tuple[Operator[Any], Implementati
     operator, implementation = pair
     problem = example(operator, implementation)
     arch = first_arch(implementation, problem)
-    for each in operator.tails(problem):
-        if operators.serves(implementation, each):
-            instance = Instance.default(operator, implementation, each, arch)
-            works = implementation.work(each, instance.config, gpu(arch.name))
-            assert all(work.longest_cta >= 1.0 for work in works), each
-            assert isfinite(uncompiled(instance.plan(), works, gpu(arch.name)).cost), each
+    for tail in operator.tails(problem):
+        if operators.serves(implementation, tail):
+            instance = Instance.default(operator, implementation, tail, arch)
+            works = implementation.work(tail, instance.config, gpu(arch.name))
+            assert all(work.longest_cta >= 1.0 for work in works), tail
+            assert isfinite(uncompiled(instance.plan(), works, gpu(arch.name)).cost), tail
 
 
 def test_work_is_declared_for_each_launch_with_its_blocks_and_warps(

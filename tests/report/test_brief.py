@@ -74,11 +74,11 @@ def test_a_winner_that_machine_code_alone_ranks_is_said_to_be() -> None:
 
 def test_configs_that_a_prediction_hardly_tells_apart_are_counted() -> None:
     data = report_data(40)
-    least = min(each.prediction.cost for each in data.attempts if each.prediction)
+    least = min(attempt.prediction.cost for attempt in data.attempts if attempt.prediction)
     alike = replace(data, attempts=tuple(map(partial(nearer, least), data.attempts)))
     (section,) = sections([alike])
-    others = [each.relative for each in section.entries[1:]]
-    near = sum(each <= 1.01 for each in others)
+    others = [entry.relative for entry in section.entries[1:]]
+    near = sum(other <= 1.01 for other in others)
     assert 1 < near < len(others)
     told_of = f" {near} of {len(others)} others are within 1.0\u00a0% of the winner."
     assert told(alike)["By how much"].endswith(told_of)
@@ -123,5 +123,5 @@ def test_a_cheaper_config_that_only_ties_says_why_it_does_not_lead() -> None:
     cheaper = replace(cheaper, prediction=replace(first.prediction, cost=cost))
     found = replace(data, attempts=[cheaper, first], record=replace(data.record, config=first.config), verdicts={})
     (section,) = sections([found])
-    assert [each.entry.attempt for each in section.finalists] == [first, cheaper]
+    assert [finalist.entry.attempt for finalist in section.finalists] == [first, cheaper]
     assert "so little decides nothing" in section.finalists[1].remarks[0]

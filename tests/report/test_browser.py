@@ -134,7 +134,7 @@ def test_without_scripts_the_figures_are_there(tmp_path: Path) -> None:
     said = framed(frame, tmp_path, scripts=False)
     assert said["buttons"] == 0  # which scripts would have made
     assert all(w > 500 and h > 200 for w, h in said["plots"])
-    assert said["marks"] >= 2 * len([each for each in data(measured=False).attempts if not each.failure])
+    assert said["marks"] >= 2 * len([attempt for attempt in data(measured=False).attempts if not attempt.failure])
 
 
 def framed(frame: str, folder: Path, *, scripts: bool = True) -> Any:

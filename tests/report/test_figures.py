@@ -451,7 +451,7 @@ def test_the_clock_of_each_contender_is_drawn_over_the_rounds_and_told_in_cycles
 def test_where_nobody_could_read_a_clock_the_race_is_a_table_alone() -> None:
     data = raced()
     assert data.race is not None
-    blind = tuple(tuple(Lap(each.time_us) for each in laps) for laps in data.race.rounds)
+    blind = tuple(tuple(Lap(lap.time_us) for lap in laps) for laps in data.race.rounds)
     found = clocks(sections([replace(data, race=replace(data.race, rounds=blind))])[0])
     assert found is not None and found.svg is None
     assert "Final race" in report.render([replace(data, race=replace(data.race, rounds=blind))])

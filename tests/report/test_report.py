@@ -106,10 +106,10 @@ every_case = pytest.mark.parametrize("case", CASES)
 @every_case
 def test_a_page_has_one_title_unique_ids_and_links_that_lead_somewhere(case: str) -> None:
     attributes = [attributes for _, attributes in page(case).tags]
-    ids = Counter(each["id"] for each in attributes if "id" in each)
+    ids = Counter(attribute["id"] for attribute in attributes if "id" in attribute)
     assert page(case).count("h1") == 1
     assert max(ids.values()) == 1
-    assert {each["href"][1:] for each in attributes if "href" in each} <= ids.keys()
+    assert {attribute["href"][1:] for attribute in attributes if "href" in attribute} <= ids.keys()
 
 
 @every_case

@@ -187,15 +187,15 @@ def test_the_best_eight_of_distinct_machine_code_and_the_default_stand_side_by_s
     (section,) = sections([report_data(128)])
     *best, last = section.finalists
     assert len(best) == 8 and last.is_default
-    codes = [s.machine_code(each.entry) for each in best]
+    codes = [s.machine_code(candidate.entry) for candidate in best]
     assert len(set(codes)) == 8
-    assert [each.entry.value for each in best] == sorted(each.entry.value for each in best)
+    assert [candidate.entry.value for candidate in best] == sorted(candidate.entry.value for candidate in best)
 
 
 def test_what_finalists_share_is_told_once_and_the_rest_of_each() -> None:
     (section,) = sections([report_data(128)])
-    fields = [each.fields for each in section.finalists]
-    assert section.shared == {n: v for n, v in fields[0].items() if all(each[n] == v for each in fields)} != {}
+    fields = [finalist.fields for finalist in section.finalists]
+    assert section.shared == {n: v for n, v in fields[0].items() if all(field[n] == v for field in fields)} != {}
     assert set(section.shared) | set(section.varying) == set(fields[0])
 
 
@@ -216,7 +216,7 @@ def test_the_pace_is_of_the_attempts_of_this_session() -> None:
 
 def test_a_title_tells_the_fields_in_which_problems_differ() -> None:
     data = report_data(3)
-    assert [each.title for each in sections([data])] == ["flash_attention on sm_90a"]
+    assert [section.title for section in sections([data])] == ["flash_attention on sm_90a"]
     pair = sections([data, replace(data, problem={**data.problem, "head_dim": 64})])
     assert [each.title for each in pair] == [f"flash_attention on sm_90a: head_dim={n}" for n in (72, 64)]
 
@@ -233,4 +233,7 @@ def test_a_config_that_only_the_final_race_put_behind_says_so() -> None:
     attempts = [measured(DEFAULT, 9.9, 10.0, 10.1), measured(FASTER, 9.4, 9.5, 9.6)]
     won = record(attempts[:1], Evidence.MEASURED, {})
     (section,) = sections([replace(report_data(1, measured=True), attempts=attempts, record=won, verdicts={})])
-    assert [each.remarks for each in section.finalists] == [(), ("faster when it was tried: the final race decided",)]
+    assert [finalist.remarks for finalist in section.finalists] == [
+        (),
+        ("faster when it was tried: the final race decided",),
+    ]

@@ -12,4 +12,4 @@ def test_what_breaks_a_rule_stands_behind_what_is_clean_however_little_it_costs(
         return Attempt(IDENTITY, {}, resources=used, prediction=Prediction(cost, {}, "tensor", "predicted/1"))
 
     broken, clean = tried(1.0, Lint(("serialized",))), tried(2.0, Lint(unchecked=("calls",)))
-    assert sorted([broken, clean], key=lambda each: order(each, each.value or 0.0)) == [clean, broken]
+    assert sorted([broken, clean], key=lambda attempt: order(attempt, attempt.value or 0.0)) == [clean, broken]

@@ -133,7 +133,7 @@ def test_a_folder_of_an_older_shape_is_told_the_command_that_moves_it(tmp_path: 
         with pytest.raises(TemplateError, match="an implementation is a folder now") as refused:
             operators.load(name)
         subprocess.run(["bash", "-ec", str(refused.value).partition("of them: ")[2]], check=True)
-        assert [each.name for each in operators.implementations(name)] == ["block"]
+        assert [implementation.name for implementation in operators.implementations(name)] == ["block"]
         use(name)
 
 
@@ -189,7 +189,7 @@ def test_a_race_is_named_although_only_its_numbers_were_seen_first(tmp_path: Pat
         operator, implementation = operators.load(name), operators.implementation(name, "block")
         data = to_fields(operator.problem()), {"threads": 256, "vector": 1}
         findings = check(Job(InstanceFields(name, implementation.name, *data))).findings
-    assert any(each.startswith("race at ") for each in findings)
+    assert any(finding.startswith("race at ") for finding in findings)
 
 
 @pytest.mark.parametrize(("declared", "found"), [(0, True), (32, True), (64, False)])
@@ -203,7 +203,7 @@ def test_tensor_memory_that_a_launch_does_not_declare_is_told(declared: int, fou
     with own_operator(tmp_path, *edits) as name:
         data = to_fields(operators.load(name).problem()), {"threads": 256, "vector": 1}
         findings = check(Job(InstanceFields(name, "block", *data), PLAIN)).findings
-    assert any("columns of tensor memory where launches declare" in each for each in findings) == found
+    assert any("columns of tensor memory where launches declare" in finding for finding in findings) == found
     assert found or not findings
 
 
@@ -236,4 +236,4 @@ def test_importing_the_dispatcher_loads_no_operator() -> None:
     code = "import sys, tuner.dispatcher; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "tuner.operators" in loaded
-    assert not [each for each in loaded if each.startswith("tuner.operators.")]
+    assert not [operator for operator in loaded if operator.startswith("tuner.operators.")]

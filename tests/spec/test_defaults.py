@@ -134,7 +134,7 @@ class InVectors:
 
 
 def test_tails_of_an_extent_that_takes_multiples_are_multiples() -> None:
-    found = [(each.columns, each.rows) for each in tails(InVectors())]
+    found = [(tail.columns, tail.rows) for tail in tails(InVectors())]
     assert found == [(8, 1), (56, 7), (136, 2), (16, 131)]
 
 
@@ -168,7 +168,7 @@ def test_a_scalar_with_a_default_may_be_given_in_a_call() -> None:
 
 
 def test_a_size_that_no_tensor_shows_must_be_given_in_a_call() -> None:
-    shown = tuple(replace(each, dims=("rows", "columns")) for each in OPERATOR.arguments[:1])
+    shown = tuple(replace(argument, dims=("rows", "columns")) for argument in OPERATOR.arguments[:1])
     operator = completed(replace(OPERATOR, arguments=(*shown, *OPERATOR.arguments[1:]), call=not_defined))
     assert signature(operator.call).parameters["batch"].default is Parameter.empty
 
@@ -196,15 +196,15 @@ def test_without_any_config_the_constraints_say_why() -> None:
 def test_work_is_the_least_shared_out_among_the_launches_and_known_not_to_be_declared() -> None:
     problem = Problem()
     works = IMPLEMENTATION.work(problem, Config(96), TARGET)
-    assert [(each.ctas, each.warps) for each in works] == [(4096, 3)] * 2
-    assert sum(each.dram_bytes for each in works) == OPERATOR.cost(problem).bytes
+    assert [(work.ctas, work.warps) for work in works] == [(4096, 3)] * 2
+    assert sum(work.dram_bytes for work in works) == OPERATOR.cost(problem).bytes
     assert not IMPLEMENTATION.declares_work
 
 
 def test_a_thread_has_one_load_of_16_bytes_in_flight_where_no_work_is_declared() -> None:
     problem = Problem(columns=8000)
     works = IMPLEMENTATION.work(problem, Config(96), TARGET)
-    assert sum(each.chain * each.ctas * 96 * 16 for each in works) == pytest.approx(OPERATOR.cost(problem).bytes)
+    assert sum(work.chain * work.ctas * 96 * 16 for work in works) == pytest.approx(OPERATOR.cost(problem).bytes)
 
 
 SCALED = (

@@ -60,7 +60,7 @@ def test_strides_are_kept_where_a_kernel_takes_them_and_memory_is_not_dense(oper
         ("bias", (4,), False),
         ("y", (12, 4), True),
     ]
-    assert [each.strides for each in dense] == [(12, 4), (4,), (12, 4)]
+    assert [axis.strides for axis in dense] == [(12, 4), (4,), (12, 4)]
     for x, bias, y in (own, dense):
         assert (
             np.array_equal(x.initial, ROWS[:, :3]) and np.array_equal(bias.initial, ROWS[0, ::2]) and y.initial is None
@@ -69,7 +69,9 @@ def test_strides_are_kept_where_a_kernel_takes_them_and_memory_is_not_dense(oper
 
 def test_a_launch_is_passed_addresses_strides_scalars_and_null_for_what_is_not_there(operator: Operator[Any]) -> None:
     layout = Layout.of(operator, Sizes, {"x": ROWS[:, :3], "bias": ROWS[0, :3], "scale": 5})
-    assert [(each.name, each.nbytes, each.initial) for each in workspaces(PLAN)] == [("sums", 12, None)]
+    assert [(workspace.name, workspace.nbytes, workspace.initial) for workspace in workspaces(PLAN)] == [
+        ("sums", 12, None)
+    ]
     ((launch, values),) = layout.launches(PLAN, {"x": 512, "y": 1024, "sums": 2048})
     assert launch is PLAN.launches[0]
     assert values == [512, 6, 0, 1024, 5.0, 2048]

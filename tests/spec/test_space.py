@@ -162,7 +162,9 @@ def test_neighbours_in_a_vast_space_are_all_the_valid_ones() -> None:
     index = int(space.draw(1, np.random.default_rng(0))[0])
     config = space[index]
     changed = [replace(config, **{name: value}) for name in space.names for value in range(1, 11)]
-    expected = {space.index(each) for each in changed if each != config and space.refusal(each) is None}
+    expected = {
+        space.index(parameter) for parameter in changed if parameter != config and space.refusal(parameter) is None
+    }
     assert space.neighbours(index).tolist() == sorted(expected)
 
 

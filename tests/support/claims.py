@@ -104,7 +104,7 @@ def assert_right_at(instance: Instance, *places: tuple[dict[str, int], str]) -> 
             assert not unexpected_write(at.operator, arrays, expected.exact, outputs)
             for error in expected.errors(outputs):
                 assert error.ok, f"{error}"
-            found.append({name: each.tobytes() for name, each in outputs.items()})
+            found.append({name: output.tobytes() for name, output in outputs.items()})
         assert found[0] == found[1]
 
 
@@ -147,7 +147,7 @@ def assert_apart(
     changed = {name: arrays[name].copy() for name in spoiled if arrays[name].size}
     for name in changed:
         changed[name][spoiled[name]] = np.nan
-    (clean, _), (found, done) = (emulator.run(instance, each, CHECKED[0]) for each in (arrays, arrays | changed))
+    (clean, _), (found, done) = (emulator.run(instance, inputs, CHECKED[0]) for inputs in (arrays, arrays | changed))
     assert not done.findings, done.findings[0]
     for name, places in elsewhere.items():
         for one, other in ((clean[name][place], found[name][place]) for place in places if clean[name].size):

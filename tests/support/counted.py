@@ -29,7 +29,9 @@ def declared(works: Iterable[Work]) -> list[tuple[float, ...]]:
 
 def counted(run: Run, plan: Plan) -> list[tuple[float, ...]]:
     """The same of a checked run."""
-    return [(each.mma, global_bytes(each), each.barriers, each.bank_conflicts) for each in by_launch(run, plan)]
+    return [
+        (launch.mma, global_bytes(launch), launch.barriers, launch.bank_conflicts) for launch in by_launch(run, plan)
+    ]
 
 
 def global_bytes(counters: Counters) -> int:

@@ -77,7 +77,7 @@ class Hold:
 
     def launch(self, grid: Any, block: Any, values: Any) -> None:
         released, expired, ticket, limit_ns = values
-        assert [type(each) for each in values] == [np.uint64, np.uint64, np.uint32, np.uint64]
+        assert [type(value) for value in values] == [np.uint64, np.uint64, np.uint32, np.uint64]
         assert (grid, block) == ((1, 1, 1), (1, 1, 1)) and 0 < limit_ns < 1e10
         assert not self.holds, "the stream is held already"
         self._words = int(released), int(expired), int(ticket)
@@ -136,7 +136,7 @@ class Driver:
         self.hold.queue()
         if smem_bytes > self.granted.get(entry, self.unasked):
             raise DriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
-        values = [each if isinstance(each, np.generic) else np.int64(each) for each in arguments]
+        values = [argument if isinstance(argument, np.generic) else np.int64(argument) for argument in arguments]
         run = self.kernels[entry].launch(entry, grid, block, smem_bytes, values, Mode())
         assert not run.findings, run.findings
         self.launches.append(entry)
@@ -147,7 +147,7 @@ class Driver:
             return
         self.hold.queue()
         if entry == "tuner_read":
-            assert [type(each) for each in values] == [np.uint64] * 3
+            assert [type(value) for value in values] == [np.uint64] * 3
             self.reads.append((int(values[0]), 16 * int(values[1])))
         else:
             self.launches.append(entry)
@@ -181,7 +181,7 @@ class Module:
 
     def get_global_var(self, name: str) -> int:
         """The address of a `__constant__` symbol: the emulator's."""
-        return next(each.symbol(name) for each in self.driver.kernels.values() if name in each.source.constants)
+        return next(kernel.symbol(name) for kernel in self.driver.kernels.values() if name in kernel.source.constants)
 
     def __del__(self) -> None:
         self.driver.unloaded += 1
@@ -300,10 +300,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)
     for name, module in found.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
-    for each in cached:
-        each.cache_clear()
+    for entry in cached:
+        entry.cache_clear()
     monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=_encode_tiled))
     tensor_map.encode.cache_clear()
     yield found
-    for each in cached:
-        each.cache_clear()
+    for entry in cached:
+        entry.cache_clear()

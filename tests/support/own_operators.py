@@ -20,7 +20,7 @@ def own_operator(place: Path, *edits: Edit, example: Path = EXAMPLE) -> Iterator
     name = f"own_{next(_NUMBERS)}"
     write(name, place / name, example)
     for file, old, new in edits:
-        before, after = (each.replace(example.name, name) for each in (old, new))
+        before, after = (folder.replace(example.name, name) for folder in (old, new))
         text = (place / name / file).read_text()
         assert before in text, before
         (place / name / file).write_text(text.replace(before, after))
@@ -30,5 +30,5 @@ def own_operator(place: Path, *edits: Edit, example: Path = EXAMPLE) -> Iterator
         yield name
     finally:
         folders.remove(str(place))
-        for module in [each for each in sys.modules if each.startswith(f"tuner.operators.{name}")]:
+        for module in [module for module in sys.modules if module.startswith(f"tuner.operators.{name}")]:
             del sys.modules[module]

@@ -47,7 +47,7 @@ class Recorded:
         return float(crc32(canonical(instance.config).encode()) % 997)
 
     def compiled_costs(self, sample: Sequence[Instance]) -> list[float]:
-        return [self.prior(each) for each in sample]
+        return [self.prior(entry) for entry in sample]
 
     def try_all(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         for position, instance in enumerate(batch):

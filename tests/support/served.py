@@ -13,15 +13,15 @@ from tuner.store.records import Snapshot
 def snapshot(*instances: Instance, target: str, arch: str) -> Snapshot:
     """Records of configs on their problems, for a GPU of an arch."""
     records: list[StoredRecord] = []
-    for each in instances:
-        name, problem = each.operator.name, canonical(each.problem)
-        digest = render(each).digest
+    for instance in instances:
+        name, problem = instance.operator.name, canonical(instance.problem)
+        digest = render(instance).digest
         identity = Identity(
-            name, each.implementation.name, problem, target, digest, f"-arch={arch}", "nvrtc 13.5", "p/1"
+            name, instance.implementation.name, problem, target, digest, f"-arch={arch}", "nvrtc 13.5", "p/1"
         )
         record = TuningRecord(
             identity,
-            to_fields(each.config),
+            to_fields(instance.config),
             Evidence.PREDICTED,
             Verdict((OutputError("o", 0.0, 0.0, 1e-6, 1e-6),)),
             Resources(32, 0, 0, 128, 16, "threads", "5a55"),
@@ -32,5 +32,5 @@ def snapshot(*instances: Instance, target: str, arch: str) -> Snapshot:
             tuner="0.1.0",
             created="2026-11-21T00:00:00+00:00",
         )
-        records.append(StoredRecord(record, "a test", to_fields(each.problem), arch))
+        records.append(StoredRecord(record, "a test", to_fields(instance.problem), arch))
     return Snapshot([ListedRecords(records)])

@@ -121,10 +121,10 @@ class Pool(Closing, Generic[J, R]):
 
     def _heard(self) -> "list[_Worker]":
         """Workers that spoke, died or are late, after waiting for one."""
-        active = {each.connection: each for each in self._workers if each.state is not _State.IDLE}
+        active = {worker.connection: worker for worker in self._workers if worker.state is not _State.IDLE}
         first = min(worker.deadline for worker in active.values())
         spoke: list[Any] = wait(list(active), max(first - time.monotonic(), 0.0))
-        return [active[each] for each in spoke] or [w for w in active.values() if w.deadline == first]
+        return [active[connection] for connection in spoke] or [w for w in active.values() if w.deadline == first]
 
     def _answers(self, worker: "_Worker") -> Iterator[tuple[J, R | Lost]]:
         """What a worker that was heard has to say: nothing when it has just started, else its job's answer."""

@@ -55,7 +55,7 @@ class Teller:
 def comparison_of(events: Sequence[Event]) -> Comparison | None:
     """What the lines of a journal come to: the last try with a round, or else the last; None where nobody met."""
     tries = list(_tries(events))
-    timed = [each for each in tries if any(event["event"] == "round" for event in each)]
+    timed = [attempt for attempt in tries if any(event["event"] == "round" for event in attempt)]
     return _comparison((timed or tries)[-1]) if tries else None
 
 

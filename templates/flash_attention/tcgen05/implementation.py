@@ -137,7 +137,7 @@ def polynomial(problem: Any, arch: Arch) -> int:
     take as long for 256 columns of D and DV as it does for all of a tile's; a third of them at most, when the FMA pipe
     is as busy. None where a unit of twice the rate keeps up by itself.
     """
-    columns = sum(round_up(each, 16) for each in (problem.head_dim, problem.head_dim_v))
+    columns = sum(round_up(size, 16) for size in (problem.head_dim, problem.head_dim_v))
     as_long = 256 * 16 // arch.exp_lanes
     if as_long < 256 and as_long <= columns:
         return 0

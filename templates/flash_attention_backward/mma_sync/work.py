@@ -29,7 +29,7 @@ def tiles(problem: Problem, rows: int, of: int) -> int:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     keys = in_grid(problem, config, keys_work, problem.kv_heads * config.kv_slices, problem.seq_k, config.BN_kv)
     queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, config.BM_q)
-    capped = (with_softcap(each) if problem.use_softcap else each for each in (keys, queries))
+    capped = (with_softcap(rows) if problem.use_softcap else rows for rows in (keys, queries))
     return (rows_work(problem), *capped, *(work_of_logits(problem),) * problem.use_s_aux)
 
 

@@ -52,7 +52,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
     """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
     D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
     steps = query_steps(problem, ROWS * config.q_row_tiles, config.BN_q)
-    of_q, of_dout = (int(each) for each in row_bytes(D, DV, config))
+    of_q, of_dout = (int(row_byte) for row_byte in row_bytes(D, DV, config))
     passed, own = heads * int(np.sum(steps)), heads * len(steps) * config.q_row_tiles * ROWS
     stored = heads * round_up(problem.seq_q, ROWS)
     return _pass_work(

@@ -20,7 +20,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
     keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, ROWS * int(kv_owners(config)))
     queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, ROWS * config.q_warpgroups)
-    passes = (with_softcap(each) if problem.use_softcap else each for each in (keys, queries))
+    passes = (with_softcap(rows) if problem.use_softcap else rows for rows in (keys, queries))
     return (rows_work(problem, config), *passes)
 
 
@@ -68,7 +68,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
     passed = heads * int(np.sum(steps))
     warps = passed * groups * _WARPS
     lanes = 16 * config.BN_q / _WARP
-    of_q, of_dout = (int(each) for each in row_bytes(D, DV, config))
+    of_q, of_dout = (int(row_byte) for row_byte in row_bytes(D, DV, config))
     own = heads * len(steps) * groups * ROWS
     stored = heads * round_up(problem.seq_q, ROWS)
     return Work(

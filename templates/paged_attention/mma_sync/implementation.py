@@ -75,8 +75,8 @@ def default(problem: Problem, arch: Arch) -> Config:
     if problem.longest * (problem.heads // problem.kv_heads) <= _FEW:
         tile = replace(tile, BM=_FEW, warps=4)
     tiles = (tile, replace(tile, BM=_FEW, warps=4))
-    fits = (replace(each, smem_budget=budget) for each in tiles for budget in smem_budgets(arch))
-    tile = next(each for each in fits if smem_bytes(D, each) <= each.smem_budget)
+    fits = (replace(tile, smem_budget=budget) for tile in tiles for budget in smem_budgets(arch))
+    tile = next(fit for fit in fits if smem_bytes(D, fit) <= fit.smem_budget)
     fields = asdict(tile)
     del fields["heavy_first"]
     config = Config(**fields, narrow=tile.BN // 2, splits=1)

@@ -67,11 +67,11 @@ def default(problem: Problem, arch: Arch) -> Config:
     D, tile = problem.head_dim, dense.default(plain(problem), arch)
     many_registers = register_estimate(D, tile) > _REGISTERS and tile.BN > 32
     packs = tile.BN == 32 or many_registers
-    heads = max(each for each in _packs(problem) if each == 1 or (packs and 16 * each <= tile.BM))
+    heads = max(pack for pack in _packs(problem) if pack == 1 or (packs and 16 * pack <= tile.BM))
     if many_registers and not (problem.window >= _SHORT and _has_room(problem, arch, heads)):
         tile = replace(tile, BN=32)
         fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
-        tile = next(each for each in fits if smem_bytes(D, each) <= each.smem_budget)
+        tile = next(fit for fit in fits if smem_bytes(D, fit) <= fit.smem_budget)
     fields = asdict(tile)
     del fields["heavy_first"]
     return Config(**fields, narrow=16 if heads > 1 else tile.BN // 2, packed_heads=heads)

@@ -43,23 +43,23 @@ class PtxKernel:
         cluster: int = 1,
     ) -> int:
         """How many instructions warps executed; buffers keep what the kernel wrote."""
-        buffers = {each.name: each for each in _held(arguments)}
-        memory = ptx.Global({name: each.nbytes for name, each in buffers.items()}, frozenset(buffers))
-        for name, each in buffers.items():
-            memory.view(name, np.uint8, (each.nbytes,))[...] = each.view(np.uint8, (each.nbytes,))
-        values = [_value(each, buffers, memory) for each in arguments]
+        buffers = {buffer.name: buffer for buffer in _held(arguments)}
+        memory = ptx.Global({name: buffer.nbytes for name, buffer in buffers.items()}, frozenset(buffers))
+        for name, buffer in buffers.items():
+            memory.view(name, np.uint8, (buffer.nbytes,))[...] = buffer.view(np.uint8, (buffer.nbytes,))
+        values = [_value(argument, buffers, memory) for argument in arguments]
         shape = ptx.Shape(grid, threads, smem_bytes, cluster)
         executed = ptx.launch(self._entries[entry], shape, memory, values, order=self._order, races=True)
-        for name, each in buffers.items():
-            each.view(np.uint8, (each.nbytes,))[...] = memory.view(name, np.uint8, (each.nbytes,))
+        for name, buffer in buffers.items():
+            buffer.view(np.uint8, (buffer.nbytes,))[...] = memory.view(name, np.uint8, (buffer.nbytes,))
         return executed
 
 
 def _held(arguments: Sequence[Any]) -> list[Buffer]:
     """The buffers of a launch, with those that only a tensor map knows."""
-    held = [each for each in arguments if isinstance(each, Buffer)]
-    mapped = [_behind(each) for each in arguments if isinstance(each, EncodedTensorMap)]
-    return held + [each for each in mapped if each.address not in {other.address for other in held}]
+    held = [argument for argument in arguments if isinstance(argument, Buffer)]
+    mapped = [_behind(argument) for argument in arguments if isinstance(argument, EncodedTensorMap)]
+    return held + [buffer for buffer in mapped if buffer.address not in {other.address for other in held}]
 
 
 def _behind(map: EncodedTensorMap) -> Any:
@@ -79,9 +79,11 @@ def _behind(map: EncodedTensorMap) -> Any:
 
 def _value(argument: Any, buffers: dict[str, Buffer], memory: ptx.Global) -> Value:
     if isinstance(argument, EncodedTensorMap):
-        name = next(name for name, each in buffers.items() if each.address == argument.base)
+        name = next(name for name, buffer in buffers.items() if buffer.address == argument.base)
         rank, size = argument.rank, argument.element_bytes
-        shape, strides, box = (tuple(each[:rank])[::-1] for each in (argument.size, argument.stride, argument.box))
+        shape, strides, box = (
+            tuple(extents[:rank])[::-1] for extents in (argument.size, argument.stride, argument.box)
+        )
         swizzle = _SWIZZLES[argument.swizzle]
         return MappedTensor(name, memory.address(name), _DTYPES[size], shape, strides, box, swizzle)
     return memory.address(argument.name) if isinstance(argument, Buffer) else argument

@@ -117,7 +117,7 @@ def blackwell_mlp(kernel: Kernel, mode: Mode, M: int = 200, N: int = 256) -> tup
     with ExitStack() as stack:
         s_a, s_b, s_c = (stack.enter_context(Buffer.of(name, x)) for name, x in (("a", a), ("b", b), ("c", c)))
         s_y = stack.enter_context(Buffer("y", M * 64 * 4, writable=True, initialized=False))
-        maps = [tensor_map(each, each.view(BF16, (N, 64)), (64, 64), swizzle=128) for each in (s_b, s_c)]
+        maps = [tensor_map(stride, stride.view(BF16, (N, 64)), (64, 64), swizzle=128) for stride in (s_b, s_c)]
         arguments = [s_a, *maps, s_y, np.int32(M), np.int32(N)]
         run = kernel.launch("blackwell_mlp", (2, 1, 1), 192, 6 * 8192 + 80, arguments, mode)
         return run, close(s_y.view(np.float32, y.shape), y, 0)

@@ -105,7 +105,7 @@ def test_two_processes_that_want_the_same_build_it_once(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     environment = wrapped(tmp_path, f'echo "$@" >> {calls}')
     both = [subprocess.Popen([sys.executable, "-c", BUILD], env=environment) for _ in range(2)]
-    assert [each.wait() for each in both] == [0, 0]
+    assert [build.wait() for build in both] == [0, 0]
     built = [line for line in calls.read_text().splitlines() if " -o " in line]
     assert len(built) == 2  # the primitives, and the kernel
 

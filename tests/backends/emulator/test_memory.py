@@ -57,11 +57,11 @@ def test_a_small_overrun_of_a_plain_launch_shows_in_the_canary() -> None:
 
 def test_of_many_buffers_the_one_that_was_overrun_is_named() -> None:
     others = [Buffer(f"other{i}", 64) for i in range(40)]
-    for each in others[::3]:
-        each.close()
+    for other in others[::3]:
+        other.close()
     (finding,) = findings_of_copy(64, shift=3)
-    for each in others:
-        each.close()
+    for other in others:
+        other.close()
     assert (finding.kind, finding.buffer, finding.offset) == ("out_of_bounds", "y", 256)
 
 

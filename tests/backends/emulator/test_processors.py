@@ -25,7 +25,7 @@ extern "C" __global__ void each(float const* x, float const* y, {result}* out, i
   for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = {expression};
 }}
 """
-    x, y = (np.ascontiguousarray(each.reshape(-1)) for each in np.broadcast_arrays(x[:, None], y))
+    x, y = (np.ascontiguousarray(broadcast_array.reshape(-1)) for broadcast_array in np.broadcast_arrays(x[:, None], y))
     with (
         Buffer.of("x", x) as a,
         Buffer.of("y", y) as b,

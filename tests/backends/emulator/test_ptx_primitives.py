@@ -65,7 +65,7 @@ def copied(array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], swizzle
         Buffer.of("to", np.zeros_like(array), writable=True) as target,
         Buffer("raw", nbytes, writable=True) as raw,
     ):
-        maps = [tensor_map(each, each.view(array.dtype, array.shape), box, swizzle) for each in (source, target)]
+        maps = [tensor_map(side, side.view(array.dtype, array.shape), box, swizzle) for side in (source, target)]
         inner_first = [np.int32(c) for c in (*at[::-1], 0, 0)[:3]]
         arguments = [*maps, raw, np.int32(nbytes), np.int32(array.ndim), *inner_first]
         PtxKernel("primitives_sm90.cu", "sm_90a").launch("tensor_copy", (1, 1, 1), 64, 32768 + 8, arguments)

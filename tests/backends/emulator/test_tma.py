@@ -20,7 +20,7 @@ def copied(
         Buffer.of("to", np.zeros_like(array), writable=True) as target,
         Buffer("raw", nbytes, writable=True, initialized=False) as raw,
     ):
-        maps = [tensor_map(each, each.view(array.dtype, array.shape), box, swizzle) for each in (source, target)]
+        maps = [tensor_map(side, side.view(array.dtype, array.shape), box, swizzle) for side in (source, target)]
         inner_first = [np.int32(c) for c in (*at[::-1], 0, 0)[:3]]
         arguments = [*maps, raw, np.int32(nbytes), np.int32(array.ndim), *inner_first]
         run = kernel(FILE, mode.checked).launch("tensor_copy", (1, 1, 1), 64, 32768 + 8, arguments, mode)
@@ -129,7 +129,7 @@ def test_an_unaligned_swizzled_destination_is_a_finding() -> None:
         Buffer.of("to", array, writable=True) as target,
         Buffer("raw", 1024, writable=True, initialized=False) as raw,
     ):
-        maps = [tensor_map(each, each.view(array.dtype, array.shape), (8, 64), 128) for each in (source, target)]
+        maps = [tensor_map(side, side.view(array.dtype, array.shape), (8, 64), 128) for side in (source, target)]
         arguments = [*maps, raw, np.int32(1024), np.int32(2), np.int32(0), np.int32(0), np.int32(0)]
         run = kernel(FILE, False, replaced).launch("tensor_copy", (1, 1, 1), 64, 34000, arguments, Mode())
     assert [finding.kind for finding in run.findings] == ["misaligned"]

@@ -58,7 +58,7 @@ def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mappin
     # Built as test_operators.py has it built.
     built = emulator.build(render(Instance(operator, kernel, problem, config), "host"), checked=True)
     plan_memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces}
-    regions = [Region(name, each.dtype, each.shape, each.strides) for name, each in arrays.items()]
+    regions = [Region(name, array.dtype, array.shape, array.strides) for name, array in arrays.items()]
     layout = Layout(operator, problem, tuple(regions), scalars(operator, problem, given))
     addresses = {name: each.__array_interface__["data"][0] for name, each in (plan_memory | dict(arrays)).items()}
     for step, values in layout.launches(plan, addresses):

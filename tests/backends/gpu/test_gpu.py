@@ -32,11 +32,11 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 def know(driver: Driver, operator: Operator[Any], problem: Any) -> None:
     """Give the device the kernels of the default config of every implementation that serves the problem."""
-    for each in operators.implementations(operator.name):
-        if each.refusal(problem, ARCHES["sm_90a"]) is not None:
+    for implementation in operators.implementations(operator.name):
+        if implementation.refusal(problem, ARCHES["sm_90a"]) is not None:
             continue
-        config = each.default(problem, ARCHES["sm_90a"])
-        driver.know(emulator.build(render(Instance(operator, each, problem, config), "host"), checked=False))
+        config = implementation.default(problem, ARCHES["sm_90a"])
+        driver.know(emulator.build(render(Instance(operator, implementation, problem, config), "host"), checked=False))
 
 
 def rows(dtype: Any = np.float32) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_launches_get_pointers_strides_scalars_and_workspaces(driver: Driver, at
     y, rms = at.call("row_norm", asarray(rows(dtype))[:, :32], asarray(WEIGHT), epsilon=0.5)
     assert driver.launches == ["row_norm_sums", "row_norm_scale"]
     found = {"y": y.host, "rms": rms.host}
-    assert all(each.ok for each in errors(operator, problem, {"x": x, "weight": WEIGHT, "epsilon": 0.5}, found))
+    assert all(error.ok for error in errors(operator, problem, {"x": x, "weight": WEIGHT, "epsilon": 0.5}, found))
 
 
 def test_an_input_that_is_not_given_is_a_null_pointer(driver: Driver, at: Dispatcher) -> None:
@@ -75,7 +75,7 @@ def test_flash_attention_gets_the_shared_memory_it_asks_for(driver: Driver, at: 
     o, lse = at.call("flash_attention", q, k, v, layout="bhtd")
     assert isinstance(o, ndarray)
     found = {"o": o.host.swapaxes(1, 2), "lse": lse.host}
-    assert all(each.ok for each in errors(operator, problem, arrays, found))
+    assert all(error.ok for error in errors(operator, problem, arrays, found))
 
 
 def test_a_kernel_with_static_shared_memory_asks_for_the_rest(driver: Driver, at: Dispatcher) -> None:

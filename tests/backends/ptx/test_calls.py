@@ -97,10 +97,10 @@ def run(limit: int) -> tuple[list[int], int]:
     """(what each of 32 threads wrote, what they counted)"""
     entry = parse(MODULE.replace("LIMIT", str(limit)))["kernel"]
     memory = Global(
-        {"out": 128, **{each.key: len(each.data) for each in entry.tables}}, frozenset({"out", "the module's count"})
+        {"out": 128, **{table.key: len(table.data) for table in entry.tables}}, frozenset({"out", "the module's count"})
     )
-    for each in entry.tables:
-        memory.view(each.key, np.uint8, (len(each.data),))[...] = np.frombuffer(each.data, np.uint8)
+    for table in entry.tables:
+        memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
     launch(entry, Shape((1, 1, 1), 32, 0), memory, [memory.address("out")])
     return memory.view("out", np.uint32, (32,)).tolist(), int(memory.view("the module's count", np.uint32, (1,))[0])
 

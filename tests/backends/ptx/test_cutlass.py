@@ -111,8 +111,8 @@ def test_cute_describes_panels_as_the_kernels_of_attention_do(products: Mapping[
     *_, n, depth, _, _, major, atom = case.split(", ")
     width = int(atom.removeprefix("SW")) // 2
     names = KEYS if major == "K" else [f"values<{n}, {depth}, {width}>"]
-    ours = {fields(each)[1:] for name in names for each in told()[name].descriptors}
-    assert {fields(each)[1:] for each in descriptors} <= ours
+    ours = {fields(descriptor)[1:] for name in names for descriptor in told()[name].descriptors}
+    assert {fields(descriptor)[1:] for descriptor in descriptors} <= ours
 
 
 def mapped(memory: ptx.Global, name: str, array: np.ndarray, box: tuple[int, int]) -> MappedTensor:

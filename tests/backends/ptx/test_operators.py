@@ -71,7 +71,7 @@ def test_the_ptx_of_a_default_computes_what_its_operator_says(name: str) -> None
 def test_the_order_in_which_warps_run_changes_nothing(name: str) -> None:
     verdict = check_ptx(job_of(name, "sm_80"), ARCHES["sm_80"], 1)
     assert verdict.ok, verdict.reason
-    assert [each.partition(":")[0].split()[-1] for each in verdict.checks] == list(ptx.ORDERS)
+    assert [check.partition(":")[0].split()[-1] for check in verdict.checks] == list(ptx.ORDERS)
 
 
 # Of the assembly in templates/primitives/cuda, which the emulator never sees: (pattern, replacement) in the PTX.

@@ -407,7 +407,7 @@ def test_a_lane_knows_its_neighbours() -> None:
 
 def test_lanes_find_those_that_hold_the_same() -> None:
     x = np.array([5, 7, 5, 9] * 8, np.uint32)
-    equal = [sum(1 << j for j in range(32) if x[j] == each) for each in x]
+    equal = [sum(1 << j for j in range(32) if x[j] == value) for value in x]
     np.testing.assert_array_equal(executed("match.any.sync.b32 %r9, %r2, -1;", x), np.array(equal, np.uint32))
     body = "match.all.sync.b32 %r9|%p1, %r2, -1; @%p1 add.u32 %r9, %r9, 3;"
     assert (executed(body, x) == 0).all()

@@ -202,7 +202,7 @@ def test_attention_in_tritons_language_is_what_numpy_computes(
     blocks = {"D": head_dim, "BM": rows, "BN": 32}
     launch = Launch(arch, (2, 1, 1), order=order)
     found = executed(attention, arrays, launch, t=t, scale=scale * 1.4426950408889634, **blocks)
-    q, k, v = (each.astype(np.float64) for each in (q, k, v))
+    q, k, v = (tensor.astype(np.float64) for tensor in (q, k, v))
     scores = np.where(np.tri(t, dtype=bool), q @ k.T * scale, -np.inf)
     weights = np.exp(scores - scores.max(1, keepdims=True))
     exact = weights / weights.sum(1, keepdims=True) @ v

@@ -189,9 +189,9 @@ def test_boxes_are_within_what_the_driver_documents_for_a_swizzle(D: int) -> Non
     problem = Problem(head_dim=D)
     space = WGMMA.space(problem, ARCHES["sm_90a"])
     for index in range(0, len(space), len(space) // 20):
-        for each in WGMMA.plan(problem, space[index]).maps:
-            assert all(1 <= size <= 256 for size in each.box)
-            assert 2 * each.box[-1] == each.swizzle and each.swizzle in LINES
+        for tensor_map in WGMMA.plan(problem, space[index]).maps:
+            assert all(1 <= size <= 256 for size in tensor_map.box)
+            assert 2 * tensor_map.box[-1] == tensor_map.swizzle and tensor_map.swizzle in LINES
 
 
 @pytest.mark.parametrize("function", ["wgmma_descriptor", "wgmma_advance"])

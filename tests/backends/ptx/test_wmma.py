@@ -37,11 +37,11 @@ def product(
     rng, names = np.random.default_rng(0), {"r": "row", "c": "col"}
     a, b = (rng.integers(-8, 9, shape).astype(DTYPES[kind]) for shape in ((m, k), (k, n)))
     c = rng.integers(-8, 9, (m, n)).astype(DTYPES[sums])
-    stored = [each if layout == "r" else each.T for each, layout in zip((a, b), layouts[:2], strict=True)]
+    stored = [matrix if layout == "r" else matrix.T for matrix, layout in zip((a, b), layouts[:2], strict=True)]
     sizes = {"a": a.nbytes + 64, "b": b.nbytes, "c": c.nbytes, "d": c.nbytes}
     memory = Global(sizes, frozenset({"d"}))
-    for name, each in zip("abc", (*stored, c), strict=True):
-        memory.view(name, each.dtype, each.shape)[...] = each
+    for name, matrix in zip("abc", (*stored, c), strict=True):
+        memory.view(name, matrix.dtype, matrix.shape)[...] = matrix
     multiplicands = {"f16": (8, 8), "s8": (m // 8, n // 8)}[kind]
     counts = dict(zip("abcd", (*multiplicands, *[8 if DTYPES[sums]().nbytes == 4 else 4] * 2), strict=True))
     text = KERNEL.format(

@@ -58,7 +58,7 @@ def executed(kernel: Any, arrays: Arrays, launch: Launch, **numbers: float) -> E
         memory.view(name, array.dtype, array.shape)[...] = array
     maps = iter(meta.tensordesc_meta)
     values: list[Value] = []
-    for name in (each for each in kernel.arg_names if each not in constants):
+    for name in (arg_name for arg_name in kernel.arg_names if arg_name not in constants):
         if name in boxes:
             values += _mapped(memory, name, arrays[name], next(maps))
         else:

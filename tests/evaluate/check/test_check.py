@@ -135,7 +135,7 @@ def test_the_key_of_a_verdict_changes_with_all_that_decides_it(monkeypatch: pyte
         replace(job, modes=PLAIN),
         replace(job, thorough=True),
     ]
-    keys = {key_of(each) for each in (job, *others)}
+    keys = {key_of(entry) for entry in (job, *others)}
     monkeypatch.setattr(verdict_cache, "program", lambda _: "another emulator")
     assert len(keys | {key_of(job)}) == len(others) + 2
 

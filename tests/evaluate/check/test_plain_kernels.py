@@ -41,12 +41,12 @@ def run(
     kernel = parse(text)[entry]
     sizes = {name: array.nbytes for name, array in arrays.items()}
     memory = Global(
-        sizes | {each.key: len(each.data) for each in kernel.tables}, frozenset({*sizes, "the module's d_blocks"})
+        sizes | {table.key: len(table.data) for table in kernel.tables}, frozenset({*sizes, "the module's d_blocks"})
     )
     for key, array in arrays.items():
         memory.view(key, array.dtype, array.shape)[...] = array
-    for each in kernel.tables:
-        memory.view(each.key, np.uint8, (len(each.data),))[...] = np.frombuffer(each.data, np.uint8)
+    for table in kernel.tables:
+        memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
     launch(
         kernel,
         Shape(grid, 128, 0),

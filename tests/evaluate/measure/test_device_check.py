@@ -22,11 +22,15 @@ from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import to_fields
 
-ALL = [(operators.load(name), each) for name in operators.names() for each in operators.implementations(name)]
+ALL = [
+    (operators.load(name), implementation)
+    for name in operators.names()
+    for implementation in operators.implementations(name)
+]
 
 
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize(("operator", "implementation"), ALL, ids=lambda each: each.name)
+@pytest.mark.parametrize(("operator", "implementation"), ALL, ids=lambda implementation: implementation.name)
 def test_the_smallest_edge_is_right_with_every_kind_of_inputs(
     operator: Operator[Any], implementation: Implementation[Any, Any]
 ) -> None:
@@ -97,7 +101,7 @@ def test_an_edge_case_whose_result_cancels_excuses_no_wrong_output_of_another_pr
         noise = 1 + 0.5 * np.random.default_rng(0).standard_normal(right.exact["y"].shape)
         cancelling = replace(right, rounded={**right.rounded, "y": right.exact["y"] * noise})
         judge.run(replace(case, expected=cancelling), twice=False)
-        error = next(each for each in judge.verdict("here").errors if each.name == "y")
+        error = next(error for error in judge.verdict("here").errors if error.name == "y")
         assert error.cancels
         assert error.limit > 0.3
         found = judge.compare_timed(arena, {})
@@ -113,9 +117,9 @@ def test_a_kernel_that_is_wrong_in_one_of_its_outputs_is_wrong(wrong: str) -> No
     with judging(Simulation().open(), operator, head_dim=8, batch=1, heads=1, seq_q=1) as (judge, arena):
         case = cases(operator, to_fields(arena.problem), every=False)[0]
         right = case.expected
-        exact, rounded = ({**each, wrong: each[wrong] + 1} for each in (right.exact, right.rounded))
+        exact, rounded = ({**arrays, wrong: arrays[wrong] + 1} for arrays in (right.exact, right.rounded))
         judge.run(replace(case, expected=replace(right, exact=exact, rounded=rounded)), twice=False)
-    assert [each.name for each in judge.verdict("here").errors if not each.ok] == [wrong]
+    assert [error.name for error in judge.verdict("here").errors if not error.ok] == [wrong]
     assert not judge.right
 
 

@@ -279,7 +279,7 @@ def test_files_of_other_users_are_locked_and_those_that_lead_elsewhere_are_not(f
     finally:
         os.umask(old)
     assert folder.stat().st_mode & 0o7777 == 0o1777
-    assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o666}
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666}
     assert present.others() == 0
     (folder / "0000:2B:00.0").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(folder / "0000:3B:00.0")

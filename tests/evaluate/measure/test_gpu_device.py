@@ -163,7 +163,7 @@ def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runt
     assert found.failure is None, found.failure
     assert found.verdict.ok
     assert "the timed problem" in found.verdict.checks
-    assert [each.time_us for each in found.samples] == pytest.approx([10.0] * 3)
+    assert [sample.time_us for sample in found.samples] == pytest.approx([10.0] * 3)
     assert runtime.cleared >= 3  # a cold L2 before every timed launch
 
 

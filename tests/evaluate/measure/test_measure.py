@@ -67,7 +67,7 @@ def test_a_right_config_is_timed_to_its_truth() -> None:
     found = stand.do(TimingRequest(code(SPACE[0]), POLICY))
     assert found.failure is None
     assert found.verdict.ok
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+    assert [sample.time_us for sample in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_config_that_cannot_beat_the_best_gets_few_samples() -> None:
@@ -97,7 +97,7 @@ def test_nothing_wrong_is_timed(what: str, fault: Fault, stage: Stage) -> None:
 def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> None:
     told = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
     found = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+    assert [sample.time_us for sample in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 @pytest.mark.parametrize(("what", "fault"), [("CRASH", Fault.CRASH), ("stuck", Fault.TIMEOUT)])
@@ -137,13 +137,15 @@ class Idle(SimulatedDevice):
 def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
     found = DeviceServer(Idle(told)).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+    assert [sample.time_us for sample in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_kernel_whose_power_lowers_the_clock_is_timed_when_that_has_come_down() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
     found = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
-    assert [each.time_us for each in found.samples] == pytest.approx([50.0 / 0.8] * POLICY.screening[-1][0], rel=0.05)
+    assert [sample.time_us for sample in found.samples] == pytest.approx(
+        [50.0 / 0.8] * POLICY.screening[-1][0], rel=0.05
+    )
 
 
 def test_in_turns_all_run_at_one_clock_and_who_draws_most_pays_for_it_only_at_its_own() -> None:
@@ -202,8 +204,8 @@ def test_the_floor_of_a_launch_is_measured_once_and_blames_no_contender_where_it
     device = Floored(CALM)
     stand, heat = DeviceServer(device), RaceRequest((code(SPACE[0]),), POLICY, 3, 0)
     raced = [stand.do(heat) for _ in range(3)]
-    assert [each.floor_us for each in raced] == [0.0, 2.25, 2.25]
-    assert all(each.failure is None and each.rounds for each in raced)
+    assert [candidate.floor_us for candidate in raced] == [0.0, 2.25, 2.25]
+    assert all(candidate.failure is None and candidate.rounds for candidate in raced)
     assert device.asked == 2
 
 
@@ -246,7 +248,7 @@ def test_equals_are_told_apart_in_at_most_1_of_20_sessions(spoiled: dict[str, An
         )
         raced = stand.do(RaceRequest(tuple(map(code, configs)), POLICY, POLICY.rounds, seed))
         standing = decide(raced.times_us, Rules(((0,), (1,))), seed)
-        apart += not all(each.tied for each in standing.contenders)
+        apart += not all(contender.tied for contender in standing.contenders)
     assert apart <= 1
 
 
@@ -288,7 +290,7 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert record is not None and record.measurement is not None
         assert record.evidence is Evidence.MEASURED
         assert record.measurement.flip_probability == standing.flip_probability
-        others = [each.ratio.mid for i, each in enumerate(standing.contenders) if i != standing.winner]
+        others = [contender.ratio.mid for i, contender in enumerate(standing.contenders) if i != standing.winner]
         assert record.margin == pytest.approx(min(others) - 1)
         assert record.verdict.where == "simulated"
         assert "simulated" in record.identity.policy
@@ -356,11 +358,11 @@ def test_a_resumed_search_screens_against_the_best_of_the_earlier_one_as_it_runs
     configs = naive_configs()
     with Store.open(":memory:") as store:
         for budget, best_us, other_us in ((2, 50.0, 90.0), (4, 70.0, 120.0)):
-            times = [best_us if each == default else other_us for each in configs]
+            times = [best_us if config == default else other_us for config in configs]
             with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
                 evaluator = measurer(machines, worker)
                 outcome = study.search(request(budget), store, evaluator)
-    samples = [each.attempt.measurement.samples for each in outcome.tried if each.attempt.measurement]
+    samples = [candidate.attempt.measurement.samples for candidate in outcome.tried if candidate.attempt.measurement]
     assert samples[2:] == [POLICY.screening[0][0]] * 2
     assert evaluator.best_us == pytest.approx(70.0, rel=0.05)
 
@@ -505,7 +507,7 @@ def test_what_failed_on_the_device_is_tried_again_where_that_is_asked_for(machin
                 before = len(store.attempts(PAGED.name))
                 outcome = study.search(asked, store, measurer(machines, worker))
                 assert len(store.attempts(PAGED.name)) - before >= again
-                failed = [each for each in outcome.tried if each.attempt.failure is not None]
+                failed = [candidate for candidate in outcome.tried if candidate.attempt.failure is not None]
                 assert bool(failed) == (not asked.retry)
 
 
@@ -576,7 +578,7 @@ def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated
         rows = store.attempts(operator=PAGED.name)
         assert outcome.reused == len(before) == stored
         assert rows[: len(before)] == before
-        assert len({each.attempt.identity for each in rows}) == len(rows) == 6
+        assert len({row.attempt.identity for row in rows}) == len(rows) == 6
         assert standing is not None
         assert store.record(PAGED.name, canonical(DECODING), GPU.name) == outcome.record
 

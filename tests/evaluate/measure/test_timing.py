@@ -86,7 +86,7 @@ def ticking(time_us: float, rng: np.random.Generator) -> list[float]:
 def test_kernels_that_differ_by_less_than_a_step_of_the_clock_are_told_apart() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        times = [[typical(ticking(each, rng)) for each in (5.0, 5.15)] for _ in range(POLICY.rounds)]
+        times = [[typical(ticking(time_us, rng)) for time_us in (5.0, 5.15)] for _ in range(POLICY.rounds)]
         assert np.mean(times, axis=0) == pytest.approx([5.0, 5.15], rel=0.01)
         assert decide(times, Rules(((2,), (1,))), seed).winner == 0
 
@@ -131,7 +131,7 @@ def test_disturbed_samples_are_repeated() -> None:
     turns = count()
     kept = screen(lambda: Sample(100, hot if next(turns) % 3 == 0 else CALM), lambda: CALM, POLICY, inf)
     assert len(kept) == POLICY.screening[-1][0]
-    assert all(each.state == CALM for each in kept)
+    assert all(attempt.state == CALM for attempt in kept)
 
 
 def screened(truth: np.ndarray, seed: int) -> tuple[int, float]:
@@ -139,7 +139,7 @@ def screened(truth: np.ndarray, seed: int) -> tuple[int, float]:
     rng, best, total, values = np.random.default_rng(seed), inf, 0, []
     for time_us in truth:
         kept = screen(noisy(float(time_us), rng, 0.02), lambda: CALM, POLICY, best)
-        values.append(estimate([each.time_us for each in kept]).mid)
+        values.append(estimate([attempt.time_us for attempt in kept]).mid)
         best, total = min(best, values[-1]), total + len(kept)
     return total, float(truth[int(np.argmin(values))] / truth.min() - 1)
 
@@ -184,7 +184,7 @@ def test_a_race_of_equals_names_the_one_with_the_fewest_resources() -> None:
 
 def test_two_equal_kernels_are_told_apart_in_at_most_1_of_20_races() -> None:
     standings = [decide(race([100, 100], np.random.default_rng(seed)), rules(2), seed) for seed in range(20)]
-    assert sum(not all(one.tied for one in each.contenders) for each in standings) <= 1
+    assert sum(not all(one.tied for one in standing.contenders) for standing in standings) <= 1
 
 
 def test_below_what_a_launch_takes_nothing_is_decided() -> None:
@@ -193,7 +193,7 @@ def test_below_what_a_launch_takes_nothing_is_decided() -> None:
     assert decide(times, Rules(keys)).winner == 0
     standing = decide(times, Rules(keys, floor_us=2.2))
     assert standing.winner == 1
-    assert [each.tied for each in standing.contenders] == [True, True, False]
+    assert [contender.tied for contender in standing.contenders] == [True, True, False]
     assert standing.contenders[0].time_us.mid == pytest.approx(2.0, rel=0.05)  # what was measured is told
 
 

@@ -44,9 +44,9 @@ def products(each: Instruction) -> float:
 
 def done(counts: Counts, work: Work) -> Mapping[str, float]:
     """What a launch does, of its counts."""
-    kinds = {products(each) for each in counts.entry.code} - {0.0}
-    mma = sum(kind * counts.executed(lambda each, kind=kind: products(each) == kind) for kind in kinds)
-    loaded = sum(each.misses for each in counts.accesses if each.space == "global")
+    kinds = {products(instruction) for instruction in counts.entry.code} - {0.0}
+    mma = sum(kind * counts.executed(lambda instruction, kind=kind: products(instruction) == kind) for kind in kinds)
+    loaded = sum(access.misses for access in counts.accesses if access.space == "global")
     return {"mma": work.ctas * mma, "l2": work.ctas * SECTOR * loaded}
 
 

@@ -71,7 +71,7 @@ def test_a_call_says_the_precision() -> None:
 
 
 def test_the_tolerance_follows_the_precision() -> None:
-    assert [OPERATOR.tolerance(each)["o"].absolute for each in (TF32, FP32)] == [1e-3, 2e-5]
+    assert [OPERATOR.tolerance(precision)["o"].absolute for precision in (TF32, FP32)] == [1e-3, 2e-5]
 
 
 def test_rounding_to_tf32_keeps_eleven_bits_and_takes_ties_away_from_zero() -> None:
@@ -193,8 +193,8 @@ def test_two_terms_are_predicted_to_take_three_times_the_tensor_cores() -> None:
     h200, large = gpu("H200"), replace(FP32, batch=4, heads=16, seq_q=4096, seq_k=4096)
     config = replace(BASE, BM=128)
     one, two = (
-        uncompiled(MMA_TF32.plan(each, config), MMA_TF32.work(each, config, h200), h200)
-        for each in (replace(large, precision=Precision.TF32), large)
+        uncompiled(MMA_TF32.plan(instance, config), MMA_TF32.work(instance, config, h200), h200)
+        for instance in (replace(large, precision=Precision.TF32), large)
     )
     assert float(two.terms["tensor"]) == pytest.approx(3 * float(one.terms["tensor"]), rel=1e-4)
     assert two.cost > one.cost

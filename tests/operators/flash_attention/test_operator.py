@@ -165,7 +165,7 @@ def test_addresses_are_not_computed_again_for_every_tile(arch: str) -> None:
     problem = Problem(head_dim=64)
     source = render(Instance.default(OPERATOR, MMA_SYNC, problem, ARCHES[arch]))
     loops = compiled(source, arch).innermost_loops("flash_attention_mma_sync")
-    (loop,) = (each for each in loops if each.mix.get("HMMA.16816"))
+    (loop,) = (loop for loop in loops if loop.mix.get("HMMA.16816"))
     assert loop.mix["HMMA.16816"] == 128
     assert loop.mix.get("IMAD", 0) + loop.mix.get("LEA", 0) < 40
 

@@ -160,7 +160,7 @@ def test_warps_that_share_rows_serve_packed_and_capped_problems() -> None:
 def test_declared_work_of_equal_lengths_is_what_the_emulator_counts() -> None:
     problem = replace(packed(seq_q=200, seq_k=350), max_seqlen_q=70)
     bounds = {"cu_seqlens_q": np.arange(0, 201, 40), "cu_seqlens_k": np.arange(0, 351, 70)}
-    arrays = drawn(problem, **{name: each.astype(np.int32) for name, each in bounds.items()})
+    arrays = drawn(problem, **{name: bound.astype(np.int32) for name, bound in bounds.items()})
     _, happened = run("mma_sync", problem, arrays)
     (work,), counted = MMA_SYNC.work(problem, TILE, gpu("sm_90a")), happened.counters
     assert work.ctas == 3 * 4 * 5
@@ -173,7 +173,7 @@ def test_declared_work_of_equal_lengths_is_what_the_emulator_counts() -> None:
 
 def test_the_floor_of_packed_sequences_is_that_of_a_batch_of_equal_ones() -> None:
     alone = replace(PACKED, use_cu_seqlens=False, batch=5, seq_q=40, seq_k=70)
-    costs = [OPERATOR.cost(each) for each in (packed(seq_q=200, seq_k=350), alone)]
+    costs = [OPERATOR.cost(instance) for instance in (packed(seq_q=200, seq_k=350), alone)]
     assert costs[0].flops == costs[1].flops
     assert costs[0].bytes == costs[1].bytes + 2 * 4 * 6
 

@@ -63,7 +63,7 @@ def test_logits_without_any_key_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match="s_aux: give it with keys"):
         dispatcher.flash_attention(q, k, k, s_aux=LOGITS)
     with pytest.raises(UsageError, match="s_aux: give it with keys"):
-        dispatcher.flash_attention(*(each.swapaxes(1, 2) for each in (q, k, k)), s_aux=LOGITS, layout="bhtd")
+        dispatcher.flash_attention(*(array.swapaxes(1, 2) for array in (q, k, k)), s_aux=LOGITS, layout="bhtd")
     table, lengths = np.zeros((1, 0), np.int32), np.zeros(1, np.int32)
     with pytest.raises(UsageError, match="s_aux: give it with keys"):
         dispatcher.paged_attention(q, q, q, table, lengths, s_aux=LOGITS)
@@ -93,8 +93,8 @@ def test_of_parts_that_are_merged_one_counts_the_logit(name: str, eight_bits: bo
     assert_right_at_edges(Instance(OPERATORS["paged_attention"], kernel, problem, config), CHECKED)
     arrays = OPERATORS["paged_attention"].inputs(problem, np.random.default_rng(0), "normal")
     o = [
-        emulator.run(Instance(OPERATORS["paged_attention"], kernel, problem, each), arrays, Mode())[0]["lse"]
-        for each in (config, replace(config, splits=1))
+        emulator.run(Instance(OPERATORS["paged_attention"], kernel, problem, variant), arrays, Mode())[0]["lse"]
+        for variant in (config, replace(config, splits=1))
     ]
     np.testing.assert_allclose(*o, atol=1e-5)
 
@@ -138,10 +138,10 @@ def test_gradients_without_logits_have_an_empty_one() -> None:
 
 
 OTHERS = [
-    (name, each.name)
+    (name, implementation.name)
     for name, serving in SERVING.items()
-    for each in operators.implementations(name)
-    if each.name not in serving
+    for implementation in operators.implementations(name)
+    if implementation.name not in serving
 ]
 
 
@@ -149,7 +149,7 @@ OTHERS = [
 def test_kernels_that_sum_keys_alone_refuse_logits_by_name(operator: str, name: str) -> None:
     kernel = operators.implementation(operator, name)
     plain = OPERATORS[operator].problem(head_dim=64)
-    arch = next(each for each in ARCHES.values() if kernel.refusal(plain, each) is None)
+    arch = next(arch for arch in ARCHES.values() if kernel.refusal(plain, arch) is None)
     assert "use_s_aux" in str(kernel.refusal(replace(plain, use_s_aux=True), arch))
 
 
@@ -162,4 +162,4 @@ def test_defaults_with_logits_never_spill(operator: str, name: str) -> None:
         problem = OPERATORS[operator].problem(head_dim=D, use_s_aux=True, dtype=dtype, **window)
         kernel = operators.implementation(operator, name)
         instance = Instance.default(OPERATORS[operator], kernel, problem, ARCHES[arch])
-        assert all(each.spills == 0 for each in compiled(render(instance), arch).entries.values()), (D, arch)
+        assert all(entry.spills == 0 for entry in compiled(render(instance), arch).entries.values()), (D, arch)

@@ -162,7 +162,7 @@ def test_a_step_of_decoding_gives_the_last_row_of_one_causal_call(layout: str) -
     q, k, v = (rng.standard_normal((2, 600, heads, 16)).astype(np.float16) for heads in (8, 2, 2))
     q = q[:, -40:]
     if layout == "bhtd":
-        q, k, v = (each.swapaxes(1, 2).copy() for each in (q, k, v))
+        q, k, v = (tensor.swapaxes(1, 2).copy() for tensor in (q, k, v))
     whole, _ = at.call("flash_attention", q, k, v, causal=True, layout=layout)
     last = np.take(q, [-1], axis=positions)
     assert at.explain("flash_attention", last, k, v, causal=True, layout=layout).implementation == "split_keys"

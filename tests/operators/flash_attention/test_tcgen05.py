@@ -205,7 +205,7 @@ def test_values_of_another_sequence_that_are_multiplied_are_seen(
 ) -> None:
     o, happened = beside(np.nan, CHECKED[0], injected(OPERATOR, tmp_path, "tcgen05/block.cuh", old, new))
     assert np.isfinite(o).all() == finite
-    assert {each.kind for each in happened.findings} == ({"proxy_fence"} if finite else set())
+    assert {finding.kind for finding in happened.findings} == ({"proxy_fence"} if finite else set())
 
 
 HOSTILE = Problem(head_dim=72, causal=True, batch=1, heads=2, kv_heads=1, seq_q=230, seq_k=190)
@@ -408,7 +408,7 @@ def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool, packed_
 def test_blocks_take_row_tiles_in_the_declared_order() -> None:
     problem = Problem(40, causal=True, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=200)
     happened = run(problem, CASES[40], Mode())[2]
-    names = [each.name for each in fields(happened.counters)]
+    names = [field.name for field in fields(happened.counters)]
     counted = happened.block_counters[:, names.index("tcgen05_m16n8k16")]
     heaviest_first = np.sum(tiles(problem, CASES[40]), axis=1)[::-1]
     taken = np.repeat(heaviest_first, 12)

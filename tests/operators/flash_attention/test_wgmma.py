@@ -289,7 +289,7 @@ def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(qu
     assert wrong_lse(given[1], 0, run[1]["lse"]), "another column of K has another answer"
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
 def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(question: Question) -> None:
     assert WGMMA.space(question.problem, ARCHES["sm_90a"]).refusal(question.config) is None
 
@@ -437,7 +437,7 @@ def test_blocks_take_row_tiles_in_the_declared_order(packed_heads: int, seq_k: i
 
 
 def products_of_blocks(happened: Any) -> Any:
-    return happened.block_counters[:, [each.name for each in fields(happened.counters)].index("wgmma_m16n8k16")]
+    return happened.block_counters[:, [field.name for field in fields(happened.counters)].index("wgmma_m16n8k16")]
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
@@ -445,7 +445,7 @@ def test_a_persistent_grid_computes_every_row_tile_once(cluster: int) -> None:
     problem = Problem(40, causal=True, batch=3, heads=4, kv_heads=2, seq_q=330, seq_k=200)
     config = replace(CASES[40], blocks=8, cluster=cluster)
     _, _, happened = run(problem, config, Mode())
-    (_, work), (alone,) = (WGMMA.work(problem, each, gpu("H200")) for each in (config, replace(config, blocks=0)))
+    (_, work), (alone,) = (WGMMA.work(problem, variant, gpu("H200")) for variant in (config, replace(config, blocks=0)))
     assert (work.ctas, work.wgmma) == (8, happened.counters.wgmma_m16n8k16)
     assert work.wgmma == alone.wgmma
 

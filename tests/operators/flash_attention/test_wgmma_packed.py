@@ -70,7 +70,7 @@ def test_a_packed_sequence_is_untouched_by_nan_in_the_next(name: str) -> None:
 def changed(outputs: Any, others: Any) -> set[str]:
     """Outputs of the first and the last packed sequence of which not all bits are the same."""
     own, axes = np.r_[0:70, 230:300], {"o": 1, "lse": 2}
-    pairs = {name: [each[name].take(own, axes[name]) for each in (outputs, others)] for name in axes}
+    pairs = {name: [arrays[name].take(own, axes[name]) for arrays in (outputs, others)] for name in axes}
     return {name for name, (one, other) in pairs.items() if one.tobytes() != other.tobytes()}
 
 
@@ -88,7 +88,7 @@ def test_boundaries_that_lie_stay_within_the_tensors(bounds: tuple[int, ...]) ->
     covered = np.r_[tuple(slice(*pair) for pair in pairwise(np.clip(bounds, 0, 300)))].astype(int)
     assert not happened.findings
     assert np.isfinite(outputs["o"][:, covered].astype(np.float32)).all()
-    others = [np.delete(each["o"], covered, axis=1).tobytes() for each in (outputs, untouched)]
+    others = [np.delete(arrays["o"], covered, axis=1).tobytes() for arrays in (outputs, untouched)]
     assert others[0] == others[1], "rows of no sequence are as they were"
 
 
@@ -101,7 +101,7 @@ def test_boundaries_that_lie_stay_within_the_tensors(bounds: tuple[int, ...]) ->
     ],
 )
 def test_packed_sequences_are_refused_what_they_cannot_have(config: Config, reason: str) -> None:
-    assert any(reason in each for each in WGMMA.space(PACKED, HOPPER).refusals(config))
+    assert any(reason in refusal for refusal in WGMMA.space(PACKED, HOPPER).refusals(config))
 
 
 NEIGHBOURS, FENCED = "wgmma/packed.cuh", "  fence_proxy_async();\n"

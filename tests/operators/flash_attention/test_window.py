@@ -24,7 +24,7 @@ from tuner.spec.instance import Instance
 
 ARCH = ARCHES["sm_90a"]
 OPERATOR = operators.load("flash_attention")
-KERNELS = {each.name: each for each in operators.implementations("flash_attention")}
+KERNELS = {implementation.name: implementation for implementation in operators.implementations("flash_attention")}
 WINDOW = Problem(
     head_dim=40,
     dtype=DType.FP16,
@@ -52,7 +52,7 @@ def drawn(problem: Problem, **given: Any) -> dict[str, Any]:
 def exact(arrays: dict[str, Any], visible: Any, softcap: float = 0.0) -> Any:
     """o in float64, written down anew: where query i attends key j, visible[i, j]."""
     q, k, v = (arrays[name][0].astype(np.float64).swapaxes(0, 1) for name in "qkv")
-    k, v = (np.repeat(each, q.shape[0] // k.shape[0], axis=0) for each in (k, v))
+    k, v = (np.repeat(array, q.shape[0] // k.shape[0], axis=0) for array in (k, v))
     scores = q @ k.swapaxes(1, 2) * arrays["softmax_scale"]
     scores = softcap * np.tanh(scores / softcap) if softcap else scores
     weights = np.exp(scores) * visible
@@ -114,8 +114,8 @@ def test_a_window_that_is_off_by_one_is_seen(name: str, side: str) -> None:
     arrays = drawn(WINDOW)
     wider = replace(WINDOW, **{side: getattr(WINDOW, side) + 1})
     o = [
-        emulator.run(Instance.default(OPERATOR, KERNELS[name], each, ARCH), arrays, Mode())[0]["o"]
-        for each in (WINDOW, wider)
+        emulator.run(Instance.default(OPERATOR, KERNELS[name], instance, ARCH), arrays, Mode())[0]["o"]
+        for instance in (WINDOW, wider)
     ]
     right = exact(arrays, seen(90, 131, 21, 6))
     assert (
@@ -160,7 +160,7 @@ def test_a_narrow_window_costs_what_it_attends() -> None:
     assert cost(long).flops == pytest.approx(cost(dense).flops * 129 / 4096, rel=0.01)
     assert cost(long).flops == 4 * 40 * 4 * np.sum(seen(4096, 4096, 64, 64))
     config = tile()
-    narrow, whole = (KERNELS["mma_sync"].work(each, config, gpu("sm_90a"))[0] for each in (long, dense))
+    narrow, whole = (KERNELS["mma_sync"].work(instance, config, gpu("sm_90a"))[0] for instance in (long, dense))
     assert narrow.mma < 0.06 * whole.mma and narrow.l2_bytes < 0.2 * whole.l2_bytes
 
 
@@ -189,7 +189,7 @@ def test_a_window_below_minus_one_is_refused_by_name(window: dict[str, int]) -> 
 @pytest.mark.parametrize("name", sorted(set(KERNELS) - {"naive", "mma_sync", "mma_tf32"}))
 def test_kernels_that_begin_with_the_first_key_refuse_windows_by_name(name: str) -> None:
     plain = replace(WINDOW, use_window=False)
-    arch = next(each for each in ARCHES.values() if KERNELS[name].refusal(plain, each) is None)
+    arch = next(arch for arch in ARCHES.values() if KERNELS[name].refusal(plain, arch) is None)
     assert "use_window" in str(KERNELS[name].refusal(WINDOW, arch))
 
 

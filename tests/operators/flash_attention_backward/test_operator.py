@@ -76,7 +76,11 @@ def test_a_gradient_of_lse_is_taken_in_at_every_edge(implementation: str) -> Non
 
 def test_fp32_is_right_at_every_edge() -> None:
     problem = Problem(head_dim=16, dtype=DType.FP32, causal=True)
-    served = [each for each in operators.implementations(OPERATOR.name) if each.refusal(problem, HOPPER) is None]
+    served = [
+        implementation
+        for implementation in operators.implementations(OPERATOR.name)
+        if implementation.refusal(problem, HOPPER) is None
+    ]
     assert [each.name for each in served] == ["naive"]
     assert_right_at_edges(Instance.default(OPERATOR, served[0], problem, HOPPER))
 
@@ -127,7 +131,7 @@ def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(impleme
     for used in (False, True):
         problem = Problem(head_dim=16, use_lse_gradient=used)
         cubin = compiled(render(Instance.default(OPERATOR, kernel, problem, HOPPER)), HOPPER.name)
-        found.append([cubin.code(f"flash_attention_backward_{each}") for each in ("dkv", "dq", "rows")])
+        found.append([cubin.code(f"flash_attention_backward_{name}") for name in ("dkv", "dq", "rows")])
     assert found[0][:2] == found[1][:2]
     assert found[0][2] != found[1][2]
 
@@ -199,5 +203,5 @@ def test_peers_that_return_no_lse_do_not_take_its_gradient(peer: peers.Peer) -> 
 
 
 def test_the_operator_is_found() -> None:
-    names = [each.name for each in operators.implementations("flash_attention_backward")]
+    names = [implementation.name for implementation in operators.implementations("flash_attention_backward")]
     assert names == ["mma_sync", "naive", "tcgen05", "wgmma", "wgmma_once"]

@@ -151,7 +151,7 @@ def test_views_of_another_layout_need_no_copy() -> None:
     assert all(np.array_equal(dense[name], strided[name]) for name in ("dq", "dk", "dv"))
 
 
-@pytest.mark.parametrize("question", [each for each in QUESTIONS if each.name == "D72-P64-N16"])
+@pytest.mark.parametrize("question", [question for question in QUESTIONS if question.name == "D72-P64-N16"])
 def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(question: Question) -> None:
     problem, last = question.problem, question.head_dim - 1
     for arrays in (uniform(problem), *(ask(problem, last) for ask in ASKED)):
@@ -161,7 +161,7 @@ def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(qu
         assert wrong_columns(problem, ask(problem, 0), found), "another question has another answer"
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
 def test_what_a_device_will_be_asked_is_a_config_that_a_search_may_pick(question: Question) -> None:
     assert WGMMA.space(question.problem, HOPPER).refusal(question.config) is None
 

@@ -205,7 +205,7 @@ def test_nobody_waits_for_ever_where_boundaries_lie(bounds: tuple[int, ...]) -> 
 def test_packed_sequences_of_equal_lengths_do_the_declared_products() -> None:
     problem = replace(PACKED, seq_q=192, seq_k=384)
     bounds = {"cu_seqlens_q": np.arange(0, 256, 64), "cu_seqlens_k": np.arange(0, 512, 128)}
-    arrays = inputs(problem) | {name: each.astype(np.int32) for name, each in bounds.items()}
+    arrays = inputs(problem) | {name: bound.astype(np.int32) for name, bound in bounds.items()}
     _, _, happened = run(problem, CASES[128], CHECKED[0], arrays)
     _, once, _ = ONCE.work(problem, CASES[128], gpu("H200"))
     assert once.wgmma == happened.counters.wgmma_m16n8k16
@@ -215,7 +215,7 @@ def test_packed_sequences_of_equal_lengths_do_the_declared_products() -> None:
 def test_it_multiplies_as_often_as_the_mathematics_asks() -> None:
     problem = Problem(head_dim=64, head_dim_v=64, batch=1, heads=1, seq_q=1536)
     work = ONCE.work(problem, ONCE.default(problem, HOPPER), gpu("H200"))
-    assert sum(each.wgmma for each in work) * 4096 == OPERATOR.cost(problem).flops
+    assert sum(launch_work.wgmma for launch_work in work) * 4096 == OPERATOR.cost(problem).flops
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def changed(outputs: Any, others: Any) -> set[str]:
     """Gradients of the first and the last packed sequence of which not all bits are the same."""
     keys = np.r_[0:37, 200:350]
     own = {"dq": np.r_[0:70, 230:300], "dk": keys, "dv": keys}
-    pairs = {name: [each[name].take(rows, 1) for each in (outputs, others)] for name, rows in own.items()}
+    pairs = {name: [arrays[name].take(rows, 1) for arrays in (outputs, others)] for name, rows in own.items()}
     return {name for name, (one, other) in pairs.items() if one.tobytes() != other.tobytes()}
 
 
@@ -142,6 +142,6 @@ def test_packed_sequences_of_equal_lengths_do_the_declared_products() -> None:
     instance = Instance(OPERATOR, WGMMA, problem, CONFIG)
     _, happened = emulator.run(instance, drawn | scalars(OPERATOR, problem, drawn), Mode())
     work = instance.work(gpu("H200"))
-    assert sum(each.wgmma for each in work) == happened.counters.wgmma_m16n8k16
+    assert sum(launch_work.wgmma for launch_work in work) == happened.counters.wgmma_m16n8k16
     _, *launches = instance.plan().launches
-    assert [each.ctas for each in work[1:]] == [math.prod(each.grid) for each in launches]
+    assert [each.ctas for each in work[1:]] == [math.prod(launch.grid) for launch in launches]

@@ -24,7 +24,9 @@ from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 
 HOPPER = ARCHES["sm_90a"]
-KERNELS = {each.name: each for each in operators.implementations("flash_attention_backward")}
+KERNELS = {
+    implementation.name: implementation for implementation in operators.implementations("flash_attention_backward")
+}
 MMA_SYNC = KERNELS["mma_sync"]
 SMALL = Problem(
     head_dim=16,
@@ -92,8 +94,10 @@ def test_declared_work_is_what_the_emulator_counts(causal: bool, left: int, righ
 
 def test_a_narrow_window_costs_what_it_attends() -> None:
     long = Problem(head_dim=64, use_window=True, batch=1, heads=2, seq_q=4096, window_left=64, window_right=64)
-    narrow, whole = (MMA_SYNC.work(each, TILES, gpu("sm_90a")) for each in (long, replace(long, use_window=False)))
-    assert sum(each.mma for each in narrow) < 0.06 * sum(each.mma for each in whole)
+    narrow, whole = (
+        MMA_SYNC.work(instance, TILES, gpu("sm_90a")) for instance in (long, replace(long, use_window=False))
+    )
+    assert sum(pair.mma for pair in narrow) < 0.06 * sum(pair.mma for pair in whole)
 
 
 def test_windows_of_both_sides_reach_the_dispatcher() -> None:
@@ -109,7 +113,7 @@ def test_windows_of_both_sides_reach_the_dispatcher() -> None:
 @pytest.mark.parametrize("name", sorted(set(KERNELS) - {"naive", "mma_sync"}))
 def test_kernels_that_begin_with_the_first_tile_refuse_windows_by_name(name: str) -> None:
     problem = Problem(head_dim=64)
-    arch = next(each for each in ARCHES.values() if KERNELS[name].refusal(problem, each) is None)
+    arch = next(arch for arch in ARCHES.values() if KERNELS[name].refusal(problem, arch) is None)
     assert "use_window" in str(KERNELS[name].refusal(replace(problem, use_window=True), arch))
 
 
@@ -120,4 +124,4 @@ def test_defaults_with_windows_never_spill(D: int, arch: str) -> None:
         options = {"use_cu_seqlens": packed, "use_softcap": capped}
         problem = Problem(head_dim=D, use_window=True, batch=1, **options)
         cubin = compiled(render(Instance.default(OPERATOR, MMA_SYNC, problem, ARCHES[arch])), arch)
-        assert all(each.spills == 0 for each in cubin.entries.values()), options
+        assert all(entry.spills == 0 for entry in cubin.entries.values()), options

@@ -170,7 +170,7 @@ def test_head_first_tensors_take_head_first_beta(at: Dispatcher, packed: bool) -
     problem = Problem(key_dim=16, value_dim=16, batch=1, seq_len=21, heads=1, value_heads=2, use_cu_seqlens=packed)
     arrays = drawn(problem)
     tensors = [arrays[name] for name in ("q", "k", "v", "g", "beta")]
-    turned = [np.ascontiguousarray(each.swapaxes(1, 2)) for each in tensors]
+    turned = [np.ascontiguousarray(tensor.swapaxes(1, 2)) for tensor in tensors]
     lengths = {"cu_seqlens": np.array([0, 5, 21])} if packed else {}
     plain, _ = at.call("kda", *tensors, **lengths)
     head_first, _ = at.call("kda", *turned, layout="bhtd", **lengths)

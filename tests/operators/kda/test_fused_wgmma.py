@@ -105,7 +105,7 @@ def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
     """ptxas says in its log where it waits for a wgmma on its own account."""
     lengths, many = {"use_qk_l2norm_in_kernel": True}, {"heads": 256}
     others: tuple[dict[str, Any], ...] = ({"value_dim": 64}, {}, {"gate_dtype": DType.FP32, "safe_gate": True}, many)
-    for fields in (*(lengths | each for each in others), many):
+    for fields in (*(lengths | other for other in others), many):
         problem = Problem(**{"key_dim": K, "value_dim": 128, "use_gate_in_kernel": True, **fields})
         source = render(Instance.default(OPERATOR, KERNEL, problem, ARCH))
         cubin = compiled(source, ARCH.name)

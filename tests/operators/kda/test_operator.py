@@ -216,7 +216,9 @@ def test_a_ring_of_seven_slots_is_walked_more_than_once() -> None:
     run(FUSED, replace(problem, seq_len=120, **ONE_HEAD), config)
 
 
-@pytest.mark.parametrize("implementation", [NAIVE, RECURRENT, PREP_SCAN, FUSED], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "implementation", [NAIVE, RECURRENT, PREP_SCAN, FUSED], ids=lambda implementation: implementation.name
+)
 def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **SOFTPLUS)
     one = {"seq_len": 1, "heads": 1, "value_heads": 1, "boundaries": 2}, "weak_gate"
@@ -251,8 +253,8 @@ def test_tokens_do_not_see_the_future(implementation: Any) -> None:
     for name in ("q", "k", "v", "g", "beta"):
         changed[name][:, 21:] = -7.0
     before, after = (
-        emulator.run(Instance(OPERATOR, implementation, problem, config), each, CHECKED[0])[0]["o"][:, :21]
-        for each in (arrays, changed)
+        emulator.run(Instance(OPERATOR, implementation, problem, config), variant, CHECKED[0])[0]["o"][:, :21]
+        for variant in (arrays, changed)
     )
     np.testing.assert_array_equal(before, after)
 
@@ -311,10 +313,11 @@ def test_recurrent_counts_its_bytes_and_barriers() -> None:
 def test_bytes_stay_near_the_floor_without_a_workspace_and_below_two_and_a_half_with_one(dim: int) -> None:
     problem = Problem(key_dim=dim, value_dim=dim)
     moved = {
-        each.name: sum(
-            work.dram_bytes for work in each.work(problem, each.default(problem, ARCHES["sm_90a"]), gpu("H200"))
+        implementation.name: sum(
+            work.dram_bytes
+            for work in implementation.work(problem, implementation.default(problem, ARCHES["sm_90a"]), gpu("H200"))
         )
-        for each in (PREP_SCAN, FUSED)
+        for implementation in (PREP_SCAN, FUSED)
     }
     floor = OPERATOR.cost(problem).bytes
     assert moved["fused"] <= 1.1 * floor
@@ -343,7 +346,7 @@ def _with_gates_of_any_size(problem: Problem) -> Arrays:
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
-@pytest.mark.parametrize("name", [each.name for each in operators.implementations("kda")])
+@pytest.mark.parametrize("name", [implementation.name for implementation in operators.implementations("kda")])
 def test_gates_of_any_size_are_exact(name: str, dtype: DType) -> None:
     implementation, arch = operators.implementation("kda", name), ARCHES["sm_90a"]
     problem = replace(SMALL, dtype=dtype, gate_dtype=DType.FP32, seq_len=77, heads=1, value_heads=2)
@@ -351,4 +354,4 @@ def test_gates_of_any_size_are_exact(name: str, dtype: DType) -> None:
         pytest.skip(f"{name} does not serve {dtype.value}")
     instance = Instance.default(OPERATOR, implementation, problem, arch)
     outputs, _ = assert_right(instance, _with_gates_of_any_size(problem), CHECKED[0])
-    assert all(np.isfinite(each.astype(np.float64)).all() for each in outputs.values())
+    assert all(np.isfinite(output.astype(np.float64)).all() for output in outputs.values())

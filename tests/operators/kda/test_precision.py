@@ -94,7 +94,7 @@ PACKED_PLACES = (({"seq_len": 130, "heads": 2, "value_heads": 4, "boundaries": 7
 
 def test_operands_are_bf16_for_tensors_of_16_bits_and_fp32_for_those_of_32_unless_given() -> None:
     assert [Problem(dtype=dtype).operands for dtype in (DType.BF16, DType.FP16, DType.FP32)] == ["bf16", "bf16", "fp32"]
-    assert [Problem(precision=each).operands for each in Precision] == ["bf16", "tf32", "fp32"]
+    assert [Problem(precision=precision).operands for precision in Precision] == ["bf16", "tf32", "fp32"]
 
 
 @pytest.mark.slow
@@ -178,8 +178,8 @@ def test_tf32_is_predicted_slower_than_bf16_and_at_half_the_rate_of_its_products
     bf16, tf32 = Problem(heads=4, seq_len=65536), Problem(heads=4, seq_len=65536, precision=Precision.TF32)
     config = implementation.default(tf32, h200.arch)
     fast, slow = (
-        uncompiled(implementation.plan(each, config), implementation.work(each, config, h200), h200)
-        for each in (bf16, tf32)
+        uncompiled(implementation.plan(precision, config), implementation.work(precision, config, h200), h200)
+        for precision in (bf16, tf32)
     )
     assert slow.terms["tensor"] == pytest.approx(2 * float(fast.terms["tensor"]), rel=1e-4)
     assert slow.cost > fast.cost

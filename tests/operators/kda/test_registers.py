@@ -73,10 +73,10 @@ def test_the_declared_products_are_multiplied_and_tiles_have_no_bank_conflict(na
 def test_tokens_do_not_see_the_future(name: str) -> None:
     made = instance(name, replace(SAFE, key_dim=128, batch=1, seq_len=40, heads=1))
     arrays = drawn(OPERATOR, made.problem, "strong_gate")
-    changed = arrays | {each: arrays[each].copy() for each in ("q", "k", "v", "g", "beta")}
-    for each in ("q", "k", "v", "g", "beta"):
-        changed[each][:, 21:] = -4.5
-    before, after = (emulator.run(made, each, CHECKED[0])[0]["o"][:, :21] for each in (arrays, changed))
+    changed = arrays | {argument: arrays[argument].copy() for argument in ("q", "k", "v", "g", "beta")}
+    for argument in ("q", "k", "v", "g", "beta"):
+        changed[argument][:, 21:] = -4.5
+    before, after = (emulator.run(made, variant, CHECKED[0])[0]["o"][:, :21] for variant in (arrays, changed))
     np.testing.assert_array_equal(before, after)
 
 

@@ -124,11 +124,11 @@ def test_tokens_do_not_see_the_segments_after_them(implementation: Any, case: tu
     problem = replace(case[0], batch=1, seq_len=90, heads=1, value_heads=1)
     arrays = drawn(OPERATOR, problem, "gate_spikes")
     changed = {name: arrays[name].copy() for name in ("q", "k", "v", "g", "beta")}
-    for each in changed.values():
-        each[:, 41:] = -7.0
+    for array in changed.values():
+        array[:, 41:] = -7.0
     before, after = (
-        emulator.run(Instance(OPERATOR, implementation, problem, case[1]), each, CHECKED[0])[0]["o"][:, :41]
-        for each in (arrays, arrays | changed)
+        emulator.run(Instance(OPERATOR, implementation, problem, case[1]), inputs, CHECKED[0])[0]["o"][:, :41]
+        for inputs in (arrays, arrays | changed)
     )
     np.testing.assert_array_equal(before, after)
 
@@ -214,7 +214,9 @@ def test_the_default_of_long_keys_compiles_without_spills(dim: int, fields: dict
     assert_no_spills(OPERATOR, SEGMENTED, problem, arch)
 
 
-@pytest.mark.parametrize("implementation", [SEGMENTED_FUSED, SEGMENTED_ONCE], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "implementation", [SEGMENTED_FUSED, SEGMENTED_ONCE], ids=lambda implementation: implementation.name
+)
 @pytest.mark.slow
 def test_the_default_of_64_dims_with_states_compiles_without_spills(implementation: Any) -> None:
     assert_no_spills(OPERATOR, implementation, replace(SMALL, key_dim=64, value_dim=64), "sm_89")

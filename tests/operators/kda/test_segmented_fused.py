@@ -99,9 +99,11 @@ def test_each_segment_but_the_first_is_walked_by_both_launches_at_most() -> None
 def test_short_keys_of_few_heads_in_tf32_are_predicted_to_gain_most() -> None:
     problem = Problem(key_dim=64, value_dim=64, batch=2, heads=16, seq_len=4096, precision=Precision.TF32)
     costs = {}
-    for each in operators.implementations("kda"):
-        if each.refusal(problem, H200.arch) is None:
-            config = each.default(problem, H200.arch)
-            costs[each.name] = uncompiled(each.plan(problem, config), each.work(problem, config, H200), H200).cost
+    for implementation in operators.implementations("kda"):
+        if implementation.refusal(problem, H200.arch) is None:
+            config = implementation.default(problem, H200.arch)
+            costs[implementation.name] = uncompiled(
+                implementation.plan(problem, config), implementation.work(problem, config, H200), H200
+            ).cost
     assert min(costs, key=costs.__getitem__) == "segmented_fused"
     assert costs["segmented_fused"] < 0.75 * min(cost for name, cost in costs.items() if name != "segmented_fused")

@@ -64,9 +64,11 @@ def test_each_chunk_is_walked_once() -> None:
 
 def test_short_keys_of_few_heads_are_predicted_to_gain_most() -> None:
     problem, costs = Problem(key_dim=64, value_dim=64, batch=2, heads=16, seq_len=4096), {}
-    for each in operators.implementations("kda"):
-        config = each.default(problem, H200.arch)
-        costs[each.name] = uncompiled(each.plan(problem, config), each.work(problem, config, H200), H200).cost
+    for implementation in operators.implementations("kda"):
+        config = implementation.default(problem, H200.arch)
+        costs[implementation.name] = uncompiled(
+            implementation.plan(problem, config), implementation.work(problem, config, H200), H200
+        ).cost
     assert min(costs, key=costs.__getitem__) == "segmented_once"
     assert costs["segmented_once"] < 105_000  # clocks that 0.06 ms leaves an H200
     assert costs["segmented_once"] < 0.85 * min(cost for name, cost in costs.items() if name != "segmented_once")

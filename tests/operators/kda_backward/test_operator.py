@@ -208,7 +208,7 @@ def test_naive_is_right_before_each_gate_and_for_v_first_states(gate: str) -> No
     assert_right_at(Instance(OPERATOR, NAIVE, problem, config), (sizes, "strong_gate"))
 
 
-@pytest.mark.parametrize("implementation", [NAIVE, CHUNKED], ids=lambda each: each.name)
+@pytest.mark.parametrize("implementation", [NAIVE, CHUNKED], ids=lambda implementation: implementation.name)
 def test_packed_sequences_of_any_length_are_right(implementation: Any) -> None:
     problem = replace(SMALL, key_dim=32, value_dim=32, use_cu_seqlens=True, **GATES["softplus"])
     config = implementation.default(problem, ARCHES["sm_90a"])
@@ -273,7 +273,7 @@ def test_tokens_get_nothing_from_the_gradients_of_earlier_outputs() -> None:
     arrays = drawn(problem, "strong_gate")
     changed = {**arrays, "d_o": arrays["d_o"].copy()}
     changed["d_o"][:, :21] = 7.0
-    before, after = (run(PLAIN_GATE, each, problem)["dv"][:, 21:] for each in (arrays, changed))
+    before, after = (run(PLAIN_GATE, variant, problem)["dv"][:, 21:] for variant in (arrays, changed))
     np.testing.assert_array_equal(before, after)
 
 
@@ -314,9 +314,12 @@ def test_chunked_counts_its_mma_bytes_and_barriers_and_has_no_bank_conflict(
     problem = replace(case[0], seq_len=seq_len, heads=1, value_heads=2)
     _, done = assert_right(Instance(OPERATOR, CHUNKED, problem, case[1]), drawn(problem), CHECKED[0])
     work = CHUNKED.work(problem, case[1], gpu("H200"))
-    assert sum(each.mma for each in work) == done.counters.mma_m16n8k16
-    assert sum(each.barriers for each in work) == done.counters.barriers
-    assert sum(each.l2_bytes for each in work) == done.counters.global_read_bytes + done.counters.global_write_bytes
+    assert sum(launch_work.mma for launch_work in work) == done.counters.mma_m16n8k16
+    assert sum(launch_work.barriers for launch_work in work) == done.counters.barriers
+    assert (
+        sum(launch_work.l2_bytes for launch_work in work)
+        == done.counters.global_read_bytes + done.counters.global_write_bytes
+    )
     assert done.counters.bank_conflicts == 0
 
 

@@ -74,7 +74,7 @@ PLACES = (
 
 def test_operands_follow_the_tensors_unless_given_as_in_the_forward_call() -> None:
     assert [Problem(dtype=dtype).operands for dtype in (DType.BF16, DType.FP16, DType.FP32)] == ["bf16", "bf16", "fp32"]
-    assert [Problem(precision=each).operands for each in Precision] == ["bf16", "tf32", "fp32"]
+    assert [Problem(precision=precision).operands for precision in Precision] == ["bf16", "tf32", "fp32"]
 
 
 def test_fp32_operands_of_fp32_tensors_are_one_problem_however_they_are_asked_for() -> None:

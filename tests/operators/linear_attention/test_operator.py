@@ -219,7 +219,7 @@ def test_no_bit_depends_on_the_order_in_which_tiles_come() -> None:
     arrays = draw(problem)
     modes = [IN_ORDER, *(Mode(True, "random", "random", seed) for seed in range(5))]
     outputs = [run("lookback", problem, config, mode, arrays)[0]["o"] for mode in modes]
-    assert all(np.array_equal(each, outputs[0]) for each in outputs)
+    assert all(np.array_equal(output, outputs[0]) for output in outputs)
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_declared_bytes_are_those_that_the_emulator_counts(name: str, problem: P
     implementation = operators.implementation("linear_attention", name)
     config = implementation.default(problem, HOPPER)
     _, done = run(name, problem, config, IN_ORDER, draw(problem, "never_forget"))
-    counted = [global_bytes(each) for each in by_launch(done, implementation.plan(problem, config))]
+    counted = [global_bytes(launch) for launch in by_launch(done, implementation.plan(problem, config))]
     assert [work.l2_bytes for work in implementation.work(problem, config, gpu("sm_90a"))] == counted
 
 

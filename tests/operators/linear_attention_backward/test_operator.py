@@ -36,7 +36,7 @@ EVERYTHING = Problem(
     head_dim=40, dtype=DType.FP32, decay="channel", varlen=True, heads=2, seq_len=150, boundaries=9, **STATES
 )
 LOOKBACK = operators.implementation("linear_attention_backward", "lookback")
-ALL = tuple(each.name for each in operators.implementations("linear_attention_backward"))
+ALL = tuple(implementation.name for implementation in operators.implementations("linear_attention_backward"))
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "beta": "dbeta", "initial_state": "dh0"}
 
 
@@ -140,7 +140,7 @@ def test_tokens_behind_the_last_boundary_have_gradients_of_zero_and_change_nothi
     for each in ("q", "k", "v", "d_o"):
         arrays[each][:, end:] = np.nan
     outputs, _ = run(name, problem, arrays=arrays, mode=IN_ORDER)
-    assert all(not outputs[each][:, end:].any() for each in ("dq", "dk", "dv"))
+    assert all(not outputs[name][:, end:].any() for name in ("dq", "dk", "dv"))
 
 
 def test_no_token_gets_anything_from_the_gradients_of_earlier_outputs() -> None:
@@ -149,7 +149,7 @@ def test_no_token_gets_anything_from_the_gradients_of_earlier_outputs() -> None:
     changed["d_o"][:, :70] = 7
     for name in ALL:
         before, after = (
-            run(name, WITH_STATES, arrays=each, mode=IN_ORDER)[0]["dv"][:, 70:] for each in (arrays, changed)
+            run(name, WITH_STATES, arrays=variant, mode=IN_ORDER)[0]["dv"][:, 70:] for variant in (arrays, changed)
         )
         np.testing.assert_array_equal(before, after)
 
@@ -162,7 +162,7 @@ def test_gradients_do_not_drift_over_a_long_memory() -> None:
     ones, rows = np.ones((1, LONG.seq_len, 1, 1), np.float32), np.arange(LONG.seq_len).reshape(1, -1, 1, 1)
     values = (1.3 + rows % 2).astype(np.float32)
     tensors = {"q": 0.1 * ones, "k": -0.7 * ones, "v": values, "d_o": 1.1 * ones, "beta_scalar": np.ones(())}
-    arrays = draw(LONG) | {each: np.asarray(x, np.float32) for each, x in tensors.items()}
+    arrays = draw(LONG) | {name: np.asarray(x, np.float32) for name, x in tensors.items()}
     exact = OPERATOR.reference(LONG, arrays)
     for implementation in operators.implementations("linear_attention_backward"):
         config = implementation.default(LONG, HOPPER)

@@ -133,7 +133,10 @@ def test_declared_work_is_what_the_emulator_counts_where_tables_are_full(case: s
     kernel = WGMMA if isinstance(config, WgmmaConfig) else SPLIT_KEYS
     for problem in OPERATOR.tails(of_any_size):
         _, happened = run(problem, config, of_lengths(problem, [problem.seq_k] * problem.batch), kernel)
-        works = [replace(each, mma=each.mma + each.wgmma) for each in kernel.work(problem, config, H200)]
+        works = [
+            replace(launch_work, mma=launch_work.mma + launch_work.wgmma)
+            for launch_work in kernel.work(problem, config, H200)
+        ]
         assert declared(works) == counted(happened, kernel.plan(problem, config))
 
 
@@ -218,7 +221,7 @@ def test_values_that_warps_cannot_share_are_refused_with_the_reason() -> None:
 
 def test_the_default_fills_its_rows_with_heads_and_queries() -> None:
     sizes = ({"heads": 16}, {"heads": 16, "seq_q": 2}, {"heads": 16, "seq_q": 4}, {"heads": 128})
-    assert [SPLIT_KEYS.default(Problem(**each), H200.arch).BM for each in sizes] == [16, 32, 64, 64]
+    assert [SPLIT_KEYS.default(Problem(**size), H200.arch).BM for size in sizes] == [16, 32, 64, 64]
 
 
 @pytest.mark.parametrize(("heads", "least"), [(16, 1.03), (64, 1.06), (128, 1.11)])

@@ -204,13 +204,13 @@ def test_a_step_reads_half_of_what_it_reads_of_16_bits() -> None:
     of_both = []
     for problem in (whole, eight):
         works = SPLIT_KEYS.work(problem, SPLIT_KEYS.default(problem, H200.arch), H200)
-        of_both.append((OPERATOR.cost(problem).bytes, sum(each.dram_bytes for each in works)))
+        of_both.append((OPERATOR.cost(problem).bytes, sum(work.dram_bytes for work in works)))
     assert 0.5 < of_both[1][0] / of_both[0][0] < 0.505
     assert 0.5 < of_both[1][1] / of_both[0][1] < 0.505
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("implementation", [SPLIT_KEYS, MMA_SYNC], ids=lambda each: each.name)
+@pytest.mark.parametrize("implementation", [SPLIT_KEYS, MMA_SYNC], ids=lambda implementation: implementation.name)
 def test_the_ptx_of_either_conversion_computes_the_same(arch: str, implementation: Any) -> None:
     problem = Problem(head_dim=48, kv_cache_dtype=EIGHT)
     config = to_fields(implementation.default(problem, ARCHES[arch]))
@@ -219,7 +219,7 @@ def test_the_ptx_of_either_conversion_computes_the_same(arch: str, implementatio
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("implementation", [SPLIT_KEYS, MMA_SYNC], ids=lambda each: each.name)
+@pytest.mark.parametrize("implementation", [SPLIT_KEYS, MMA_SYNC], ids=lambda implementation: implementation.name)
 @pytest.mark.parametrize("i", range(len(DISTINCT_ARCHES)), ids=DISTINCT_ARCHES)
 @pytest.mark.slow
 def test_defaults_never_spill(i: int, implementation: Any) -> None:

@@ -112,7 +112,7 @@ def test_no_share_of_packed_queries_is_longer_than_it_has_to_be() -> None:
     problem, arrays = packed(LENGTHS, QUERIES)
     _, happened = run(problem, config, arrays, MMA_SYNC)
     blocks = MMA_SYNC.plan(problem, config).launches[0].grid[0]
-    tiles, steps = (-(-np.array(each) // 16) for each in (QUERIES, LENGTHS))  # of 16 queries of two heads; of keys
+    tiles, steps = (-(-np.array(choice) // 16) for choice in (QUERIES, LENGTHS))  # of 16 queries of two heads; of keys
     parts = (int(np.sum(tiles * np.maximum(-(-steps // most), 1))) for most in range(1, 9))
     least = next(most for most, count in enumerate(parts, 1) if count * 2 <= blocks)
     columns = list(type(happened.counters).__dataclass_fields__)

@@ -218,7 +218,7 @@ def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     assert np.array_equal(expected["o"], found["o"])
 
 
-@pytest.mark.parametrize("implementation", [NAIVE, SPLIT_KEYS], ids=lambda each: each.name)
+@pytest.mark.parametrize("implementation", [NAIVE, SPLIT_KEYS], ids=lambda implementation: implementation.name)
 def test_scores_are_capped(implementation: Any) -> None:
     problem = Problem(head_dim=16, use_softcap=True, batch=3, heads=4, kv_heads=2, seq_q=2, page_size=8, max_pages=6)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), "large_logits")

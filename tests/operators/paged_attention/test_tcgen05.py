@@ -298,7 +298,7 @@ COMPILED = (
 )
 
 
-@pytest.mark.parametrize("problem", COMPILED, ids=lambda each: f"d{each.head_dim}")
+@pytest.mark.parametrize("problem", COMPILED, ids=lambda problem: f"d{problem.head_dim}")
 @pytest.mark.slow
 def test_a_default_spills_nothing_and_passes_the_lint(problem: Problem) -> None:
     cubin = compiled(render(Instance.default(OPERATOR, TCGEN05, problem, BLACKWELL)), "sm_100a")

@@ -217,7 +217,7 @@ def test_no_share_of_packed_queries_is_longer_than_it_has_to_be() -> None:
     problem, arrays = packed(LENGTHS, QUERIES, head_dim=16)
     _, happened = run(problem, SHARED, arrays)
     shares = blocks(problem, SHARED) // 2  # of two KV heads
-    tiles, steps = (-(-np.array(each) // 32) for each in (QUERIES, LENGTHS))  # of 32 queries of two heads; of keys
+    tiles, steps = (-(-np.array(choice) // 32) for choice in (QUERIES, LENGTHS))  # of 32 queries of two heads; of keys
     parts = (int(np.sum(tiles * np.maximum(-(-steps // most), 1))) for most in range(1, 9))
     least = next(most for most, count in enumerate(parts, 1) if count <= shares)
     columns = list(type(happened.counters).__dataclass_fields__)
@@ -249,7 +249,7 @@ COMPILED = (
 )
 
 
-@pytest.mark.parametrize("problem", COMPILED, ids=lambda each: f"d{each.head_dim}")
+@pytest.mark.parametrize("problem", COMPILED, ids=lambda problem: f"d{problem.head_dim}")
 @pytest.mark.slow
 def test_a_default_passes_the_lint(problem: Problem) -> None:
     cubin = compiled(render(Instance.default(OPERATOR, WGMMA, problem, HOPPER)), "sm_90a")

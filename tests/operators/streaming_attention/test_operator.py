@@ -135,7 +135,7 @@ def test_the_count_of_attended_keys_is_that_of_the_mask() -> None:
 def test_a_rolling_cache_gives_what_all_keys_give(room: int) -> None:
     kept = Problem(head_dim=8, batch=1, heads=2, seq_q=3, seq_k=50, window=7, sinks=4)
     rolling = replace(kept, rolling=True, slots=kept.reach + room)
-    every, cached = (OPERATOR.inputs(each, np.random.default_rng(4), "normal") for each in (kept, rolling))
+    every, cached = (OPERATOR.inputs(problem, np.random.default_rng(4), "normal") for problem in (kept, rolling))
     assert cached["k"].shape[1] == rolling.slots
     assert np.array_equal(OPERATOR.reference(kept, every)["o"], OPERATOR.reference(rolling, cached)["o"])
 
@@ -304,7 +304,7 @@ def test_lengths_that_no_cache_has_count_as_the_nearest(implementation: Any, D: 
 def test_the_naive_kernel_serves_fp32() -> None:
     problem = Problem(head_dim=72, dtype=DType.FP32)
     assert_right_at_edges(Instance.default(OPERATOR, NAIVE, problem, ARCHES["sm_80"]), PLAIN)
-    assert all("fp32" in each.refusal(problem, ARCHES["sm_80"]) for each in (MMA_SYNC, SPLIT_KEYS))
+    assert all("fp32" in implementation.refusal(problem, ARCHES["sm_80"]) for implementation in (MMA_SYNC, SPLIT_KEYS))
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
@@ -363,7 +363,7 @@ def test_views_of_another_layout_need_no_copy(case: str) -> None:
     problem = replace(problem, batch=2, heads=4, kv_heads=2, seq_q=19, seq_k=35, window=9, sinks=2, slots=0)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(5), "normal")
     views = arrays | {name: arrays[name].transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for name in "qkv"}
-    plain, strided = (found(implementation, problem, config, each)[0] for each in (arrays, views))
+    plain, strided = (found(implementation, problem, config, inputs)[0] for inputs in (arrays, views))
     assert np.array_equal(plain["o"], strided["o"])
 
 
@@ -428,7 +428,7 @@ def test_tiles_are_as_wide_as_the_registers_let_them(arch: str, packed: int, D: 
 def test_narrow_windows_and_lengths_of_their_own_have_narrower_tiles() -> None:
     wide = Problem(head_dim=128, window=256)
     others = (replace(wide, window=255), replace(wide, ragged=True))
-    assert [MMA_SYNC.default(each, ARCHES["sm_90a"]).BN for each in (wide, *others)] == [64, 32, 32]
+    assert [MMA_SYNC.default(variant, ARCHES["sm_90a"]).BN for variant in (wide, *others)] == [64, 32, 32]
 
 
 @pytest.mark.slow

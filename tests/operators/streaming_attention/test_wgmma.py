@@ -104,7 +104,7 @@ def test_two_heads_of_a_kv_head_read_each_key_once() -> None:
     of_any_size, config = CASES["d72_cluster_of_heads"]
     problem = replace(of_any_size, seq_q=200, seq_k=250, slots=250, window=100, sinks=20)
     arrays, outputs, happened = run(problem, config, Mode())
-    (work,), (alone,) = (WGMMA.work(problem, each, H200) for each in (config, replace(config, cluster=1)))
+    (work,), (alone,) = (WGMMA.work(problem, variant, H200) for variant in (config, replace(config, cluster=1)))
     assert not wrong(problem, arrays, outputs)
     assert work.wgmma == alone.wgmma == happened.counters.wgmma_m16n8k16
     assert work.l2_bytes - 4 * problem.heads * 200 == happened.counters.bulk_bytes

@@ -64,7 +64,7 @@ def run(
         runs: list[Run] = []
         for argument in instance.operator.constants:
             kernel.fill(argument.name, memory[argument.name].array)
-        for launch, values in layout.launches(plan, {name: each.address for name, each in memory.items()}):
+        for launch, values in layout.launches(plan, {name: array.address for name, array in memory.items()}):
             runs.append(kernel.run(launch, values, mode, arch=arch, most_seconds=most_seconds))
             if runs[-1].findings:
                 break

@@ -207,7 +207,7 @@ def _special(shape: Shape, side: Side) -> dict[str, Array]:
     }
     registers |= {"%cluster_nctarank": np.full(count, shape.cluster), "%cluster_ctarank": np.zeros(count)}
     wide = ("%clock64", "%gridid", "%globaltimer")
-    return {name: each if name in wide else each.astype(np.uint32) for name, each in registers.items()}
+    return {name: register if name in wide else register.astype(np.uint32) for name, register in registers.items()}
 
 
 def place_blocks(special: Mapping[str, Array], shape: Shape, side: Side, numbers: Array) -> None:

@@ -59,7 +59,9 @@ def run(
             break
     outputs = {argument.name: views[argument.name].copy() for argument in instance.operator.written}
     if sampled and any(step.sample is not None for step in plan.launches):
-        outputs = {name: np.ma.masked_array(each, ~_elements(memory, name, each)) for name, each in outputs.items()}
+        outputs = {
+            name: np.ma.masked_array(output, ~_elements(memory, name, output)) for name, output in outputs.items()
+        }
     return outputs, Execution(executed, fault)
 
 
@@ -84,13 +86,15 @@ def _fill_symbols(
 
 def _placed(regions: tuple[Region, ...], tables: tuple[ModuleTable, ...]) -> tuple[Global, dict[str, Array]]:
     """Memory with all of them, and a view of each region: what is given has been copied."""
-    sizes = {each.name: each.nbytes for each in regions} | {table.key: len(table.data) for table in tables}
-    writable = {each.name for each in regions if each.writable} | {each.key for each in tables if not each.constant}
+    sizes = {region.name: region.nbytes for region in regions} | {table.key: len(table.data) for table in tables}
+    writable = {region.name for region in regions if region.writable} | {
+        table.key for table in tables if not table.constant
+    }
     memory = Global(sizes, frozenset(writable))
     for table in tables:
         memory.view(table.key, np.uint8, (len(table.data),))[...] = np.frombuffer(table.data, np.uint8)
-    views = {each.name: each.view(memory.view(each.name, np.uint8, (each.nbytes,))) for each in regions}
-    for each in regions:
-        if each.initial is not None:
-            views[each.name][...] = each.initial
+    views = {region.name: region.view(memory.view(region.name, np.uint8, (region.nbytes,))) for region in regions}
+    for region in regions:
+        if region.initial is not None:
+            views[region.name][...] = region.initial
     return memory, views

@@ -52,22 +52,22 @@ class Counts:
     def accesses(self) -> tuple[Access, ...]:
         """Those that were made, in the order of the code."""
         found = []
-        for at, each in enumerate(self.entry.code):
+        for at, instruction in enumerate(self.entry.code):
             column = self.tally[:, at]
             if column[Metric.REQUESTS]:
-                matrix = each.opcode[0] in _SHARED
-                space = "shared" if matrix else "global" if each.opcode[0] == "cp" else space_of(each)
+                matrix = instruction.opcode[0] in _SHARED
+                space = "shared" if matrix else "global" if instruction.opcode[0] == "cp" else space_of(instruction)
                 values = (float(column[row]) for row in list(Metric)[3:])
                 requests, distinct, sectors, misses, wavefronts = values
                 lanes = float(column[Metric.LANES])
-                about = each.line, each.text, space, kind_of(each), width_of(each)
+                about = instruction.line, instruction.text, space, kind_of(instruction), width_of(instruction)
                 found.append(Access(*about, requests, lanes, distinct, sectors, misses, wavefronts))
         return tuple(found)
 
     def executed(self, wanted: Callable[[Instruction], bool]) -> float:
         """Instructions of warps that are wanted."""
         warps = self.tally[Metric.WARPS]
-        return float(sum(warps[at] for at, each in enumerate(self.entry.code) if wanted(each)))
+        return float(sum(warps[at] for at, instruction in enumerate(self.entry.code) if wanted(instruction)))
 
     @property
     def active(self) -> float:
@@ -96,7 +96,7 @@ def count(
             place_blocks(wave.registers.special, shape, side, block.first + np.arange(side.blocks))
             wave.start(np.arange(wave.lanes) % side.lanes < side.threads)
             tallies.append(program.count() / shape.cluster)
-    mean = np.tensordot([each.share for each in blocks], np.array(tallies), axes=1)
+    mean = np.tensordot([block.share for block in blocks], np.array(tallies), axes=1)
     work = [float(tally[Metric.WARPS].sum()) for tally in tallies]
     most = max(work) / max(float(mean[Metric.WARPS].sum()), 1.0)
     found = tuple(program.counted(loop, mean) for loop in program.loops)
@@ -153,8 +153,8 @@ class _Counting(Interpreter):
         """Run; what was counted until the end, or until the budget was spent."""
         self.tally[...] = 0
         self._cache.clear()
-        for each in self.loops:
-            each.left()
+        for loop in self.loops:
+            loop.left()
         try:
             self.run()
         except _SpentError:

@@ -87,7 +87,7 @@ class Loop:
 
     def _left(self) -> int:
         """Passes until an exit is taken by some lane; 0 where no exit determines it."""
-        passes = [_until(each, [at[i] for at in self.apart]) for i, each in enumerate(self.exits) if each.compared]
+        passes = [_until(exit_, [at[i] for at in self.apart]) for i, exit_ in enumerate(self.exits) if exit_.compared]
         least = min(passes, default=inf)
         return 0 if least == inf else int(least)
 
@@ -95,8 +95,8 @@ class Loop:
 def loops(entry: Entry, registers: frozenset[str]) -> tuple[Loop, ...]:
     """The loops of an entry, of which `registers` have a part in where lanes go."""
     ends: dict[int, int] = {}
-    for at, each in enumerate(entry.code):
-        if each.opcode[0] == "bra" and (to := entry.labels[each.word(-1)]) <= at:
+    for at, instruction in enumerate(entry.code):
+        if instruction.opcode[0] == "bra" and (to := entry.labels[instruction.word(-1)]) <= at:
             ends[to] = at
     return tuple(_loop(entry, start, stop, registers) for start, stop in sorted(ends.items()))
 
@@ -138,9 +138,9 @@ def _less(a: Array, b: Array) -> Array:
 
 def _until(exit: Exit, apart: list[Array | None]) -> float:
     """Passes until the exit's comparison no longer keeps the loop running, for some lane; inf: not determined."""
-    if any(each is None for each in apart):
+    if any(difference is None for difference in apart):
         return inf
-    differences = [each for each in apart if each is not None]
+    differences = [difference for difference in apart if difference is not None]
     steps = [new - old for old, new in pairwise(differences)]
     if any((step != steps[0]).any() for step in steps[1:]):
         return inf

@@ -26,18 +26,18 @@ class Needed:
 def needed(entry: Entry) -> Needed:
     """Backwards from guards of branches and from addresses, through memory where a load stands in the way."""
     writers: defaultdict[str, list[int]] = defaultdict(list)
-    for at, each in enumerate(entry.code):
-        for name in written(each):
+    for at, instruction in enumerate(entry.code):
+        for name in written(instruction):
             writers[name].append(at)
     stores: defaultdict[str, list[int]] = defaultdict(list)
-    for at, each in enumerate(entry.code):
-        if each.opcode[0] in _STORES or each.opcode[0] == "atom":
-            stores[space_of(each)].append(at)
+    for at, instruction in enumerate(entry.code):
+        if instruction.opcode[0] in _STORES or instruction.opcode[0] == "atom":
+            stores[space_of(instruction)].append(at)
     executed: set[int] = set()
     registers: set[str] = set()
     spaces: set[str] = set()
-    work = [name for at, each in enumerate(entry.code) for name in _roots(each)]
-    executed.update(at for at, each in enumerate(entry.code) if each.opcode[0] in _ALWAYS)
+    work = [name for at, instruction in enumerate(entry.code) for name in _roots(instruction)]
+    executed.update(at for at, instruction in enumerate(entry.code) if instruction.opcode[0] in _ALWAYS)
 
     def execute(at: int) -> None:
         if at in executed:

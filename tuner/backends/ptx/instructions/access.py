@@ -85,8 +85,8 @@ def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
         if constant:
             wave.memory.read_constant(offsets, width)
         indices, cells = offsets // size, memory[size]
-        for i, each in enumerate(to):
-            each[lanes] = cells[indices + i].view(dtype)
+        for i, register in enumerate(to):
+            register[lanes] = cells[indices + i].view(dtype)
 
     return loaded
 
@@ -95,7 +95,7 @@ def _load_parameter(wave: Wave, instruction: Instruction) -> Step:
     """By the name of a parameter, or by an address that all lanes have in common."""
     kind, address, parameters = instruction.type, instruction.address(1), wave.parameters
     dtype, count = DTYPES[kind], len(instruction.words(0))
-    to = [wave.registers.write(each, kind) for each in instruction.words(0)]
+    to = [wave.registers.write(word, kind) for word in instruction.words(0)]
     at = addresses(wave, address, "param")
 
     def loaded(mask: Mask) -> None:
@@ -120,8 +120,8 @@ def _store(wave: Wave, instruction: Instruction, _: int) -> Step:
         lanes = wave.index(mask)
         memory, offsets = locate(to(lanes), lanes, width, True)
         indices, cells = offsets // size, memory[size]
-        for i, each in enumerate(values):
-            cells[indices + i] = each[lanes]
+        for i, value in enumerate(values):
+            cells[indices + i] = value[lanes]
         if wave.unfenced and memory is wave.shared.views:
             wave.unfenced.wrote(offsets, np.arange(wave.lanes)[lanes])
 
@@ -139,7 +139,7 @@ _ATOMS: Mapping[str, Callable[[Any, Any], Any]] = {
 def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
     """atom and red: lane after lane, of a vector element after element."""
     returns, space, kind = instruction.opcode[0] == "atom", space_of(instruction), instruction.type
-    name = next((each for each in (*_ATOMS, "cas") if instruction.has(each)), "")
+    name = next((operation for operation in (*_ATOMS, "cas") if instruction.has(operation)), "")
     join = _ATOMS.get(name)
     if kind in HALVED:
         join = partial(halves_added, kind) if name == "add" else None
@@ -149,9 +149,9 @@ def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
     first, size, locate = 1 if returns else 0, BYTES[kind], locator(wave, space)
     at, count = addresses(wave, instruction.address(first), space), len(instruction.words(-1))
     vectors = [instruction.words(i) for i in range(first + 1, len(instruction.operands))]
-    inputs = [[np.broadcast_to(wave.registers.read(each, kind), wave.lanes) for each in names] for names in vectors]
+    inputs = [[np.broadcast_to(wave.registers.read(name, kind), wave.lanes) for name in names] for names in vectors]
     names = instruction.words(0) if returns else ("_",) * count
-    to = [wave.registers.write(each, kind) for each in names]
+    to = [wave.registers.write(name, kind) for name in names]
 
     def updated(mask: Mask) -> None:
         lanes = wave.index(mask)

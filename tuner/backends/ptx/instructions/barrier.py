@@ -21,7 +21,7 @@ def _arrivals(wave: Wave) -> Array:
 
 def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
     """bar.sync, .arrive and .red: a number, and how many threads take part (default: the block's)."""
-    opcode = tuple(each for each in instruction.opcode if each not in ("cta", "aligned"))
+    opcode = tuple(part for part in instruction.opcode if part not in ("cta", "aligned"))
     if opcode[1] == "warp":
         return sync_warp(wave, instruction, at)
     if opcode[1] == "cluster":

@@ -61,7 +61,7 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
 def added(kind: str, old: Array, value: Array) -> Array:
     """What an atomic addition makes of the bits of two values of `kind`, each half rounded on its own."""
     floats, bits = HALVES[kind.removesuffix("x2")]
-    halves = [floats(np.atleast_1d(each).view(np.uint16)).astype(np.float64) for each in (old, value)]
+    halves = [floats(np.atleast_1d(register).view(np.uint16)).astype(np.float64) for register in (old, value)]
     total: Array = np.ascontiguousarray(bits(halves[0] + halves[1])).view(old.dtype).reshape(())
     return total
 

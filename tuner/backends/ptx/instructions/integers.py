@@ -65,8 +65,8 @@ def _product24(wave: Wave, instruction: Instruction, _: int) -> Step:
 
     def multiplied(a: Array, b: Array, *c: Array) -> Array:
         wide = [
-            (each.astype(np.int64) << 40 >> 40) if kind[0] == "s" else each.astype(np.int64) & 0xFFFFFF
-            for each in (a, b)
+            (operand.astype(np.int64) << 40 >> 40) if kind[0] == "s" else operand.astype(np.int64) & 0xFFFFFF
+            for operand in (a, b)
         ]
         product = wide[0] * wide[1] >> (16 if high else 0)
         return (product + (c[0] if c else 0)).astype(DTYPES[kind])
@@ -109,8 +109,8 @@ def carried(wave: Wave, instruction: Instruction, _: int) -> Step:
         else:
             total = exact(sources[0]) + exact(sources[1]) + one
         if writes:
-            assign(carry, np.array([not 0 <= each <= everything for each in total]), mask)
-        assign(target, np.array([each & everything for each in total], f"u{size // 8}"), mask)
+            assign(carry, np.array([not 0 <= part <= everything for part in total]), mask)
+        assign(target, np.array([part & everything for part in total], f"u{size // 8}"), mask)
 
     return added
 

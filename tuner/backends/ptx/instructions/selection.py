@@ -123,7 +123,7 @@ def _pack(wave: Wave, target: str, parts: tuple[str, ...], kind: str) -> Step:
     sources = [wave.registers.read(part, f"u{size}") for part in parts]
 
     def packed(mask: Mask) -> None:
-        total = sum(each.astype(dtype) << dtype.type(i * size) for i, each in enumerate(sources))
+        total = sum(source.astype(dtype) << dtype.type(i * size) for i, source in enumerate(sources))
         assign(to, total, mask)
 
     return packed
@@ -136,8 +136,8 @@ def _unpack(wave: Wave, targets: tuple[str, ...], source: str, kind: str) -> Ste
 
     def unpacked(mask: Mask) -> None:
         kept = value.copy()
-        for i, each in enumerate(to):
-            assign(each, (kept >> dtype.type(i * size)).astype(f"u{size // 8}"), mask)
+        for i, register in enumerate(to):
+            assign(register, (kept >> dtype.type(i * size)).astype(f"u{size // 8}"), mask)
 
     return unpacked
 

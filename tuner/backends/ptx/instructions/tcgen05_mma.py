@@ -206,8 +206,8 @@ class Operands:
             raise FaultError("A in tensor memory, transposed or in other lanes than D")
         words = operation.a.depth * operation.a.size // 4
         d, a = operation.cells(block, to, operation.n), operation.cells(block, left, words) if self.in_memory else None
-        bits = sum(int(each[lane]) << 32 * i for i, each in enumerate(self.masks))
-        kept = np.array([bits >> int(each) & 1 for each in d[1]], bool)
+        bits = sum(int(mask[lane]) << 32 * i for i, mask in enumerate(self.masks))
+        kept = np.array([bits >> int(word) & 1 for word in d[1]], bool)
         adds, b = bool(wave.registers.condition(self.adds)[lane]), descriptor_of(int(self.b[lane]))
         return Tcgen05Product(lane, line, operation, d, a or descriptor_of(left), b, adds, self.scale, kept)
 

@@ -69,7 +69,7 @@ def _check(tensor: MappedTensor) -> None:
     """What cuTensorMapEncodeTiled refuses."""
     inner = tensor.box[-1] * tensor.dtype.itemsize
     apart = (tensor.address, *tensor.strides[:-1])
-    if any(each % 16 or each < 0 for each in apart) or tensor.strides[-1] != tensor.dtype.itemsize:
+    if any(difference % 16 or difference < 0 for difference in apart) or tensor.strides[-1] != tensor.dtype.itemsize:
         raise FaultError(f"no tensor map of {tensor.name}: address or strides {tensor.strides} are no multiples of 16")
     if inner % 16 or (tensor.swizzle and inner > tensor.swizzle) or not all(1 <= n <= 256 for n in tensor.box):
         raise FaultError(f"no tensor map of {tensor.name} with box {tensor.box} and a swizzle of {tensor.swizzle}")

@@ -74,8 +74,8 @@ def _replace(wave: Wave, instruction: Instruction, _: int) -> Step:
     def replaced(mask: Mask) -> None:
         lanes = wave.numbers(mask)
         bits = value[lanes].astype(kind).reshape(-1, 1).view(np.uint8)
-        for offset, each in zip(wave.shared.locate(at(lanes), lanes, 8) + first, bits, strict=True):
-            wave.shared.data[offset : offset + each.size] = each
+        for offset, bit in zip(wave.shared.locate(at(lanes), lanes, 8) + first, bits, strict=True):
+            wave.shared.data[offset : offset + bit.size] = bit
 
     return replaced
 

@@ -93,7 +93,7 @@ def _groups(wave: Wave, mask: Mask) -> list[int]:
 def registers_of(entry: Entry) -> frozenset[str]:
     """The accumulators and A's registers of all products: writing one needs a wgmma.fence before the next product."""
     products = [instruction for instruction in entry.code if instruction.opcode[:2] == ("wgmma", "mma_async")]
-    vectors = (each.operands[i] for each in products for i in (0, 1))  # not a descriptor
+    vectors = (product.operands[i] for product in products for i in (0, 1))  # not a descriptor
     return frozenset(name for vector in vectors if isinstance(vector, tuple) for name in vector)
 
 
@@ -131,7 +131,7 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     flags = tuple(int(instruction.word(i), 0) == 1 for i in range(6, len(instruction.operands)))
     flags = flags or (False, False)  # other types than those of 16 bits are K-major
     transposed = (False, flags[0]) if in_registers else (flags[0], flags[1])
-    a_words = tuple(registers.read(each, "b32") for each in instruction.words(1)) if in_registers else ()
+    a_words = tuple(registers.read(word, "b32") for word in instruction.words(1)) if in_registers else ()
     a_bits = registers.read(instruction.word(1), "u64") if not in_registers else np.array(0)
     b_bits, scale = registers.read(instruction.word(2), "u64"), instruction.word(3)
 

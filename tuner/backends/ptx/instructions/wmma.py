@@ -19,7 +19,7 @@ from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError
 from tuner.backends.ptx.state.wave import WARP, Wave
 from tuner.backends.ptx.text.parse import Instruction
 
-_SIZES = {**{name: each.size for name, each in ELEMENTS.items()}, "f32": 4, "s32": 4}
+_SIZES = {**{name: element.size for name, element in ELEMENTS.items()}, "f32": 4, "s32": 4}
 _ALIGNED, _APART = 32, 16  # bytes: an address, and the rows of a tile (CUDA C++ Programming Guide, "WMMA")
 
 

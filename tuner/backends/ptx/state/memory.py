@@ -172,7 +172,7 @@ class Parameters:
 
     def __post_init__(self) -> None:
         self.addresses = {name: (i + 1) << 16 for i, name in enumerate(self.data)}  # as .param sees them
-        self._mapped = {PARAMETER_WINDOW + self.addresses[name]: each for name, each in self.maps.items()}
+        self._mapped = {PARAMETER_WINDOW + self.addresses[name]: tensor_map for name, tensor_map in self.maps.items()}
 
     def mapped(self, address: int) -> MappedTensor | None:
         """The tensor map at a generic address, where a whole parameter is one."""

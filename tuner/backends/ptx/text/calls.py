@@ -25,7 +25,7 @@ def inlined(body: Body, functions: Mapping[str, Function], depth: int = 0) -> Bo
     A call of what is declared only stays: vprintf prints nothing, and __assertfail is a fault when it is reached.
     Raises UsageError for recursion.
     """
-    if not any(each.opcode[0] == "call" for each in body.code):
+    if not any(instruction.opcode[0] == "call" for instruction in body.code):
         return body
     if depth > _DEEPEST:
         raise UsageError("the PTX calls functions that call themselves: the PTX interpreter has no stack for them")
@@ -47,7 +47,7 @@ def inlined(body: Body, functions: Mapping[str, Function], depth: int = 0) -> Bo
         code += copied
         labels[f"{prefix}end"] = len(code)
         registers |= {prefix + name: kind for name, kind in own.registers.items()}
-        local += [replace(each, name=prefix + each.name) for each in own.local]
+        local += [replace(variable, name=prefix + variable.name) for variable in own.local]
     indices[len(body.code)] = len(code)
     labels |= {name: indices[at] for name, at in body.labels.items()}
     return replace(body, code=tuple(code), labels=labels, registers=registers, local=tuple(local))
@@ -63,12 +63,12 @@ def _bound(call: Instruction, callee: Function) -> dict[str, str]:
     lists = [operand for operand in call.operands if isinstance(operand, tuple)]
     results = lists.pop(0) if callee.returns else ()
     arguments = lists[0] if callee.parameters else ()
-    names = [each.name for each in (*callee.returns, *callee.parameters)]
+    names = [parameter.name for parameter in (*callee.returns, *callee.parameters)]
     return dict(zip(names, (*results, *arguments), strict=True))
 
 
 def _copied(body: Body, prefix: str, arguments: Mapping[str, str]) -> list[Instruction]:
-    own = {each.name for each in body.local}
+    own = {variable.name for variable in body.local}
 
     def renamed(name: str) -> str:
         if "|" in name:

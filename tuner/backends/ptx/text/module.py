@@ -47,7 +47,7 @@ def parse(text: str) -> dict[str, Entry]:
         else:
             functions[function.name] = function
     outside += text[at:]
-    return {called.get(each.name, each.name): _entry(each, about, functions, outside) for each, about in heads}
+    return {called.get(name.name, name.name): _entry(name, about, functions, outside) for name, about in heads}
 
 
 def _passed(text: str | None) -> tuple[Variable, ...]:

@@ -184,7 +184,7 @@ class _Statements:
         if not match:
             raise UsageError(f"line {self._line}: no instruction: {text}")
         opcode = tuple(match[3].split("."))
-        operands = tuple(self._operand(each) for each in _split(match[4]))
+        operands = tuple(self._operand(part) for part in _split(match[4]))
         guard = (match[1] or "") + self._name(match[2]) if match[2] else ""
         if opcode[0] in ("bra", "brx"):
             self._jumps.append((len(self.code), tuple(self._scopes)))
@@ -194,21 +194,21 @@ class _Statements:
 
     def _operand(self, text: str) -> Operand:
         if text.startswith(("{", "(")):
-            return tuple(self._name(each) for each in _split(text[1:-1]))
+            return tuple(self._name(part) for part in _split(text[1:-1]))
         if not text.startswith("["):
             return self._name(text)
         base, *rest = _split(text[1:-1])
         match = re.match(r"([\w$%.]+)\s*(?:\+\s*(-?\w+))?$", base)
         if not match:
             raise UsageError(f"line {self._line}: no address: {text}")
-        coordinates = tuple(self._name(each) for each in _split(rest[0].strip("{} "))) if rest else ()
+        coordinates = tuple(self._name(part) for part in _split(rest[0].strip("{} "))) if rest else ()
         return Address(self._name(match[1]), int(match[2] or "0", 0), coordinates)
 
     def _name(self, name: str) -> str:
         """The name, qualified by the innermost scope that declares it."""
         name = name.strip()
         if "|" in name:
-            return "|".join(self._name(each) for each in name.split("|"))
+            return "|".join(self._name(part) for part in name.split("|"))
         inverted = "!" if name.startswith("!") else ""
         for scope in reversed(self._scopes):
             scoped = self._scoped(name.lstrip("!"), scope)

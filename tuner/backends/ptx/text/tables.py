@@ -36,7 +36,7 @@ def tables(text: str, named: Set[str]) -> Iterator[ModuleTable]:
         if table["name"] not in named:
             continue
         values = re.findall(r"[^\s{},]+", table["values"] or "")
-        sizes = [int(each) for each in re.findall(r"\d+", table["sizes"])]
+        sizes = [int(digits) for digits in re.findall(r"\d+", table["sizes"])]
         count = prod(sizes) if sizes else max(len(values), 1)
         packed = b"".join(_packed(value, table["type"], table["name"]) for value in values)
         nbytes = count * struct.calcsize("<" + _PACKED[table["type"]])
