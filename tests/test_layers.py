@@ -58,14 +58,14 @@ def place(path: Path) -> str:
 @cache
 def imports(path: Path) -> list[str]:
     """Every module that a file imports, also of what its functions import."""
-    found = []
+    results = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            results += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = [f"{node.module}.{alias.name}" for alias in node.names]
-            found += [module if is_module(module) else node.module for module in inside]
-    return found
+            results += [module if is_module(module) else node.module for module in inside]
+    return results
 
 
 def is_module(name: str) -> bool:
@@ -84,14 +84,14 @@ def upward(path: Path) -> Iterator[str]:
 
 def folders_imported() -> dict[str, set[str]]:
     """Which folders of tuner/ the modules of each import."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for path in MODULES:
         for name in imports(path):
             target = TUNER.joinpath(*name.split(".")[1:])
             folder = target if target.is_dir() else target.parent
             if name.startswith("tuner.") and folder not in (path.parent, TUNER):
-                found.setdefault(str(path.parent.relative_to(TUNER)), set()).add(str(folder.relative_to(TUNER)))
-    return found
+                results.setdefault(str(path.parent.relative_to(TUNER)), set()).add(str(folder.relative_to(TUNER)))
+    return results
 
 
 def test_imports_only_point_down() -> None:

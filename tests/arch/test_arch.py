@@ -12,8 +12,8 @@ from tuner.errors import MachineError, UsageError
 
 @pytest.mark.parametrize("name", ["sm_90a", "sm90a", "SM_90A"])
 def test_an_arch_is_found_by_its_name(name: str) -> None:
-    found = arch.gpu(name)
-    assert (found.name, found.arch.name, found.device.name) == ("sm_90a", "sm_90a", "H100")
+    result = arch.gpu(name)
+    assert (result.name, result.arch.name, result.device.name) == ("sm_90a", "sm_90a", "H100")
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_an_arch_is_found_by_its_name(name: str) -> None:
     ],
 )
 def test_a_model_is_found_by_its_name_or_by_what_the_driver_reports(name: str, device: str) -> None:
-    found = arch.gpu(name)
-    assert found.name == found.device.name == device
+    result = arch.gpu(name)
+    assert result.name == result.device.name == device
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def told(name: str, capability: int, sm_count: int, **facts: float) -> DriverInf
     ],
 )
 def test_a_gpu_is_a_listed_model_or_one_of_its_own(name: str, capability: int, sm_count: int, expected: str) -> None:
-    found = identify(told(name, capability, sm_count))
-    assert found.name == found.device.name == expected
-    assert (found.arch.compute_capability, found.device.sm_count) == (capability, sm_count)
+    result = identify(told(name, capability, sm_count))
+    assert result.name == result.device.name == expected
+    assert (result.arch.compute_capability, result.device.sm_count) == (capability, sm_count)
 
 
 def test_a_gpu_of_its_own_has_the_rates_that_its_driver_tells() -> None:
@@ -169,12 +169,12 @@ def test_the_bus_of_faster_memory_makes_no_faster_l2() -> None:
 
 def test_any_machine_knows_the_arch_of_a_gpu_by_its_own_name() -> None:
     name = identify(told("NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76)).name
-    found = arch.gpu(name)
-    assert (found.name, found.arch.name) == (name, "sm_89")
-    assert found.device.name == "RTX 4090 with 76 SMs"  # predictions say whose rates they assume
-    assert found.device.dram_gb_s == round(76 / 128 * arch.DEVICES["RTX 4090"].dram_gb_s)
+    result = arch.gpu(name)
+    assert (result.name, result.arch.name) == (name, "sm_89")
+    assert result.device.name == "RTX 4090 with 76 SMs"  # predictions say whose rates they assume
+    assert result.device.dram_gb_s == round(76 / 128 * arch.DEVICES["RTX 4090"].dram_gb_s)
     assert arch.gpu("Card (sm_90a, 132 SMs)").device is arch.DEVICES["H100"]
-    assert arch.is_listed(arch.gpu("H200")) and not arch.is_listed(found)
+    assert arch.is_listed(arch.gpu("H200")) and not arch.is_listed(result)
 
 
 def test_a_described_gpu_has_the_name_that_its_machine_gives_it() -> None:
@@ -184,9 +184,9 @@ def test_a_described_gpu_has_the_name_that_its_machine_gives_it() -> None:
 
 
 def test_a_gpu_of_its_own_is_called_by_its_model() -> None:
-    found = identify(told("NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76))
-    assert all(arch.has_model_name(found, n) for n in ("rtx 4090 laptop gpu", "NVIDIA GeForce RTX 4090 Laptop GPU"))
-    assert not any(arch.has_model_name(found, name) for name in ("RTX 4090", "NVIDIA", ""))
+    result = identify(told("NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76))
+    assert all(arch.has_model_name(result, n) for n in ("rtx 4090 laptop gpu", "NVIDIA GeForce RTX 4090 Laptop GPU"))
+    assert not any(arch.has_model_name(result, name) for name in ("RTX 4090", "NVIDIA", ""))
     assert not arch.has_model_name(arch.gpu("H200"), "")
 
 

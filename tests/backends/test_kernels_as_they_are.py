@@ -67,19 +67,19 @@ def instance(operator: str, implementation: str, **problem: int) -> Instance:
 
 @pytest.mark.parametrize(("operator", "implementation"), KERNELS)
 def test_it_is_right_on_every_edge_and_keeps_its_promises(operator: str, implementation: str) -> None:
-    found = instance(operator, implementation)
-    verdict = check(Job(found.fields(), arch="sm_90a"))
+    case = instance(operator, implementation)
+    verdict = check(Job(case.fields(), arch="sm_90a"))
     assert verdict.ok, verdict.reason
-    assert {error.name for error in verdict.errors} == {argument.name for argument in found.operator.outputs}
-    assert not broken(found, H200)
+    assert {error.name for error in verdict.errors} == {argument.name for argument in case.operator.outputs}
+    assert not broken(case, H200)
 
 
 @pytest.mark.parametrize(("operator", "implementation"), KERNELS)
 @pytest.mark.slow
 def test_every_config_is_what_its_block_says(operator: str, implementation: str) -> None:
-    found = instance(operator, implementation)
-    for config in found.implementation.space(found.problem, H200.arch):
-        verdict = check(Job(found.with_config(config).fields(), arch="sm_80"))
+    case = instance(operator, implementation)
+    for config in case.implementation.space(case.problem, H200.arch):
+        verdict = check(Job(case.with_config(config).fields(), arch="sm_80"))
         assert verdict.ok, (config, verdict.reason)
 
 
@@ -102,12 +102,12 @@ def test_a_race_between_rows_of_a_block_is_found_with_its_line() -> None:
 
 
 def test_constants_are_no_parameters_and_too_many_are_refused_on_both_machines() -> None:
-    found = instance("blur", "tiled", width=16, height=4)
-    operator, plan = found.operator, found.plan()
-    assert "c_weights" not in signature(operator, found.problem, plan, plan.launches[0])
-    entries = compiled_ptx(Job(found.fields(), arch="sm_90a"), H200.arch)
+    case = instance("blur", "tiled", width=16, height=4)
+    operator, plan = case.operator, case.plan()
+    assert "c_weights" not in signature(operator, case.problem, plan, plan.launches[0])
+    entries = compiled_ptx(Job(case.fields(), arch="sm_90a"), H200.arch)
     assert not isinstance(entries, Failed)
-    arrays = operator.inputs(found.problem, np.random.default_rng(0), "normal")
+    arrays = operator.inputs(case.problem, np.random.default_rng(0), "normal")
     larger = replace(
         operator,
         arguments=tuple(
@@ -117,37 +117,37 @@ def test_constants_are_no_parameters_and_too_many_are_refused_on_both_machines()
     )
     arrays["c_weights"] = np.zeros((16, 9), np.float32)
     with pytest.raises(InputError, match="__constant__ c_weights has 64 bytes, the argument 576"):
-        ptx.run(replace(found, operator=larger), entries, arrays)
+        ptx.run(replace(case, operator=larger), entries, arrays)
     with pytest.raises(InputError, match="__constant__ c_weights has 36 bytes, the argument 576"):
         emulator.run(replace(instance("blur", "emulated", width=16, height=4), operator=larger), arrays, Mode())
 
 
 def test_a_symbol_that_the_source_does_not_have_is_named() -> None:
-    found = instance("blur", "tiled")
+    case = instance("blur", "tiled")
     arguments = tuple(
-        replace(argument, name="c_wieghts") if argument.constant else argument for argument in found.operator.arguments
+        replace(argument, name="c_wieghts") if argument.constant else argument for argument in case.operator.arguments
     )
     with pytest.raises(TemplateError, match="no __constant__ symbol c_wieghts"):
-        render(replace(found, operator=replace(found.operator, arguments=arguments)))
+        render(replace(case, operator=replace(case.operator, arguments=arguments)))
 
 
 def test_a_texture_is_refused_by_name(tmp_path: Path) -> None:
     with own_operator(tmp_path, ("block/kernel.cu.jinja", "#include", "cudaTextureObject_t t;\n#include")) as name:
-        found = Instance.default(
+        result = Instance.default(
             operators.load(name), operators.implementation(name, "block"), operators.load(name).problem(), H200.arch
         )
         with pytest.raises(TemplateError, match=r"reads a texture .cudaTextureObject_t.: read the array"):
-            render(found)
+            render(result)
 
 
 def test_kernels_are_called_as_cpp_calls_them_whatever_the_machine_code_says() -> None:
-    found = instance("scale_sum", "generic")
-    cubin = compiled(render(found), "sm_90a")
+    case = instance("scale_sum", "generic")
+    cubin = compiled(render(case), "sm_90a")
     (entry,) = cubin.entries
-    assert entry == "ours::scale_sum<float, double, 1>" == found.plan().launches[0].entry
+    assert entry == "ours::scale_sum<float, double, 1>" == case.plan().launches[0].entry
     assert cubin.symbol(entry).startswith("_ZN4ours9scale_sum")
     assert cubin.code(entry)
-    assert occupancy(cubin.entries[entry], found.plan().launches[0], H200.arch).ctas > 1
+    assert occupancy(cubin.entries[entry], case.plan().launches[0], H200.arch).ctas > 1
 
 
 def test_a_template_that_is_not_there_is_named() -> None:
@@ -186,25 +186,25 @@ def test_what_cannot_be_launched_costs_infinitely_much() -> None:
 
 
 def test_only_kernels_without_launch_bounds_are_told_their_block() -> None:
-    found = instance("blur", "tiled")
-    assert render(found).threads == 64
+    case = instance("blur", "tiled")
+    assert render(case).threads == 64
     assert render(instance("blur", "emulated")).threads == 0  # it has __launch_bounds__
 
 
 @pytest.mark.parametrize("operator", ["blur", "scale_sum"])
 def test_the_dispatcher_fills_symbols_and_finds_instances_on_a_gpu(operator: str, driver: Driver) -> None:
     problem = {"width": 37, "height": 5} if operator == "blur" else {"n": 1001}
-    found = instance(operator, "emulated", **problem)
-    kernel, cubin = emulator.build(render(found, "host"), checked=False), compiled(render(found), "sm_90a")
+    case = instance(operator, "emulated", **problem)
+    kernel, cubin = emulator.build(render(case, "host"), checked=False), compiled(render(case), "sm_90a")
     driver.know(kernel)
     driver.names = {symbol: entry for entry, symbol in cubin.symbols.items()}
-    arrays = found.operator.inputs(found.problem, np.random.default_rng(1), "normal")
+    arrays = case.operator.inputs(case.problem, np.random.default_rng(1), "normal")
     at = Dispatcher(Snapshot.load([]))
     for weight in (1, 2):  # a second call finds its own constants
         given = {**arrays, "c_weights": arrays["c_weights"] * weight} if operator == "blur" else arrays
-        expected = found.operator.reference(found.problem, {**given, "alpha": 0.75})
+        expected = case.operator.reference(case.problem, {**given, "alpha": 0.75})
         outputs = at.call(operator, *(asarray(each) for each in given.values()))
-        for argument, output in zip(found.operator.outputs, outputs, strict=True):
+        for argument, output in zip(case.operator.outputs, outputs, strict=True):
             np.testing.assert_array_equal(output.host, expected[argument.name])
 
 
@@ -217,12 +217,12 @@ def test_a_gpu_is_not_asked_for_room_that_a_symbol_does_not_have() -> None:
 
 def test_a_device_that_measures_fills_symbols_and_finds_instances(runtime: Runtime) -> None:
     for operator, problem in (("blur", {"width": 70, "height": 9}), ("scale_sum", {"n": 300})):
-        found = instance(operator, "emulated", **problem)
-        cubin = compiled(render(found), "sm_90a")
-        runtime.driver.know(emulator.build(render(found, "host"), checked=False))
+        case = instance(operator, "emulated", **problem)
+        cubin = compiled(render(case), "sm_90a")
+        runtime.driver.know(emulator.build(render(case, "host"), checked=False))
         runtime.driver.names |= {symbol: entry for entry, symbol in cubin.symbols.items()}
         done = DeviceServer(Physical().open()).do(
-            TimingRequest(Code(found.fields(), cubin.image, cubin.symbols), POLICY)
+            TimingRequest(Code(case.fields(), cubin.image, cubin.symbols), POLICY)
         )
         assert done.failure is None, done.failure
         assert done.verdict.ok and "the timed problem" in done.verdict.checks

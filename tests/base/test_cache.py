@@ -134,8 +134,8 @@ def test_a_folder_is_built_once_and_not_at_all_when_its_builder_fails(tmp_path: 
 
     with pytest.raises(OSError, match="no compiler"):
         Cache(tmp_path).folder(KEY, build)
-    found = [Cache(tmp_path).folder(KEY, build) for _ in range(2)]
-    assert found[0] == found[1] and found[0] and (found[0] / "text").read_text() == "whole"
+    results = [Cache(tmp_path).folder(KEY, build) for _ in range(2)]
+    assert results[0] == results[1] and results[0] and (results[0] / "text").read_text() == "whole"
     assert len(built) == 2 and len(list(tmp_path.glob("??/*"))) == 1
 
 
@@ -144,8 +144,8 @@ def test_a_folder_that_another_process_builds_meanwhile_is_taken(tmp_path: Path)
         (folder / "text").write_text("mine")
         Cache(tmp_path).folder(KEY, lambda other: (other / "text").write_text("theirs"))
 
-    found = Cache(tmp_path).folder(KEY, build)
-    assert found and (found / "text").read_text() == "theirs"
+    result = Cache(tmp_path).folder(KEY, build)
+    assert result and (result / "text").read_text() == "theirs"
     assert len(list(tmp_path.glob("??/*"))) == 1
 
 

@@ -92,8 +92,8 @@ def test_processes_may_sweep_and_read_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code]
     both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
     while any(process.poll() is None for process in both):
-        found = [Cache(tmp_path / "cubin").get(key_of(str(i))) for i in range(299, 0, -10)]
-        assert all(entry is None or entry.data == bytes(BYTES) for entry in found)
+        results = [Cache(tmp_path / "cubin").get(key_of(str(i))) for i in range(299, 0, -10)]
+        assert all(entry is None or entry.data == bytes(BYTES) for entry in results)
     assert [process.returncode for process in both] == [0, 0]
 
 

@@ -107,9 +107,9 @@ def test_workers_outlive_a_run() -> None:
 
 
 def test_a_crash_costs_its_own_job_and_names_the_signal() -> None:
-    found = answers([1, "crash", 2, 3])
-    assert isinstance(found["crash"], Lost) and "SIGSEGV" in found["crash"].reason
-    assert {job: found[job] for job in (1, 2, 3)} == {1: 1, 2: 2, 3: 3}
+    result = answers([1, "crash", 2, 3])
+    assert isinstance(result["crash"], Lost) and "SIGSEGV" in result["crash"].reason
+    assert {job: result[job] for job in (1, 2, 3)} == {1: 1, 2: 2, 3: 3}
 
 
 def test_what_a_lost_worker_printed_is_kept() -> None:
@@ -127,9 +127,9 @@ def test_a_job_has_the_time_of_the_limits() -> None:
 
 
 def test_a_job_that_takes_too_much_memory_is_lost_and_its_worker_replaced() -> None:
-    found = answers(["gobble", 1], Limits(memory_bytes=1 << 30), workers=1)
-    assert isinstance(found["gobble"], Lost) and "more than 1 GiB" in found["gobble"].reason
-    assert found[1] == 1
+    result = answers(["gobble", 1], Limits(memory_bytes=1 << 30), workers=1)
+    assert isinstance(result["gobble"], Lost) and "more than 1 GiB" in result["gobble"].reason
+    assert result[1] == 1
 
 
 def test_an_exception_of_the_function_reaches_the_caller_with_its_traceback() -> None:

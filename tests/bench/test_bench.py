@@ -60,8 +60,8 @@ def test_dense_attention_runs_beside_streaming_on_the_same_tensors() -> None:
         for operator, each in ((STREAMING, problem), dense)
         for naive in (operators.implementation(operator.name, "naive"),)
     )
-    found = bench.compare(ours, Simulation("H200"), MeasurementPolicy(rounds=8), context=(beside,))
-    assert {row.name: row.state for row in found.rows}["tuner flash_attention"] == "ok"
+    result = bench.compare(ours, Simulation("H200"), MeasurementPolicy(rounds=8), context=(beside,))
+    assert {row.name: row.state for row in result.rows}["tuner flash_attention"] == "ok"
 
 
 def test_peers_that_are_not_there_are_listed_with_the_reason(comparison: bench.Comparison) -> None:
@@ -83,32 +83,34 @@ def test_kernels_with_many_launches_are_timed_in_a_graph_as_well() -> None:
     naive = operators.implementation("kda", "naive")
     config = to_fields(naive.default(problem, gpu("H200").arch))
     code = Code(InstanceFields("kda", "naive", to_fields(problem), config), b"")
-    found = bench.compare(code, Simulation("H200"), MeasurementPolicy(rounds=3), kind="weak_gate")
-    assert [row.label for row in found.rows[:2]] == ["tuner", "tuner (graph)"]
-    assert found.inputs == "weak_gate"
+    result = bench.compare(code, Simulation("H200"), MeasurementPolicy(rounds=3), kind="weak_gate")
+    assert [row.label for row in result.rows[:2]] == ["tuner", "tuner (graph)"]
+    assert result.inputs == "weak_gate"
     with pytest.raises(UsageError, match="inputs 'gates': kda has strong_gate, weak_gate"):
         bench.compare(code, Simulation("H200"), kind="gates")
 
 
 def test_a_forecast_has_ours_first_the_other_implementations_and_dense_attention_for_context() -> None:
-    found = bench.forecast(STREAMING, STREAMING.problem(seq_q=4096), gpu("H200"), EMPTY)
-    assert [row.name for row in found.rows] == [
+    forecast = bench.forecast(STREAMING, STREAMING.problem(seq_q=4096), gpu("H200"), EMPTY)
+    assert [row.name for row in forecast.rows] == [
         "streaming_attention/mma_sync",
         "streaming_attention/naive",
         "streaming_attention/split_keys",
         "streaming_attention/wgmma",
         "flash_attention/mma_sync",
     ]
-    proven = [row.cost for row in found.rows if row.name != "streaming_attention/wgmma"]  # which needs a record to run
+    proven = [
+        row.cost for row in forecast.rows if row.name != "streaming_attention/wgmma"
+    ]  # which needs a record to run
     assert min(proven) == proven[0]
-    assert found.peers == tuple(peer.name for peer in peers.of("streaming_attention"))
+    assert forecast.peers == tuple(peer.name for peer in peers.of("streaming_attention"))
 
 
 def test_a_problem_is_spelled_without_what_follows_from_the_rest() -> None:
-    found = bench.formatted_problem(
+    result = bench.formatted_problem(
         "flash_attention", to_fields(OPERATOR.problem(head_dim=64, batch=1, heads=8, seq_q=4096))
     )
-    assert found == "head_dim=64 dtype=bf16 precision=dtype batch=1 heads=8 seq_q=4096"
+    assert result == "head_dim=64 dtype=bf16 precision=dtype batch=1 heads=8 seq_q=4096"
     other = OPERATOR.problem(head_dim=64, head_dim_v=32, batch=1, heads=8, kv_heads=2, seq_q=1, seq_k=4096)
     told = bench.formatted_problem("flash_attention", to_fields(other), {"head_dim_v", "kv_heads", "seq_k"})
     assert told == "head_dim_v=32 kv_heads=2 seq_k=4096"
@@ -118,24 +120,24 @@ def test_streaming_attention_is_predicted_to_save_what_dense_attention_reads_in_
     ratios = []
     for length in (2048, 16384, 131072):
         problem = STREAMING.problem(seq_q=length, window=1024, sinks=4)
-        *_, dense = (found := bench.forecast(STREAMING, problem, gpu("H200"), EMPTY)).rows
-        ratios.append(dense.flops / found.rows[0].flops)
+        *_, dense = (match := bench.forecast(STREAMING, problem, gpu("H200"), EMPTY)).rows
+        ratios.append(dense.flops / match.rows[0].flops)
     assert ratios == sorted(ratios)
     assert ratios[-1] == pytest.approx(131072 / 2 / 1024, rel=0.2)
 
 
 def test_a_sweep_is_one_table_and_a_line_a_kernel_over_the_size() -> None:
     problems = [STREAMING.problem(seq_q=length) for length in (128, 256, 512)]
-    found = [bench.forecast(STREAMING, problem, gpu("H200"), EMPTY) for problem in problems]
-    (table,) = bench.tables(found)
+    results = [bench.forecast(STREAMING, problem, gpu("H200"), EMPTY) for problem in problems]
+    (table,) = bench.tables(results)
     assert table.columns[0] == "seq_q"
     assert table.title == "head_dim=128 dtype=bf16 batch=1 heads=32 window=1024 sinks=4"
     assert [row[0] for row in table.rows] == [
-        str(p.seq_q) for p, each in zip(problems, found, strict=True) for _ in each.rows
+        str(p.seq_q) for p, each in zip(problems, results, strict=True) for _ in each.rows
     ]
-    page = drawn(found)
-    assert page.count('aria-roledescription="point"') == sum(len(each.rows) for each in found)
-    assert all(f">{row.name}</text>" in page for each in found for row in each.rows)
+    page = drawn(results)
+    assert page.count('aria-roledescription="point"') == sum(len(each.rows) for each in results)
+    assert all(f">{row.name}</text>" in page for each in results for row in each.rows)
     assert "Predicted for H200: nothing was timed." in page
 
 

@@ -14,11 +14,11 @@ def forecast(T: int, **costs: float) -> Forecast:
 
 
 def timed(**rows: tuple[str, float, float]) -> Comparison:
-    found = tuple(
+    result = tuple(
         Row(name, state, time_us=Estimate((low + high) / 2, low, high, 9)) for name, (state, low, high) in rows.items()
     )
     device = {"gpu": "H200", "model": "NVIDIA H200"}
-    return Comparison("scan", {"T": 64}, "normal", {}, "fused", device, "policy", found)
+    return Comparison("scan", {"T": 64}, "normal", {}, "fused", device, "policy", result)
 
 
 def test_one_problem_names_the_least() -> None:
@@ -39,8 +39,8 @@ def test_sizes_at_which_nothing_was_timed_are_left_out() -> None:
 
 
 def test_times_that_cannot_be_told_apart_are_ahead_together_and_a_copy_is_no_contender() -> None:
-    found = timed(ours=("ok", 9.0, 11.0), copy=("roof", 1.0, 2.0), peer=("ok", 10.0, 12.0), slow=("ok", 20.0, 21.0))
-    assert leaders([found]) == "Ahead (measured): ours and peer."
+    result = timed(ours=("ok", 9.0, 11.0), copy=("roof", 1.0, 2.0), peer=("ok", 10.0, 12.0), slow=("ok", 20.0, 21.0))
+    assert leaders([result]) == "Ahead (measured): ours and peer."
 
 
 def test_nothing_is_said_where_nothing_was_timed() -> None:

@@ -31,9 +31,9 @@ EXAMPLE = SHOWN[1]
 def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An operator with the peers.py of the documentation."""
     monkeypatch.setenv(operators.VARIABLE, str(tmp_path))  # worker processes find it there
-    with own_operator(tmp_path) as found:
-        (tmp_path / found / "peers.py").write_text(EXAMPLE)
-        yield found
+    with own_operator(tmp_path) as result:
+        (tmp_path / result / "peers.py").write_text(EXAMPLE)
+        yield result
 
 
 def code(name: str) -> Code:
@@ -47,8 +47,10 @@ def test_a_forecast_names_them(name: str) -> None:
 
 
 def test_a_comparison_has_a_row_for_them(name: str) -> None:
-    found = bench.compare(code(name), Simulation("H200"), MeasurementPolicy(rounds=3))
-    assert {row.name: row.state for row in found.rows}["torch softmax"] == "absent"  # no device is simulated for them
+    comparison = bench.compare(code(name), Simulation("H200"), MeasurementPolicy(rounds=3))
+    assert {row.name: row.state for row in comparison.rows}[
+        "torch softmax"
+    ] == "absent"  # no device is simulated for them
 
 
 def test_they_compute_what_the_operator_defines(name: str) -> None:

@@ -34,8 +34,8 @@ PLACE = Simulation("H200")
 
 
 def code(operator: str, **fields: Any) -> Code:
-    found, naive = operators.load(operator), operators.implementation(operator, "naive")
-    problem = found.problem(**fields)
+    result, naive = operators.load(operator), operators.implementation(operator, "naive")
+    problem = result.problem(**fields)
     config = to_fields(naive.default(problem, gpu("H200").arch))
     return Code(InstanceFields(operator, "naive", to_fields(problem), config), b"")
 
@@ -46,8 +46,8 @@ KDA = code("kda", seq_len=16, heads=1, key_dim=16, value_dim=16)
 
 @pytest.fixture
 def venue() -> Iterator[bench.Venue]:
-    with bench.Venue(PLACE) as found:
-        yield found
+    with bench.Venue(PLACE) as result:
+        yield result
 
 
 def states(found: Comparison) -> dict[str, str]:
@@ -63,8 +63,8 @@ def test_one_process_serves_comparisons_of_several_operators(venue: bench.Venue)
 
 
 def test_a_peer_that_compiles_for_long_is_timed_like_the_others(venue: bench.Venue) -> None:
-    found = venue.compare(ATTENTION, POLICY, guests=(Rehearsed("slow to compile", ready_s=3.0, slower=4.0),))
-    row = next(row for row in found.rows if row.name == "slow to compile")
+    comparison = venue.compare(ATTENTION, POLICY, guests=(Rehearsed("slow to compile", ready_s=3.0, slower=4.0),))
+    row = next(row for row in comparison.rows if row.name == "slow to compile")
     assert row.state == "ok" and row.time_us is not None and row.time_us.count > 1
 
 
@@ -73,25 +73,25 @@ def test_a_peer_that_compiles_for_long_is_timed_like_the_others(venue: bench.Ven
 )
 def test_a_peer_that_hangs_or_falls_costs_itself_and_no_other(venue: bench.Venue, ends: str, why: str) -> None:
     guests = (Rehearsed("bad", ends=ends, patience_s=1.0), Rehearsed("good"))
-    found = venue.compare(ATTENTION, POLICY, guests=guests)
-    assert {"tuner": "ok", "bad": "lost", "good": "ok"}.items() <= states(found).items()
-    assert re.search(why, next(row.note for row in found.rows if row.name == "bad"))
-    assert all(row.time_us for row in found.rows if row.state == "ok")
+    comparison = venue.compare(ATTENTION, POLICY, guests=guests)
+    assert {"tuner": "ok", "bad": "lost", "good": "ok"}.items() <= states(comparison).items()
+    assert re.search(why, next(row.note for row in comparison.rows if row.name == "bad"))
+    assert all(row.time_us for row in comparison.rows if row.state == "ok")
 
 
 @pytest.mark.slow
 def test_a_peer_that_would_take_all_of_the_time_leaves_the_others_enough_for_a_race(venue: bench.Venue) -> None:
     guests = (Rehearsed("quick"), Rehearsed("long", ready_s=3600.0), Rehearsed("behind it"))
-    found = venue.compare(ATTENTION, MeasurementPolicy(rounds=100_000), guests=guests, patience_s=12.0)
-    ours = found.rows[0]
+    comparison = venue.compare(ATTENTION, MeasurementPolicy(rounds=100_000), guests=guests, patience_s=12.0)
+    ours = comparison.rows[0]
     assert ours.time_us is not None and 0 < ours.time_us.count < 100_000  # the time ended the race
-    assert {"quick": "ok", "long": "lost"}.items() <= states(found).items()
+    assert {"quick": "ok", "long": "lost"}.items() <= states(comparison).items()
 
 
 def test_when_the_time_is_over_no_peer_gets_ready(venue: bench.Venue) -> None:
-    found = venue.compare(ATTENTION, POLICY, guests=(Rehearsed("too late"),), patience_s=0.1)
-    assert {"tuner": "ok", "too late": "untimed"}.items() <= states(found).items()
-    assert "over" in next(row.note for row in found.rows if row.name == "too late")
+    comparison = venue.compare(ATTENTION, POLICY, guests=(Rehearsed("too late"),), patience_s=0.1)
+    assert {"tuner": "ok", "too late": "untimed"}.items() <= states(comparison).items()
+    assert "over" in next(row.note for row in comparison.rows if row.name == "too late")
 
 
 def test_a_fault_of_our_own_is_an_error_that_says_so(venue: bench.Venue) -> None:
@@ -104,16 +104,16 @@ def test_a_fault_of_our_own_is_an_error_that_says_so(venue: bench.Venue) -> None
 
 
 def test_ratios_are_to_ours_launched_in_the_same_way(venue: bench.Venue) -> None:
-    found = venue.compare(KDA, POLICY, guests=(Rehearsed("peer"),))
-    rows = {row.label: row for row in found.rows if row.time_us}
+    comparison = venue.compare(KDA, POLICY, guests=(Rehearsed("peer"),))
+    rows = {row.label: row for row in comparison.rows if row.time_us}
     for launch in ("", " (graph)"):
         ours, peer = rows[f"tuner{launch}"], rows[f"peer{launch}"]
         assert ours.ratio is not None and ours.ratio.mid == 1
         assert ours.time_us and peer.time_us and peer.ratio
         assert peer.ratio.mid == pytest.approx(peer.time_us.mid / ours.time_us.mid, rel=0.1)
-    eager, graph = (found.COLUMNS.index(name) for name in ("eager", "graph"))
-    assert all(not (row[eager] and row[graph]) for row in found.table())
-    assert all(row[found.COLUMNS.index("SM MHz")] for row in found.table() if row[1] == "ok")
+    eager, graph = (comparison.COLUMNS.index(name) for name in ("eager", "graph"))
+    assert all(not (row[eager] and row[graph]) for row in comparison.table())
+    assert all(row[comparison.COLUMNS.index("SM MHz")] for row in comparison.table() if row[1] == "ok")
 
 
 def test_a_journal_comes_to_what_was_told_before_a_line_was_cut_off(venue: bench.Venue, tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_a_comparison_that_is_killed_in_its_race_keeps_its_rounds(tmp_path: Path
     caller.wait()
     time.sleep(0.2)  # its process ends with it
     before = events.rounds(journal.read(path))
-    found = events.comparison_of(journal.read(path))
-    assert found is not None and found.rows[0].time_us is not None
-    assert before > 5 and found.rows[0].state == "ok" and states(found)["peer"] == "ok"
+    result = events.comparison_of(journal.read(path))
+    assert result is not None and result.rows[0].time_us is not None
+    assert before > 5 and result.rows[0].state == "ok" and states(result)["peer"] == "ok"
 
 
 def test_a_package_that_is_missing_is_told_with_what_to_install() -> None:

@@ -49,12 +49,12 @@ def test_views_hold_what_they_are_made_of_in_rows_that_can_be_loaded() -> None:
 
 @pytest.mark.usefixtures("own_folder")
 def test_a_kernel_that_writes_where_it_may_not_is_found() -> None:
-    found = [import_module("fuzz_judge").tried(("row_add", "naive", seed)) for seed in range(8)]
+    results = [import_module("fuzz_judge").tried(("row_add", "naive", seed)) for seed in range(8)]
     strays = [drawn("row_add", "naive", seed).instance.config.stray for seed in range(8)]
-    complaints = ["".join(each.findings) for each in found]
+    complaints = ["".join(each.findings) for each in results]
     assert any("was to stay" in complaint for complaint in complaints)
     assert not any(complaint for complaint, stray in zip(complaints, strays, strict=True) if stray < 0)
-    assert all(each.emulated for each in found)
+    assert all(each.emulated for each in results)
 
 
 @pytest.mark.sampled(4)
@@ -73,8 +73,8 @@ def test_what_becomes_nan_reaches_no_more_than_the_definition_says(name: str) ->
         if unit is None:
             continue
         with np.errstate(all="ignore"):
-            found = inspect.unwrap(operator.reference)(problem, arrays)  # wrapped, it refuses NaN
-        outputs = {argument.name: np.asarray(found[argument.name]) for argument in operator.written}
+            result = inspect.unwrap(operator.reference)(problem, arrays)  # wrapped, it refuses NaN
+        outputs = {argument.name: np.asarray(result[argument.name]) for argument in operator.written}
         for output, array in fuzz.elsewhere(operator, outputs, exact, unit).items():
             np.testing.assert_array_equal(array, np.asarray(exact[output]), f"{unit} {canonical(problem)}")
         kinds.add(unit.name)

@@ -33,9 +33,9 @@ DEVICE = {"model": "NVIDIA H200", "gpu": "H200", "driver": 13000, "copy_gb_s": 4
 
 
 def measured(**changes: Any) -> TuningRecord:
-    found = record(evidence=Evidence.MEASURED)
-    identity = replace(found.identity, policy="measured/1 cold L2 eager", **changes)
-    return replace(found, identity=identity, measurement=Measurement(REACHED_US, REACHED_US, REACHED_US, 30))
+    result = record(evidence=Evidence.MEASURED)
+    identity = replace(result.identity, policy="measured/1 cold L2 eager", **changes)
+    return replace(result, identity=identity, measurement=Measurement(REACHED_US, REACHED_US, REACHED_US, 30))
 
 
 def ours(found: TuningRecord) -> TuningRecord:
@@ -50,7 +50,7 @@ def comparison(*rows: Row) -> dict[str, Any]:
 
 
 def steps(**device: Any) -> dict[str, Any]:
-    found = ours(measured())
+    result = ours(measured())
     fields = {"operator": OPERATOR.name, "problem": to_fields(PROBLEM), "about": "flash_attention head_dim=72"}
     timed = fields | {"times_us": {"wgmma": 2 * REACHED_US, "mma_sync": 3 * REACHED_US}}
     beside = Row("torch SDPA cuDNN", "ok", time_us=Estimate(9, 8, 10, 30), ratio=Estimate(1.25, 1.2, 1.3, 30))
@@ -62,7 +62,7 @@ def steps(**device: Any) -> dict[str, Any]:
         "verification flash_attention": {"found": {"wgmma": "right"}},
         "verification flash_attention fp16": {"found": {"wgmma": "o: wrong"}, "error": "wgmma: o: wrong"},
         "defaults flash_attention head_dim=72": timed,
-        "search flash_attention head_dim=72": timed | {"record": to_data(found), "finished": False},
+        "search flash_attention head_dim=72": timed | {"record": to_data(result), "finished": False},
         "peers flash_attention head_dim=72, normal": comparison(
             Row("tuner", "ok", time_us=Estimate(REACHED_US, 1, 2, 30), ratio=Estimate(1, 1, 1, 30)), beside, absent
         ),
@@ -144,12 +144,12 @@ def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: P
 def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, collect: Collect) -> None:
     naive = operators.implementation(OPERATOR.name, "naive")
     config = naive.default(PROBLEM, ARCHES["sm_90a"])
-    found = ours(measured())
+    result = ours(measured())
     source = render(Instance(OPERATOR, naive, PROBLEM, config)).digest
-    served = replace(found.identity, implementation="naive", source=source)
-    fast = replace(found, identity=served, config=to_fields(config), measurement=Measurement(90, 89, 91, 30))
+    served = replace(result.identity, implementation="naive", source=source)
+    fast = replace(result, identity=served, config=to_fields(config), measurement=Measurement(90, 89, 91, 30))
     for low_us, stays in ((92.0, fast), (91.0, None)):
-        slow = replace(found, measurement=Measurement(95, low_us, 98, 30), created="2026-11-22T10:00:00+00:00")
+        slow = replace(result, measurement=Measurement(95, low_us, 98, 30), created="2026-11-22T10:00:00+00:00")
         lines.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
         said = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
         assert list(lines.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
@@ -250,6 +250,6 @@ def test_what_failed_is_read_from_what_pytest_says_as_it_goes_and_ends(programs:
         "[gw0] [ 83%] FAILED tests/gpu/test_a.py::test_one[x] \n[gw1] [ 84%] PASSED tests/gpu/test_a.py::test_two \n"
         "tests/gpu/test_b.py::test_three FAILED [ 90%]\nFAILED tests/gpu/test_a.py::test_one[x] - assert 0\n"
     )
-    found = programs("gpu_tests")._unfinished(log)
-    assert found["failed"] == ["tests/gpu/test_a.py::test_one[x]", "tests/gpu/test_b.py::test_three"]
-    assert "2 failed, 1 passed so far" in found["summary"]
+    result = programs("gpu_tests")._unfinished(log)
+    assert result["failed"] == ["tests/gpu/test_a.py::test_one[x]", "tests/gpu/test_b.py::test_three"]
+    assert "2 failed, 1 passed so far" in result["summary"]

@@ -166,9 +166,9 @@ def test_a_program_that_was_not_imported_yet_needs_no_more_than_measuring_does()
 def test_the_first_row_says_what_is_missing_and_how_to_get_it(run: Any, programs: Programs) -> None:
     steps = programs("gpu_steps")
     steps._PACKAGES = {"numpy": ("numpy", "all"), "nowhere_found": ("nowhere-found", "some tests")}
-    found = steps.installed(run)
-    assert found["packages"]["numpy"] and not found["packages"]["nowhere_found"]
-    assert found["summary"] == "missing: nowhere_found (without it some tests: pip install nowhere-found)"
+    result = steps.installed(run)
+    assert result["packages"]["numpy"] and not result["packages"]["nowhere_found"]
+    assert result["summary"] == "missing: nowhere_found (without it some tests: pip install nowhere-found)"
 
 
 def test_the_timer_is_asked_on_any_device_and_says_what_an_answer_proves(run: Any, programs: Programs) -> None:
@@ -176,8 +176,8 @@ def test_the_timer_is_asked_on_any_device_and_says_what_an_answer_proves(run: An
     with steps.judges_of_the_timer() as pool:
         for question in timer.QUESTIONS:
             if question.name != "idle":
-                found = steps.timed_by_others(run, question, pool)
-                assert found["proves"] == question.proves and found["summary"]
+                result = steps.timed_by_others(run, question, pool)
+                assert result["proves"] == question.proves and result["summary"]
     assert timer.floor(run.place.open())["floor_us"].keys() == {"eager", "graph"}
 
 
@@ -242,8 +242,8 @@ def test_the_timer_is_asked_through_cupy_s_runtime(programs: Programs, monkeypat
     monkeypatch.setattr(Runtime, "eventSynchronize", lambda *_: None, raising=False)
     timer, device = programs("gpu_timer"), Physical().open()
     monkeypatch.setattr(timer, "_COPY_BYTES", 4 << 20)
-    found = timer.copies(device)["copy_gb_s"]
-    assert found.keys() == {"clean flush", "no flush", "dirty flush, plain events"}
-    assert found["dirty flush, plain events"] == pytest.approx(found["no flush"], rel=0.5)
+    result = timer.copies(device)["copy_gb_s"]
+    assert result.keys() == {"clean flush", "no flush", "dirty flush, plain events"}
+    assert result["dirty flush, plain events"] == pytest.approx(result["no flush"], rel=0.5)
     assert timer.floor(device)["floor_us"]["eager"] > 0
     assert timer.ticks(device)["summary"] and timer.monitor(device)["state_us"] > 0

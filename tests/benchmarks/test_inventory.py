@@ -57,9 +57,9 @@ def test_somebody_serves_every_problem_of_the_grid_on_every_gpu(inventory: Any) 
     for name, problems in inventory.PROBLEMS.items():
         for problem in problems:
             for gpu in inventory.GPUS:
-                found, target = inventory._problem(name, problem), arch.gpu(gpu).arch
+                result, target = inventory._problem(name, problem), arch.gpu(gpu).arch
                 assert any(
-                    implementation.refusal(found, target) is None for implementation in operators.implementations(name)
+                    implementation.refusal(result, target) is None for implementation in operators.implementations(name)
                 )
 
 
@@ -72,19 +72,19 @@ def test_every_implementation_meets_a_problem_that_it_serves(inventory: Any) -> 
 
 
 def test_all_that_serve_a_problem_are_ranked_and_their_configs_are_of_their_spaces(inventory: Any) -> None:
-    found = inventory._ranked(inventory.Cell("kda", "A100", "2 × 16 heads of 64, safe", ""), 2)
-    names = {standing.implementation for standing in found.standings}
+    ranking = inventory._ranked(inventory.Cell("kda", "A100", "2 × 16 heads of 64, safe", ""), 2)
+    names = {standing.implementation for standing in ranking.standings}
     assert names == {"fused", "naive", "prep_scan", "recurrent", "segmented", "segmented_fused", "segmented_once"}
-    for standing in found.standings:
+    for standing in ranking.standings:
         for config in standing.configs:
-            instance = inventory._instance(found, standing, config)
+            instance = inventory._instance(ranking, standing, config)
             space = instance.implementation.space(instance.problem, arch.gpu("A100").arch)
             assert space.refusal(instance.config) is None
 
 
 def test_nobody_near_is_no_race(inventory: Any) -> None:
-    found = inventory._ranked(inventory.Cell("mla_decode", "A100", "16 heads, batch of 4", ""), 2)
-    assert found.done and {standing.implementation for standing in found.standings} == {"naive", "split_keys"}
+    ranking = inventory._ranked(inventory.Cell("mla_decode", "A100", "16 heads, batch of 4", ""), 2)
+    assert ranking.done and {standing.implementation for standing in ranking.standings} == {"naive", "split_keys"}
 
 
 def test_a_call_takes_up_what_another_left(
@@ -96,9 +96,9 @@ def test_a_call_takes_up_what_another_left(
     assert run(inventory, monkeypatch, *asked, "--out", str(out), "--seconds", "0") == 1
     assert not out.exists()
     assert run(inventory, monkeypatch, *asked, "--out", str(out)) == 0
-    ((_, found),) = lines.read(out).items()
-    assert found.done
-    assert all(candidate.compiled for candidate in found.ranked()[:2])
+    ((_, result),) = lines.read(out).items()
+    assert result.done
+    assert all(candidate.compiled for candidate in result.ranked()[:2])
     left = out.read_text()
     out.write_text(left + left[:100])  # a call that was killed
     assert run(inventory, monkeypatch, *asked, "--out", str(out)) == 0
@@ -113,37 +113,37 @@ def test_what_other_code_predicted_is_not_taken_up(inventory: Any, monkeypatch: 
 
 
 def test_verdicts(lines: Any, table: Any) -> None:
-    found = [
+    results = [
         line(lines, "a", naive=900, fused=100, segmented=102, recurrent=150),
         line(lines, "b", naive=900, fused=100, segmented=99, recurrent=101),
         line(lines, "c", "A100", naive=900, fused=100, segmented=110),
     ]
     fused = "`kda/fused`", "3", "2", "2", "6.0%, 10%", "1.0%, 1.0%", "everywhere: a (1); c (1)", "wins"
-    assert row(table, found, "fused") == list(fused)
-    assert row(table, found, "segmented")[2::5] == ["1", "within 3%"]
-    assert row(table, found, "segmented")[6] == "sm_90a: b (1)"
-    assert row(table, found, "recurrent")[2::5] == ["0", "wins nowhere"]
-    assert "| `kda/naive` | 3 | | | | | | oracle |" in table(found)
+    assert row(table, results, "fused") == list(fused)
+    assert row(table, results, "segmented")[2::5] == ["1", "within 3%"]
+    assert row(table, results, "segmented")[6] == "sm_90a: b (1)"
+    assert row(table, results, "recurrent")[2::5] == ["0", "wins nowhere"]
+    assert "| `kda/naive` | 3 | | | | | | oracle |" in table(results)
 
 
 def test_the_only_one_beside_the_oracle_wins_however_little_it_leads(lines: Any, table: Any) -> None:
-    found = [line(lines, "a", naive=101, recurrent=100), line(lines, "b", naive=100)]
-    assert row(table, found, "recurrent")[-1] == "wins"
-    assert "- only `kda/recurrent` beside the oracle: everywhere: a (1)" in table(found)
-    assert "- only `kda/naive`: everywhere: b (1)" in table(found)
+    results = [line(lines, "a", naive=101, recurrent=100), line(lines, "b", naive=100)]
+    assert row(table, results, "recurrent")[-1] == "wins"
+    assert "- only `kda/recurrent` beside the oracle: everywhere: a (1)" in table(results)
+    assert "- only `kda/naive`: everywhere: b (1)" in table(results)
 
 
 def test_without_one_the_next_wins(lines: Any, table: Any) -> None:
-    found = [line(lines, "a", naive=900, fused=100, segmented=150, recurrent=200)]
-    left = [each.without(["kda/fused", "mla_decode/segmented"]) for each in found]
+    results = [line(lines, "a", naive=900, fused=100, segmented=150, recurrent=200)]
+    left = [each.without(["kda/fused", "mla_decode/segmented"]) for each in results]
     assert row(table, left, "segmented")[2:5] == ["1", "1", "33%, 33%"]
 
 
 def test_who_was_not_compiled_is_compared_by_what_is_declared(lines: Any) -> None:
     first = lines.Standing("fused", 100.0, (), compiled=150.0)
     far = lines.Standing("recurrent", 140.0, ())
-    found = lines.Line("kda", "H200", "a", "", (far, first))
-    assert found.ranked() == (first, far)
+    result = lines.Line("kda", "H200", "a", "", (far, first))
+    assert result.ranked() == (first, far)
     assert lines.margin(first, far) == pytest.approx(0.4)
 
 

@@ -24,26 +24,26 @@ def asked(toolkits: Any, operator: str, implementation: str, **options: bool) ->
     """Problems of two sizes on sm_90a."""
     given = Namespace(**{"pairs": False, "options": False} | options)
     kernel = operators.implementation(operator, implementation)
-    found: Asked = toolkits._asked(operators.load(operator), kernel, "sm_90a", ["64", "128"], given)
-    return found
+    result: Asked = toolkits._asked(operators.load(operator), kernel, "sm_90a", ["64", "128"], given)
+    return result
 
 
 def test_each_option_by_itself_packed_sequences_too(toolkits: Any) -> None:
-    found = asked(toolkits, "flash_attention", "mma_sync", options=True)
-    packed = [problem for problem in found if problem.use_cu_seqlens]
+    result = asked(toolkits, "flash_attention", "mma_sync", options=True)
+    packed = [problem for problem in result if problem.use_cu_seqlens]
     assert [(entry.head_dim, entry.batch) for entry in packed] == [(64, 1), (128, 1)]
     assert not any(entry.use_softcap or entry.causal for entry in packed)
 
 
 @pytest.mark.parametrize(("operator", "implementation"), [("flash_attention", "mma_sync"), ("kda", "recurrent")])
 def test_any_two_options_meet_in_few_problems(toolkits: Any, operator: str, implementation: str) -> None:
-    found = asked(toolkits, operator, implementation, pairs=True)
-    names = [name for name, values in toolkits._values(next(iter(found))).items() if values == (False, True)]
-    met = {pair for each in found for pair in combinations([name for name in names if getattr(each, name)], 2)}
+    result = asked(toolkits, operator, implementation, pairs=True)
+    names = [name for name, values in toolkits._values(next(iter(result))).items() if values == (False, True)]
+    met = {pair for each in result for pair in combinations([name for name in names if getattr(each, name)], 2)}
     pool, states = "inplace_final_state", {"use_initial_state", "output_final_state"}
     refused = {pair for pair in combinations(names, 2) if {pool, "use_state_indices"} & {*pair} and states & {*pair}}
     assert met == set(combinations(names, 2)) - refused
-    assert len(found) < 50
+    assert len(result) < 50
 
 
 def test_what_callers_combine_is_among_them(toolkits: Any) -> None:

@@ -69,10 +69,10 @@ def test_search_prints_the_winner_and_the_reports_path_and_says_that_it_is_predi
 
 def test_search_as_json_is_one_object_with_the_record(searched: Path, tmp_path: Path) -> None:
     done = run("search", *SMALL, "--db", searched, "--json", "--report", tmp_path / "r.html")
-    (found,) = json.loads(done.stdout)["searches"]
-    assert found["evidence"] == "predicted"
-    assert found["record"]["verdict"]["errors"]
-    assert found["reused"] == found["tried"] == 3
+    (document,) = json.loads(done.stdout)["searches"]
+    assert document["evidence"] == "predicted"
+    assert document["record"]["verdict"]["errors"]
+    assert document["reused"] == document["tried"] == 3
 
 
 def test_several_values_make_several_problems(tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_a_file_of_problems_is_one_search_with_one_report_and_a_portfolio(tmp_pa
     where = ["--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html", *ALONE]
     done = run("search", "flash_attention", "--problems", tmp_path / name, *options, *where)
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    problems = [search["problem"] for search in found["searches"]]
+    document = json.loads(done.stdout)
+    problems = [search["problem"] for search in document["searches"]]
     assert [(problem["seq_q"], problem["causal"], problem["heads"]) for problem in problems] == [
         (64, True, 2),
         (300, True, 2),
     ]
-    (portfolio,) = found["portfolios"]
+    (portfolio,) = document["portfolios"]
     assert portfolio["evidence"] == "predicted"
     assert all(place["regret"] is not None for place in portfolio["places"])
     assert "Portfolio: head_dim=8" in (tmp_path / "r.html").read_text()
@@ -265,9 +265,9 @@ def test_replay_says_how_near_a_sampler_came_on_a_recorded_space(tmp_path: Path)
         )
     )
     done = run("replay", recorded, "--budget", 32, "--seeds", 2, "--json")
-    found = json.loads(done.stdout)
-    assert found["configs"] == 32
-    assert found["fraction_of_optimum"]["32"] == {"mean": 1.0, "p10": 1.0}
+    document = json.loads(done.stdout)
+    assert document["configs"] == 32
+    assert document["fraction_of_optimum"]["32"] == {"mean": 1.0, "p10": 1.0}
     assert "P-score" in run("replay", recorded, "--budget", 8, "--seeds", 2).stdout
 
 
@@ -292,10 +292,10 @@ def test_bench_for_another_gpu_predicts_and_says_that_nothing_was_timed(tmp_path
 
 def test_bench_as_json_never_mixes_evidence(tmp_path: Path) -> None:
     done = run("bench", "kda", "--gpu", "H200", "--json", "--out", tmp_path / "page.html")
-    (found,) = json.loads(done.stdout)
-    assert found["evidence"] == "predicted"
-    assert found["peers"] == ["fla chunk_kda", "fla fused_recurrent_kda"]
-    assert not any("time" in name for row in found["rows"] for name in row)
+    (document,) = json.loads(done.stdout)
+    assert document["evidence"] == "predicted"
+    assert document["peers"] == ["fla chunk_kda", "fla fused_recurrent_kda"]
+    assert not any("time" in name for row in document["rows"] for name in row)
 
 
 @pytest.mark.skipif(devices.available(), reason="this machine has a GPU")
@@ -503,8 +503,8 @@ def test_a_report_of_attempts_of_other_code_says_that_they_are_stored(tmp_path: 
     operator = _copy_of_flash_attention(tmp_path, "edited")
     operators.add_folder(tmp_path)
     place = ["edited", "--gpu", "sm_80", "--head-dim", "8", "--db", tmp_path / "tuner.db"]
-    found = run("search", *place, "--budget", 1, "--quiet", "--report", tmp_path / "r.html")
-    assert found.exit_code == 0, found.output
+    result = run("search", *place, "--budget", 1, "--quiet", "--report", tmp_path / "r.html")
+    assert result.exit_code == 0, result.output
     template = operator / "naive/kernel.cu.jinja"
     template.write_text(template.read_text() + "\n// edited\n")
     done = run("report", *place)

@@ -27,9 +27,9 @@ def own_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_compiler_is_named_with_its_library_and_the_arches_that_it_knows() -> None:
-    code, found = doctor()
+    code, report = doctor()
     assert code == 0
-    detail = found["compiling (NVRTC)"]["detail"]
+    detail = report["compiling (NVRTC)"]["detail"]
     assert nvrtc.toolkit().build in detail and nvrtc.library() in detail and "sm_90a" in detail
 
 
@@ -41,8 +41,8 @@ def test_a_compiler_that_miscompiles_is_a_fault_with_the_command_that_mends_it(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], ok: bool, told: str
 ) -> None:
     monkeypatch.setattr(nvrtc_library, "version", lambda: version)
-    code, found = doctor()
-    check = found["compiling (NVRTC)"]
+    code, report = doctor()
+    check = report["compiling (NVRTC)"]
     assert (code == 0, check["ok"], check["fault"]) == (ok, ok, not ok)
     assert told in check["remedy"] and bool(check["remedy"]) == bool(told)
 
@@ -83,15 +83,15 @@ def test_torch_is_named_with_the_compiler_that_it_pins(
     wanted = "".join(f"Requires-Dist: {require}\n" for require in requires)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n{wanted}")
     monkeypatch.syspath_prepend(tmp_path)
-    found = doctor()[1]["PyTorch"]
-    assert found["ok"] and detail in found["detail"]
-    assert remedy in found["remedy"] and bool(found["remedy"]) == bool(remedy)
+    report = doctor()[1]["PyTorch"]
+    assert report["ok"] and detail in report["detail"]
+    assert remedy in report["remedy"] and bool(report["remedy"]) == bool(remedy)
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "torch").is_dir()])
-    found = doctor()[1]["PyTorch"]
-    assert not found["ok"] and not found["needed"] and "kerntune[torch]" in found["remedy"]
+    report = doctor()[1]["PyTorch"]
+    assert not report["ok"] and not report["needed"] and "kerntune[torch]" in report["remedy"]
 
 
 @pytest.mark.usefixtures("driver")
@@ -103,9 +103,9 @@ def test_a_driver_that_loads_what_nvrtc_makes_is_fine() -> None:
 def test_a_driver_older_than_nvrtc_fails_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     older = int(nvrtc.toolkit().version.partition(".")[0]) - 1
     monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "driverGetVersion", lambda: older * 1000)
-    code, found = doctor()
-    assert code == 1 and not found["GPU"]["ok"]
-    assert f"install R580 or later, or 'kerntune[cuda{older}]'" in found["GPU"]["remedy"]
+    code, report = doctor()
+    assert code == 1 and not report["GPU"]["ok"]
+    assert f"install R580 or later, or 'kerntune[cuda{older}]'" in report["GPU"]["remedy"]
 
 
 def test_what_the_caches_hold_is_told_beside_their_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,5 +116,5 @@ def test_what_the_caches_hold_is_told_beside_their_limit(monkeypatch: pytest.Mon
 
 def test_a_limit_that_is_no_size_is_a_finding_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CACHE_LIMIT", "much")
-    code, found = doctor()
-    assert code == 1 and not found["cache"]["ok"] and "such as 0.5" in found["cache"]["remedy"]
+    code, report = doctor()
+    assert code == 1 and not report["cache"]["ok"] and "such as 0.5" in report["cache"]["remedy"]

@@ -25,9 +25,9 @@ def tuner(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[b
 def test_a_source_is_the_same_text_in_a_locale_without_utf8() -> None:
     done = tuner("render", "flash_attention", "--gpu", "sm_80", "--implementation", "split_keys", "--json", **ASCII)
     assert done.returncode == 0, done.stderr
-    operator, found, target = load("flash_attention"), implementation("flash_attention", "split_keys"), gpu("sm_80")
+    operator, result, target = load("flash_attention"), implementation("flash_attention", "split_keys"), gpu("sm_80")
     problem = operator.problem()
-    here = render(Instance.default(operator, found, problem, target.arch))
+    here = render(Instance.default(operator, result, problem, target.arch))
     assert any(not text.isascii() for _, text in here.headers)
     assert json.loads(done.stdout.decode(errors="replace"))["digest"] == here.digest
 

@@ -56,8 +56,8 @@ def test_a_name_that_python_or_cuda_cannot_take_is_refused(name: str, tmp_path: 
 def test_the_line_that_makes_it_found_serves_in_a_shell(tmp_path: Path) -> None:
     code, text = new("row_sum", "--out", tmp_path / "it's here")
     line = next(line for line in text.splitlines() if "export" in line)
-    found = subprocess.check_output(["bash", "-c", f"{line}\nprintenv TUNER_OPERATORS"], text=True)
-    assert code == 0 and found.rstrip().endswith(str(tmp_path / "it's here"))
+    result = subprocess.check_output(["bash", "-c", f"{line}\nprintenv TUNER_OPERATORS"], text=True)
+    assert code == 0 and result.rstrip().endswith(str(tmp_path / "it's here"))
     code, text = new("row_sum", "--out", tmp_path / "a:b")
     assert code == 2 and "cannot name a folder with ':' in it" in text and not (tmp_path / "a:b").exists()
 

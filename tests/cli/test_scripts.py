@@ -49,9 +49,9 @@ def keys(found: Mapping[str, Any], lists: tuple[str, ...] = ()) -> set[str]:
 
 
 def test_search_has_the_keys_that_are_promised(db: Path) -> None:
-    found = json.loads((db.parent / "search.json").read_text())
-    assert keys(found, ("searches",)) == promised("search")
-    assert list(found["searches"][0]["record"]) == RECORD
+    document = json.loads((db.parent / "search.json").read_text())
+    assert keys(document, ("searches",)) == promised("search")
+    assert list(document["searches"][0]["record"]) == RECORD
     assert all(f"`{name}`" in README for name in RECORD)
 
 
@@ -66,9 +66,9 @@ def test_documents_have_the_keys_that_are_promised(db: Path, command: str, monke
 
 def test_a_standalone_document_names_its_files(db: Path, tmp_path: Path) -> None:
     done = run("render", *SMALL, "--db", db, "--standalone", tmp_path / "out", "--json")
-    found = json.loads(done.stdout)
-    assert set(found) == promised("render") - {"digest", "text", "headers"} | promised("render --standalone")
-    assert [Path(each) for each in found["files"]] == sorted((tmp_path / "out").iterdir(), reverse=True)
+    document = json.loads(done.stdout)
+    assert set(document) == promised("render") - {"digest", "text", "headers"} | promised("render --standalone")
+    assert [Path(each) for each in document["files"]] == sorted((tmp_path / "out").iterdir(), reverse=True)
 
 
 @pytest.mark.parametrize("option", [("--headers",), ("--target", "host")])

@@ -63,11 +63,11 @@ def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) 
 
 
 def test_show_tells_what_the_device_was_like_and_the_race_that_settled_a_record(tmp_path: Path) -> None:
-    db, found = tmp_path / "tuner.db", record(64, Evidence.MEASURED)
+    db, result = tmp_path / "tuner.db", record(64, Evidence.MEASURED)
     time = Measurement(12.5, 12.25, 12.75, 30, sm_mhz=1965, throttle=4, temperature_c=62, late=0.125, floor_us=2.25)
-    settled = race(policy=found.identity.policy)
+    settled = race(policy=result.identity.policy)
     with Store.open(db) as store:
-        store.promote(replace(found, measurement=time))
+        store.promote(replace(result, measurement=time))
         for each in (settled, race(policy="another")):
             store.append_race(each)
     shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])

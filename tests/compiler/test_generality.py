@@ -28,10 +28,10 @@ def sized(**sizes: int) -> tuple[list[Size], dict[Term, None]]:
 
 
 def case_of(operator: str, implementation: str) -> tuple[Instance, Arch]:
-    found, known = operators.load(operator), operators.implementation(operator, implementation)
-    problem = example(found, known)
+    result, known = operators.load(operator), operators.implementation(operator, implementation)
+    problem = example(result, known)
     arch = first_arch(known, problem)
-    return Instance.default(found, known, problem, arch), arch
+    return Instance.default(result, known, problem, arch), arch
 
 
 @cache
@@ -45,10 +45,10 @@ def own_sizes(problem: Any) -> dict[str, int]:
 
 def test_arithmetic_on_sizes_is_remembered() -> None:
     (a, b), _ = sized(a=10, b=3)
-    found = -(-a * b // 4) + (a % 7 - b) * 2
-    assert found == 8 + 0
-    assert spell(term_of(found)) == "ceil_div(a * b, 4) + (a % 7 - b) * 2"
-    assert value(term_of(found), {"a": 100, "b": 5}) == 125 - 6
+    result = -(-a * b // 4) + (a % 7 - b) * 2
+    assert result == 8 + 0
+    assert spell(term_of(result)) == "ceil_div(a * b, 4) + (a % 7 - b) * 2"
+    assert value(term_of(result), {"a": 100, "b": 5}) == 125 - 6
 
 
 def test_what_may_be_negative_rounds_down_in_cpp_too() -> None:
@@ -72,22 +72,22 @@ def test_numpy_numbers_leave_sizes_what_they_are() -> None:
 @pytest.mark.parametrize(("operator", "implementation"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_plans_of_other_sizes_follow_from_one(operator: str, implementation: str) -> None:
     case, _ = case_of(operator, implementation)
-    found, served = followed(operator, implementation), 0
+    result, served = followed(operator, implementation), 0
     rng = np.random.default_rng(1)  # other sizes than those that it is made with
     for _ in range(100):
         sizes = {name: size and int(rng.integers(1, 2 * size + 2)) for name, size in own_sizes(case.problem).items()}
         if rng.random() < 0.5:
             sizes |= {name: size for name, size in own_sizes(case.problem).items() if rng.random() < 0.7}
-        if found.holds(sizes):
+        if result.holds(sizes):
             served += 1
-            assert numbers(found.plan, sizes) == numbers(plan(case, sizes), sizes)
+            assert numbers(result.plan, sizes) == numbers(plan(case, sizes), sizes)
     assert served > 5
 
 
 @pytest.mark.parametrize(("operator", "implementation"), PAIRS, ids=["/".join(pair) for pair in PAIRS])
 def test_batches_and_lengths_are_free(operator: str, implementation: str) -> None:
-    found = followed(operator, implementation)
-    equal = [way.operands for way in found.ways[0] if way.operation == "=="]
+    result = followed(operator, implementation)
+    equal = [way.operands for way in result.ways[0] if way.operation == "=="]
     fixed = {size.name for size, number in equal if isinstance(size, Named) and isinstance(number, int)}
     assert fixed <= {"heads", "kv_heads", "page_size"}
 
@@ -99,21 +99,21 @@ def test_sizes_that_a_plan_hides_are_fixed() -> None:
         launch = case.implementation.plan(problem, config).launches[0]
         return Plan((replace(launch, grid=(int(problem.seq_q) // 128 + 1, 1, 1)),), {})
 
-    found = general(replace(case, implementation=replace(case.implementation, plan=hiding)), arch)
+    result = general(replace(case, implementation=replace(case.implementation, plan=hiding)), arch)
     own = own_sizes(case.problem)
-    assert found.holds(own)
-    assert found.holds({**own, "batch": 7})
-    assert not found.holds({**own, "seq_q": own["seq_q"] + 1})
+    assert result.holds(own)
+    assert result.holds({**own, "batch": 7})
+    assert not result.holds({**own, "seq_q": own["seq_q"] + 1})
 
 
 def test_what_the_operator_refuses_is_not_served() -> None:
     case, _ = case_of("flash_attention", "mma_sync")
-    found = followed("flash_attention", "mma_sync")
+    result = followed("flash_attention", "mma_sync")
     for sizes in ({"heads": 6, "kv_heads": 4}, {"batch": 0}, {"batch": 1 << 20}, {"seq_k": (1 << 30) + 1}):
         with pytest.raises(TunerError):
             plan(case, {**own_sizes(case.problem), **sizes})
             raise TunerError("more blocks than a grid has") if sizes == {"batch": 1 << 20} else AssertionError(sizes)
-        assert not found.holds({**own_sizes(case.problem), **sizes})
+        assert not result.holds({**own_sizes(case.problem), **sizes})
 
 
 def plan(case: Instance, sizes: dict[str, int]) -> Plan:
@@ -122,7 +122,7 @@ def plan(case: Instance, sizes: dict[str, int]) -> Plan:
 
 def numbers(plan: Plan, sizes: dict[str, int]) -> list[int]:
     """Grids, shared memory, workspaces and boxes at these sizes."""
-    found = [size for launch in plan.launches for size in (*launch.grid, launch.threads, launch.smem_bytes)]
-    found += [size for workspace in plan.workspaces for size in workspace.shape]
-    found += [size for tensor_map in plan.maps for size in tensor_map.box]
-    return [value(term_of(size), sizes) for size in found]
+    results = [size for launch in plan.launches for size in (*launch.grid, launch.threads, launch.smem_bytes)]
+    results += [size for workspace in plan.workspaces for size in workspace.shape]
+    results += [size for tensor_map in plan.maps for size in tensor_map.box]
+    return [value(term_of(size), sizes) for size in results]

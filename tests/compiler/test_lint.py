@@ -78,8 +78,8 @@ def test_of_several_kernels_each_sentence_names_its_own() -> None:
     }}
     """
     source = Source(("first", "second"), text.format(name="first") + text.format(name="second"), (), "cuda")
-    found = rules.lint_all(compiled(source))
-    assert sorted(failure.partition(":")[0] for failure in found.failures) == ["first", "second"]
+    result = rules.lint_all(compiled(source))
+    assert sorted(failure.partition(":")[0] for failure in result.failures) == ["first", "second"]
 
 
 def test_a_wait_that_ptxas_moves_before_the_exponentials_is_found() -> None:
@@ -89,10 +89,10 @@ def test_a_wait_that_ptxas_moves_before_the_exponentials_is_found() -> None:
 
 @pytest.mark.slow
 def test_scores_beyond_the_register_rule_spill_and_serialize() -> None:
-    found = lint(attention(head_dim=128, BN=224), ENTRY)
-    assert any("bytes of registers are spilled" in failure for failure in found.failures)
-    assert any("C7512" in failure for failure in found.failures)
-    assert not found.ok
+    findings = lint(attention(head_dim=128, BN=224), ENTRY)
+    assert any("bytes of registers are spilled" in failure for failure in findings.failures)
+    assert any("C7512" in failure for failure in findings.failures)
+    assert not findings.ok
 
 
 @pytest.mark.parametrize(("version", "told"), [("12.3", True), ("12.4", False), ("13.4", False)])
@@ -110,8 +110,8 @@ def test_a_branch_between_the_wgmmas_of_a_group_is_found() -> None:
 
 
 def test_exponentials_are_not_judged_where_the_code_has_calls() -> None:
-    found = lint(with_replaced("rcp_approx(sum[h])", "1 / sum[h]"), ENTRY)  # the slow path of a division
-    assert found == Lint(unchecked=("exponentials under wgmma: not checked (calls, indirect branches)",))
+    findings = lint(with_replaced("rcp_approx(sum[h])", "1 / sum[h]"), ENTRY)  # the slow path of a division
+    assert findings == Lint(unchecked=("exponentials under wgmma: not checked (calls, indirect branches)",))
 
 
 def test_products_of_tcgen05_are_issued_without_a_loop_over_lanes_by_who_was_elected() -> None:

@@ -62,10 +62,10 @@ def test_a_compiler_needs_no_cupy() -> None:
 
 
 def test_the_toolkit_is_named_by_version_and_told_apart_by_build() -> None:
-    found = nvrtc.toolkit()
-    assert str(found) == f"nvrtc {found.version}"
-    assert found.build.startswith(f"V{found.version}.")
-    assert found == Toolkit("nvrtc", found.version)
+    result = nvrtc.toolkit()
+    assert str(result) == f"nvrtc {result.version}"
+    assert result.build.startswith(f"V{result.version}.")
+    assert result == Toolkit("nvrtc", result.version)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -247,10 +247,10 @@ def test_a_refusal_is_remembered(cache: Cache) -> None:
 
 def test_a_batch_answers_every_position_and_compiles_each_source_once(cache: Cache) -> None:
     jobs = [(fill(i % 3), HOPPER) for i in range(9)] + [(source("nonsense", "k"), HOPPER)]
-    found = outcomes(jobs, cache)
-    assert sorted(found) == list(range(10)) and isinstance(found[9], Failed)
+    result = outcomes(jobs, cache)
+    assert sorted(result) == list(range(10)) and isinstance(result[9], Failed)
     assert cache.size().entries == 4
-    assert all(found[i] == found[i % 3] for i in range(9))
+    assert all(result[i] == result[i % 3] for i in range(9))
 
 
 def test_a_batch_that_is_known_starts_no_process(cache: Cache) -> None:
@@ -267,26 +267,26 @@ def test_a_cache_that_cannot_be_written_costs_no_second_compilation(tmp_path: Pa
         yield from [(fill(1), HOPPER), (fill(2), HOPPER), (fill(3), HOPPER), (fill(1), HOPPER), (fill(1), HOPPER)]
 
     with pytest.warns(RuntimeWarning, match="cannot write to the cache"):
-        found = outcomes(jobs(), Cache(tmp_path / "file" / "cache"))
-    assert len(found) == 5
-    seconds = {found[i].compile_seconds for i in (0, 3, 4)}  # type: ignore[union-attr]
+        result = outcomes(jobs(), Cache(tmp_path / "file" / "cache"))
+    assert len(result) == 5
+    seconds = {result[i].compile_seconds for i in (0, 3, 4)}  # type: ignore[union-attr]
     assert len(seconds) == 1  # one compilation, told three times
 
 
 def test_endless_templates_cost_their_own_config_only(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     given_up_soon(monkeypatch, lambda job: "endless" in str(job), 0.5)
     jobs = [(fill(), HOPPER), (source(ENDLESS, "endless"), HOPPER), (fill(1), HOPPER)]
-    found = outcomes(jobs, cache)
-    assert found[1] == Failed(Stage.COMPILE, "no answer within 0.5 s")
-    assert isinstance(found[0], Cubin) and isinstance(found[2], Cubin)
+    result = outcomes(jobs, cache)
+    assert result[1] == Failed(Stage.COMPILE, "no answer within 0.5 s")
+    assert isinstance(result[0], Cubin) and isinstance(result[2], Cubin)
     assert cache.size().entries == 2  # another machine, or another day, may be fast enough
 
 
 def test_a_compiler_that_takes_too_much_memory_is_stopped_and_not_remembered(cache: Cache) -> None:
-    found = outcomes([(source(ENDLESS, "endless"), HOPPER), (fill(), HOPPER)], cache, Limits(memory_bytes=640 << 20))
-    failed = found[0]
+    result = outcomes([(source(ENDLESS, "endless"), HOPPER), (fill(), HOPPER)], cache, Limits(memory_bytes=640 << 20))
+    failed = result[0]
     assert isinstance(failed, Failed) and failed.reason == "out of memory: it needs more than 0.625 GiB"
-    assert isinstance(found[1], Cubin) and cache.size().entries == 1
+    assert isinstance(result[1], Cubin) and cache.size().entries == 1
 
 
 def test_a_compiler_does_not_see_the_devices_of_the_machine(cache: Cache) -> None:
@@ -301,9 +301,9 @@ def test_a_compiler_that_is_killed_is_replaced(cache: Cache) -> None:
         list(compiler.compile_many([(fill(), HOPPER)]))
         (pid,) = compiler.pids()
         threading.Thread(target=kill_as_it_compiles, args=(pid,)).start()
-        found = dict(compiler.compile_many([(source(ENDLESS, "endless"), HOPPER), (fill(1), HOPPER)]))
-    assert found[0] == Failed(Stage.COMPILE, "the process was killed by SIGKILL")
-    assert isinstance(found[1], Cubin)
+        result = dict(compiler.compile_many([(source(ENDLESS, "endless"), HOPPER), (fill(1), HOPPER)]))
+    assert result[0] == Failed(Stage.COMPILE, "the process was killed by SIGKILL")
+    assert isinstance(result[1], Cubin)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -79,7 +79,7 @@ def mix_of(text: str) -> Counter[str]:
 def loops_of(text: str) -> list[tuple[int, int]]:
     """(first instruction, branch) of each backward branch, by nvdisasm's labels."""
     labels: dict[str, int] = {}
-    found, open_labels = [], []
+    results, open_labels = [], []
     for line in text.splitlines():
         if label := re.match(r"(\.L_x_\d+):", line):
             open_labels.append(label[1])
@@ -89,8 +89,8 @@ def loops_of(text: str) -> list[tuple[int, int]]:
             open_labels = []
             target = re.search(r"BRA\S* .*?\(?(\.L_x_\d+)", instruction[2])
             if target and labels.get(target[1], at) < at:
-                found.append((labels[target[1]], at))
-    return found
+                results.append((labels[target[1]], at))
+    return results
 
 
 @pytest.mark.sampled(4)
@@ -124,8 +124,8 @@ def test_the_decoder_agrees_with_nvdisasm_on_packed_arithmetic(arch: str) -> Non
 @pytest.mark.parametrize("arch", ARCHES)
 def test_loops_are_where_nvdisasm_has_backward_branches(arch: str) -> None:
     cubin = every_class(arch)
-    found = [(16 * loop.indices[0], 16 * loop.indices[-1]) for loop in cubin.innermost_loops("products")]
-    assert found == loops_of(disassembled(cubin, "products"))
+    results = [(16 * loop.indices[0], 16 * loop.indices[-1]) for loop in cubin.innermost_loops("products")]
+    assert results == loops_of(disassembled(cubin, "products"))
 
 
 @pytest.mark.sampled(4)

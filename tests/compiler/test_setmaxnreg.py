@@ -112,14 +112,14 @@ def moved(cubin: Cubin, entry: str, arch: Arch) -> list[tuple[str, int]]:
 def test_registers_are_given_back_from_more_and_asked_for_by_who_has_fewer(pair: tuple[str, str]) -> None:
     """Anything else the ISA leaves undefined."""
     compiled_shapes = list(shapes(pair))
-    found = [
+    results = [
         (instance.config, cubin.entries[name].registers, *instruction)
         for instance, _, arch, cubin in compiled_shapes
         for name in cubin.entries
         for instruction in moved(cubin, name, arch)
     ]
-    assert bool(found) == bool(compiled_shapes)
-    for config, launched, how, asked in found:
+    assert bool(results) == bool(compiled_shapes)
+    for config, launched, how, asked in results:
         assert asked <= launched if how == "dec" else asked >= launched, (config, how, asked, launched)
 
 
@@ -130,5 +130,5 @@ def test_what_moves_is_read_from_machine_code_as_the_text_says_it() -> None:
     )
     source = Source(("root",), text, headers(text, TEMPLATES, "cuda"), "cuda")
     for name in ("sm_90a", "sm_100a", "sm_120a"):
-        found = moved(compiled(source, name), "root", ARCHES[name])
-        assert sorted(found) == [("dec", 24), ("inc", 240)], name
+        result = moved(compiled(source, name), "root", ARCHES[name])
+        assert sorted(result) == [("dec", 24), ("inc", 240)], name

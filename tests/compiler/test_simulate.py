@@ -131,9 +131,9 @@ def test_warps_of_a_block_wait_for_each_other_at_a_barrier() -> None:
 
 def test_a_full_pipe_holds_every_warp() -> None:
     k16 = 1 << 75
-    found = replay(*[instruction("HMMA", k16)] * 8, warps=4)
-    assert found.together == pytest.approx(8 * 8, rel=0.01)  # an A100's 2048 operations a clock and SM
-    assert next(iter(found.pipes)) == "tensor"
+    result = replay(*[instruction("HMMA", k16)] * 8, warps=4)
+    assert result.together == pytest.approx(8 * 8, rel=0.01)  # an A100's 2048 operations a clock and SM
+    assert next(iter(result.pipes)) == "tensor"
 
 
 def test_a_product_in_tf32_takes_as_long_as_one_of_twice_its_depth() -> None:

@@ -39,11 +39,11 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
 def written(operator: str, implementation: str, name: str = "given", **config: Any) -> tuple[Instance, Standalone]:
-    found, known = operators.load(operator), operators.implementation(operator, implementation)
-    problem = example(found, known)
+    result, known = operators.load(operator), operators.implementation(operator, implementation)
+    problem = example(result, known)
     arch = first_arch(known, problem)
-    case = Instance(found, known, problem, replace(known.default(problem, arch), **config))
-    return case, Standalone(name, found, general(case, arch), render(case), arch.name, ("a test",))
+    case = Instance(result, known, problem, replace(known.default(problem, arch), **config))
+    return case, Standalone(name, result, general(case, arch), render(case), arch.name, ("a test",))
 
 
 CASES = {
@@ -61,14 +61,14 @@ CASES = {
 @pytest.fixture(scope="module")
 def launchers() -> dict[str, tuple[Instance, Standalone, list[dict[str, int]]]]:
     """Of each case the sizes to launch it with: those of its problem, and of the edges that it serves."""
-    found = {}
+    results = {}
     for i, (title, (operator, implementation, config)) in enumerate(CASES.items()):
         case, files = written(operator, implementation, f"case_{i}", **config)
         problems = (case.problem, *case.operator.tails(case.problem))
         all_sizes = [{name: getattr(problem, name) for name in extents(problem)} for problem in problems]
         all_sizes.append({**all_sizes[0], "batch": 3})
-        found[title] = case, files, [sizes for sizes in all_sizes if files.general.holds(sizes)]
-    return found
+        results[title] = case, files, [sizes for sizes in all_sizes if files.general.holds(sizes)]
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +111,10 @@ def test_the_text_compiles_to_the_same_machine_code(launchers: Any, title: str) 
     _, files, _ = launchers[title]
     kernels = re.findall(r"namespace kernels \{.*\}  // namespace kernels", files.code(), re.DOTALL)[0]
     text = kernels.replace("__global__", 'extern "C" __global__')
-    found = compile_source(Source(files.source.entries, text, (), "cuda"), Options(files.arch), Cache.of("cubin"))
+    result = compile_source(Source(files.source.entries, text, (), "cuda"), Options(files.arch), Cache.of("cubin"))
     known = compile_source(files.source, Options(files.arch), Cache.of("cubin"))
-    assert isinstance(found, Cubin) and isinstance(known, Cubin)
-    assert found.sass_digest == known.sass_digest
+    assert isinstance(result, Cubin) and isinstance(known, Cubin)
+    assert result.sass_digest == known.sass_digest
 
 
 @pytest.mark.parametrize("name", ["float", "p", "error", "x"])
@@ -205,11 +205,11 @@ def expected(case: Instance, sizes: dict[str, int]) -> list[str]:
 
 def workspaces(plan: Plan) -> dict[str, DeviceTensor]:
     """One behind the other, at multiples of 256."""
-    found, address = {}, 1 << 40
+    results, address = {}, 1 << 40
     for space in plan.workspaces:
-        found[space.name] = DeviceTensor(address, space.shape, dense(space.shape))
+        results[space.name] = DeviceTensor(address, space.shape, dense(space.shape))
         address += -(-space.nbytes // 256) * 256
-    return found
+    return results
 
 
 def dense(shape: Sequence[int]) -> tuple[int, ...]:

@@ -60,10 +60,10 @@ def test_a_way_with_accesses_of_its_own_is_counted() -> None:
 def test_what_lies_around_the_loop_is_found_beside_it(arch: str) -> None:
     before = "float d[4] = {};\n  for (int j = 0; j < 32; ++j) d[j % 4] = __fmaf_rn(d[j % 4], x[j], x[j + 32]);"
     text = PRODUCTS.format(rare="").replace("float d[4] = {};", before)
-    found = outer_mix(compiled(text, arch).instructions("products"))
-    assert found["fma"] >= 32
-    assert found["global"] >= 64
-    assert "mma" not in found
+    result = outer_mix(compiled(text, arch).instructions("products"))
+    assert result["fma"] >= 32
+    assert result["global"] >= 64
+    assert "mma" not in result
 
 
 @cache
@@ -87,8 +87,8 @@ def passes_of_kda_backward() -> dict[str, tuple[float, float]]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kernel", ["kda_backward_forward", "kda_backward_reverse"])
 def test_of_two_ways_that_both_multiply_one_is_a_pass(kernel: str) -> None:
-    declared, found = passes_of_kda_backward()[kernel]
-    assert found == declared
+    declared, result = passes_of_kda_backward()[kernel]
+    assert result == declared
 
 
 def test_a_loop_that_ptxas_laid_out_in_parts_is_counted_whole() -> None:

@@ -34,9 +34,9 @@ def test_what_writes_a_register_of_a_product_in_flight_is_found(overlap: int) ->
     code = code_of(overlap)
     assert overwrites_in_flight(code) == ()
     last = max(i for i, instruction in enumerate(code) if waits_for_wgmma(instruction))  # before O is scaled and stored
-    found = overwrites_in_flight(with_one_more_in_flight(code, last))
-    assert found
-    assert min(found) > last
+    result = overwrites_in_flight(with_one_more_in_flight(code, last))
+    assert result
+    assert min(result) > last
 
 
 def test_a_lint_says_so() -> None:

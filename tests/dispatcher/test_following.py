@@ -58,7 +58,7 @@ def test_what_is_followed_is_what_is_computed_or_nothing(compute: Callable[[Sequ
         followed = follow(compute, own)
         assert followed is not None
         assert followed(own) == compute(own)
-        assert all(found in (None, compute(sizes)) for sizes in SIZES if (found := followed(sizes)) or True)
+        assert all(match in (None, compute(sizes)) for sizes in SIZES if (match := followed(sizes)) or True)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_every_plan_is_followed_to_the_same_launches(name: str, kind: str) -> No
             fresh = compute(sizes)
         except TunerError:  # no problem
             continue
-        found = [result for way in ways if (result := way(sizes)) is not None]
-        assert all(result == fresh for result in found)
-        tried, followed = tried + 1, followed + bool(found)
-        if not found and (way := follow(compute, sizes)):
+        results = [result for way in ways if (result := way(sizes)) is not None]
+        assert all(result == fresh for result in results)
+        tried, followed = tried + 1, followed + bool(results)
+        if not results and (way := follow(compute, sizes)):
             assert way(sizes) == fresh
             ways.append(way)
     assert tried >= 50

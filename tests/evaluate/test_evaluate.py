@@ -48,6 +48,6 @@ FIRST, *OTHERS = NAIVE.plan(PROBLEM, CONFIG).launches
     ids=["grid", "threads", "shared memory", "workspace", "tensor map"],
 )
 def test_the_same_text_launched_otherwise_is_another_identity(changes: dict[str, Any]) -> None:
-    found = identity(**changes)
-    assert found != identity()
-    assert replace(found, plan=identity().plan) == identity()
+    result = identity(**changes)
+    assert result != identity()
+    assert replace(result, plan=identity().plan) == identity()

@@ -15,8 +15,8 @@ PAGE = (TEMPLATES / "bring-your-own.md").read_text()
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (result,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(result)
 
 
 @pytest.mark.slow

@@ -133,8 +133,8 @@ def test_strategies_are_ours_or_have_one_of_ours() -> None:
     assert _effort({}, space) == {"method": "gp", "budget": 128, "seconds": None, "seed": 0}
     assert _effort({"strategy": "brute_force"}, space)["budget"] == 400
     options = {"max_fevals": 7, "time_limit": 60}
-    found = _effort({"strategy": "random_sample", "strategy_options": options, "seed": 3}, space)
-    assert found == {"method": "random", "budget": 7, "seconds": 60, "seed": 3}
+    result = _effort({"strategy": "random_sample", "strategy_options": options, "seed": 3}, space)
+    assert result == {"method": "random", "budget": 7, "seconds": 60, "seed": 3}
 
 
 class _Tried:
@@ -154,8 +154,8 @@ def test_a_measured_result_has_a_time_in_milliseconds_and_metrics_and_no_cost() 
     outcome: Any = type("Outcome", (), {"evidence": Evidence.MEASURED})
     timed: Any = _Tried(measurement=Measurement(1500.0, 1490.0, 1510.0, 6))
     metrics = {"GB/s": lambda p: 3 / p["time"], "per_ms": "64 / time"}
-    found = _result(timed, outcome, metrics)
-    assert found == {"b": 64, "evidence": "measured", "time": 1.5, "GB/s": 2.0, "per_ms": pytest.approx(64 / 1.5)}
+    result = _result(timed, outcome, metrics)
+    assert result == {"b": 64, "evidence": "measured", "time": 1.5, "GB/s": 2.0, "per_ms": pytest.approx(64 / 1.5)}
     failed: Any = _Tried(failure=Failed(Stage.COMPILE, "no such name"))
     assert _result(failed, outcome, metrics) == {"b": 64, "evidence": "measured", "failure": "compile: no such name"}
 

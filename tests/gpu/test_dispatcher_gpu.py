@@ -31,8 +31,8 @@ def case(dtype: Any, head_dim: int = 72, seq_k: int = 200, causal: bool = True) 
 
 
 def assert_right(problem: Any, arrays: dict[str, Any], o: np.ndarray, lse: np.ndarray) -> None:
-    found = errors(operators.load("flash_attention"), problem, arrays, {"o": o, "lse": lse})
-    assert all(error.ok for error in found), [error.reason for error in found]
+    messages = errors(operators.load("flash_attention"), problem, arrays, {"o": o, "lse": lse})
+    assert all(error.ok for error in messages), [error.reason for error in messages]
 
 
 @DTYPES

@@ -37,11 +37,11 @@ def code(body: str | None = None) -> Code:
 
 
 def test_a_right_kernel_is_timed(worker: Worker) -> None:
-    found = worker.time(TimingRequest(code(), POLICY))
-    assert found.failure is None, found.failure
-    assert found.verdict is not None
-    assert found.verdict.ok
-    assert all(0 < sample.time_us < 1e6 for sample in found.samples)
+    timing = worker.time(TimingRequest(code(), POLICY))
+    assert timing.failure is None, timing.failure
+    assert timing.verdict is not None
+    assert timing.verdict.ok
+    assert all(0 < sample.time_us < 1e6 for sample in timing.samples)
 
 
 def test_a_warm_cache_is_no_slower_than_a_cold_one(worker: Worker) -> None:
@@ -83,9 +83,9 @@ def test_a_plan_of_several_launches_is_right_and_timed_in_a_graph(worker: Worker
     instance = Instance.default(kda, prep_scan, kda.problem(seq_len=256, heads=2), gpu.current_gpu().arch)
     cubin = compile(render(instance), Options(gpu.current_gpu().arch.name))
     several = Code(instance.fields(), cubin.image)
-    found = worker.time(TimingRequest(several, MeasurementPolicy(launch="graph")))
-    assert found.failure is None, found.failure
-    assert found.samples
+    timing = worker.time(TimingRequest(several, MeasurementPolicy(launch="graph")))
+    assert timing.failure is None, timing.failure
+    assert timing.samples
 
 
 def test_a_copy_that_is_timed_is_no_faster_than_the_ceiling(worker: Worker) -> None:

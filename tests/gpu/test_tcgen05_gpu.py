@@ -81,6 +81,6 @@ def test_what_the_emulator_verified_is_right_on_the_device(worker: Worker, D: in
     """Every edge case, with outputs poisoned and guarded, and the same bits twice."""
     problem = Problem(D, DType.BF16, True, use_cu_seqlens=packed, batch=1, heads=2, seq_q=300, use_softcap=packed)
     code = Code(Instance(OPERATOR, TCGEN05, problem, CASES[D]).fields(), compiled(problem, CASES[D]).image)
-    found = worker.time(TimingRequest(code, MeasurementPolicy(limit_s=5.0), timed=False))
-    assert found.failure is None, found.failure
-    assert found.verdict is not None and found.verdict.ok, found.verdict
+    timing = worker.time(TimingRequest(code, MeasurementPolicy(limit_s=5.0), timed=False))
+    assert timing.failure is None, timing.failure
+    assert timing.verdict is not None and timing.verdict.ok, timing.verdict

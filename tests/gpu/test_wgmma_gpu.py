@@ -126,8 +126,8 @@ def test_tensor_maps_are_encoded_in_a_thread_that_never_used_the_device() -> Non
 def test_gradients_of_values_are_found_in_every_column_of_every_panel(question: BackwardQuestion) -> None:
     """Operands across the rows of tiles of 16 and 32, sums over tiles and heads, stores that cut a wide panel off."""
     arrays = uniform(question.problem)
-    found = answered("flash_attention_backward", question, arrays)
-    assert wrong_gradients(question.problem, arrays, found) == {}
+    result = answered("flash_attention_backward", question, arrays)
+    assert wrong_gradients(question.problem, arrays, result) == {}
 
 
 @by_backward_question
@@ -137,8 +137,8 @@ def test_gradients_are_found_along_and_across_the_rows_of_a_tile(ask: Any, quest
     wrong = {}
     for column in range(question.head_dim):
         arrays = ask(question.problem, column)
-        found = answered("flash_attention_backward", question, arrays)
-        wrong[column] = wrong_gradients(question.problem, arrays, found)
+        result = answered("flash_attention_backward", question, arrays)
+        wrong[column] = wrong_gradients(question.problem, arrays, result)
     assert {column: names for column, names in wrong.items() if names} == {}
 
 
@@ -169,6 +169,6 @@ def judged(worker: Worker, name: str, problem: Any, config: Any) -> None:
     code = Code(
         InstanceFields(name, "wgmma", to_fields(problem), to_fields(config)), compiled(name, problem, config).image
     )
-    found = worker.time(TimingRequest(code, MeasurementPolicy(limit_s=5.0), timed=False))
-    assert found.failure is None, found.failure
-    assert found.verdict is not None and found.verdict.ok, found.verdict
+    timing = worker.time(TimingRequest(code, MeasurementPolicy(limit_s=5.0), timed=False))
+    assert timing.failure is None, timing.failure
+    assert timing.verdict is not None and timing.verdict.ok, timing.verdict

@@ -90,9 +90,9 @@ def asked_arches(sources: Mapping[str, Source], dealt: Collection[str]) -> set[s
 
 def test_the_default_is_in_the_space(pair: tuple[Operator[Any], Implementation[Any, Any]]) -> None:
     operator, implementation = pair
-    found = defaults(operator, implementation)
-    assert found.keys() == ARCHES.keys() if implementation.oracle else found
-    for name, array in found.items():
+    default_configs = defaults(operator, implementation)
+    assert default_configs.keys() == ARCHES.keys() if implementation.oracle else default_configs
+    for name, array in default_configs.items():
         assert implementation.space(array.problem, ARCHES[name]).refusal(array.config) is None, name
 
 
@@ -102,15 +102,15 @@ def test_the_default_compiles_launches_and_never_spills(
     pair: tuple[Operator[Any], Implementation[Any, Any]], *, others: bool
 ) -> None:
     operator, implementation = pair
-    found = defaults(operator, implementation)
-    sources = {name: render(array) for name, array in found.items()}
+    default_configs = defaults(operator, implementation)
+    sources = {name: render(array) for name, array in default_configs.items()}
     dealt = dealt_arches(PAIRS.index((operator.name, implementation.name)))
     first, *rest = sorted(asked_arches(sources, dealt), key=lambda name: (name != "sm_90a", name))
     for name in rest if others else [first]:
         cubin = compile_source(sources[name], Options(arch=name), Cache.of("cubin"))
         assert not isinstance(cubin, Failed), cubin.log
         assert_memory_is_known(cubin)
-        for launch in found[name].plan().launches:
+        for launch in default_configs[name].plan().launches:
             usage = cubin.entries[launch.entry]
             assert usage.spills == 0, name
             assert occupancy(usage, launch, ARCHES[name]).ctas >= 1, name

@@ -131,9 +131,9 @@ def attempt(config: Fields, rng: random.Random, *, measured: bool = False, imple
     if failed is not None:
         return Attempt(identity(implementation), config, failure=failed, seconds=0.2)
     spills = 96 if config["BK"] == 128 and config["q_in_registers"] else 0
-    found = prediction(config, rng, 6.0 if implementation == "naive" else 1.0)
-    time = measurement(found.cost, rng) if measured else None
-    return Attempt(identity(implementation), config, None, resources(config, spills), found, time, 0.3)
+    result = prediction(config, rng, 6.0 if implementation == "naive" else 1.0)
+    time = measurement(result.cost, rng) if measured else None
+    return Attempt(identity(implementation), config, None, resources(config, spills), result, time, 0.3)
 
 
 def verdict(rng: random.Random) -> Verdict:

@@ -26,21 +26,21 @@ def raced(data: ReportData) -> ReportData:
 
 
 def test_a_prediction_is_said_to_be_one_and_how_to_time_it() -> None:
-    found = told(report_data(40))
-    assert list(found) == ["What won", "By how much", "How sure", "Why", "What next"]
-    assert found["How sure"].endswith("That it is the best is a prediction: no device has timed it.")
-    assert "(predicted)" in found["By how much"]
-    assert "time" not in found["By how much"]
-    assert "such as --gpu 'H100'" in found["What next"]
+    result = told(report_data(40))
+    assert list(result) == ["What won", "By how much", "How sure", "Why", "What next"]
+    assert result["How sure"].endswith("That it is the best is a prediction: no device has timed it.")
+    assert "(predicted)" in result["By how much"]
+    assert "time" not in result["By how much"]
+    assert "such as --gpu 'H100'" in result["What next"]
 
 
 def test_a_final_race_says_how_sure_its_winner_is() -> None:
-    found = told(raced(report_data(40, measured=True)))
-    assert "at most 1.2\u00a0% slower than the fastest contender" in found["How sure"]
-    assert "would name another in 4.0\u00a0% of cases" in found["How sure"]
-    assert "time" in found["By how much"]
-    assert found["What won"].startswith("mma_sync in 50.00 µs, ")
-    assert "prediction" not in found["How sure"]
+    result = told(raced(report_data(40, measured=True)))
+    assert "at most 1.2\u00a0% slower than the fastest contender" in result["How sure"]
+    assert "would name another in 4.0\u00a0% of cases" in result["How sure"]
+    assert "time" in result["By how much"]
+    assert result["What won"].startswith("mma_sync in 50.00 µs, ")
+    assert "prediction" not in result["How sure"]
 
 
 def test_a_budget_that_is_spent_says_how_to_look_further() -> None:
@@ -99,9 +99,9 @@ def nearer(least: float, attempt: Attempt) -> Attempt:
 def test_a_margin_is_told_beside_that_of_the_default(margin: float, text: str) -> None:
     data = report_data(40)
     assert data.record is not None
-    found = told(replace(data, record=replace(data.record, margin=margin)))
-    assert found["By how much"] == f"The default config costs 9.6\u00a0% more, {text} (predicted)."
-    assert "the default config differs by shared memory +9.4\u00a0%, " in found["Why"]
+    result = told(replace(data, record=replace(data.record, margin=margin)))
+    assert result["By how much"] == f"The default config costs 9.6\u00a0% more, {text} (predicted)."
+    assert "the default config differs by shared memory +9.4\u00a0%, " in result["Why"]
 
 
 def test_without_anything_to_compare_with_only_what_binds_is_told() -> None:
@@ -110,9 +110,9 @@ def test_without_anything_to_compare_with_only_what_binds_is_told() -> None:
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_what_is_unknown_is_left_out(n: int) -> None:
-    found = told(report_data(n))
-    assert "By how much" not in found
-    assert found.get("What won", "mma_sync, its default config.") == "mma_sync, its default config."
+    result = told(report_data(n))
+    assert "By how much" not in result
+    assert result.get("What won", "mma_sync, its default config.") == "mma_sync, its default config."
 
 
 def test_a_cheaper_config_that_only_ties_says_why_it_does_not_lead() -> None:
@@ -121,7 +121,7 @@ def test_a_cheaper_config_that_only_ties_says_why_it_does_not_lead() -> None:
     cost, machine_code = 0.9995 * first.prediction.cost, replace(first.resources, sass_digest="other")
     cheaper = replace(first, config={**first.config, "BT": 32}, resources=machine_code)
     cheaper = replace(cheaper, prediction=replace(first.prediction, cost=cost))
-    found = replace(data, attempts=[cheaper, first], record=replace(data.record, config=first.config), verdicts={})
-    (section,) = sections([found])
+    result = replace(data, attempts=[cheaper, first], record=replace(data.record, config=first.config), verdicts={})
+    (section,) = sections([result])
     assert [finalist.entry.attempt for finalist in section.finalists] == [first, cheaper]
     assert "so little decides nothing" in section.finalists[1].remarks[0]

@@ -153,9 +153,9 @@ def framed(frame: str, folder: Path, *, scripts: bool = True) -> Any:
 
 def test_a_bar_of_a_comparison_tells_its_row(tmp_path: Path) -> None:
     operator = operators.load("streaming_attention")
-    found = bench.forecast(operator, operator.problem(seq_q=4096), gpu("H200"), Snapshot.load([]))
-    told = driven(page([found]), POINT, tmp_path)["told"]
-    assert [shown["tip"]["contender"] for shown in told.values()] == [row.name for row in found.rows]
+    forecast = bench.forecast(operator, operator.problem(seq_q=4096), gpu("H200"), Snapshot.load([]))
+    told = driven(page([forecast]), POINT, tmp_path)["told"]
+    assert [shown["tip"]["contender"] for shown in told.values()] == [row.name for row in forecast.rows]
     assert all(shown["tip"]["bound by"] for shown in told.values())
 
 

@@ -42,7 +42,7 @@ def test_no_text_becomes_markup(text: str) -> None:
 )
 def test_a_piece_has_the_class_of_its_whole_text(kind: str, text: str) -> None:
     pieces = re.findall(r'<span class="(\w+)">(.*?)</span>', cuda(f"a {text}\n"), re.DOTALL)
-    assert {found for found, _ in pieces} == {kind}
+    assert {result for result, _ in pieces} == {kind}
     assert "\n".join(unescape(piece) for _, piece in pieces) == text  # a span a line
 
 
@@ -51,9 +51,9 @@ def test_a_name_that_holds_a_keyword_or_a_digit_is_plain() -> None:
 
 
 def test_a_diff_shows_changed_lines_with_their_signs() -> None:
-    found = diff("a\nBT = 64\nb", "a\nBT = 128\nb")
-    assert plain(found) == "@@ -1,3 +1,3 @@\n a\n-BT = 64\n+BT = 128\n b"
-    kinds = re.findall(r'<span class="(\w+)">(.*?)\n?</span>', found, re.DOTALL)
+    result = diff("a\nBT = 64\nb", "a\nBT = 128\nb")
+    assert plain(result) == "@@ -1,3 +1,3 @@\n a\n-BT = 64\n+BT = 128\n b"
+    kinds = re.findall(r'<span class="(\w+)">(.*?)\n?</span>', result, re.DOTALL)
     assert kinds == [("gu", "@@ -1,3 +1,3 @@"), ("gd", "-BT = 64"), ("gi", "+BT = 128")]
 
 

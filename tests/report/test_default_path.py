@@ -14,8 +14,8 @@ def name(*problems: object) -> str:
 
 def test_a_page_is_named_by_what_is_not_the_default() -> None:
     assert name(PROBLEM) == "flash_attention-RTX_5090.html"
-    found = name(replace(PROBLEM, head_dim=72, head_dim_v=72, causal=True, seq_q=512, seq_k=512))
-    assert found == "flash_attention-RTX_5090-head_dim_72-causal-seq_q_512.html"
+    result = name(replace(PROBLEM, head_dim=72, head_dim_v=72, causal=True, seq_q=512, seq_k=512))
+    assert result == "flash_attention-RTX_5090-head_dim_72-causal-seq_q_512.html"
 
 
 def test_other_problems_have_other_names() -> None:

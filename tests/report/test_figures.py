@@ -44,9 +44,9 @@ class Mark:
     @property
     def at(self) -> tuple[float, float]:
         """Where a dot lies in its plot."""
-        found = re.search(rf"translate\(({NUMBER}),({NUMBER})\)", self.attributes["transform"])
-        assert found
-        return float(found[1]), float(found[2])
+        result = re.search(rf"translate\(({NUMBER}),({NUMBER})\)", self.attributes["transform"])
+        assert result
+        return float(result[1]), float(result[2])
 
     @property
     def path(self) -> list[tuple[float, float]]:
@@ -97,27 +97,27 @@ def tries(marks: list[Mark]) -> list[int]:
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_each_try_is_one_mark_that_links_to_its_row_and_says_its_value(measured: bool) -> None:
-    found = section(report_data(200, measured=measured))
-    drawing = Drawing(convergence(found).svg)
-    assert sorted(tries(drawing.filled("dot"))) == sorted(entry.index + 1 for entry in found.entries)
-    assert tries(drawing.filled("bad")) == [n for n, a in enumerate(found.attempts, 1) if a.failure]
+    selected = section(report_data(200, measured=measured))
+    drawing = Drawing(convergence(selected).svg)
+    assert sorted(tries(drawing.filled("dot"))) == sorted(entry.index + 1 for entry in selected.entries)
+    assert tries(drawing.filled("bad")) == [n for n, a in enumerate(selected.attempts, 1) if a.failure]
     labels = {mark.row: mark.label for mark in drawing.filled("dot")}
-    for entry in found.entries:
+    for entry in selected.entries:
         value = f"{entry.value:.2f} µs" if measured else f"{entry.relative:.3f}×"
         assert labels[f"#p1-try-{entry.index + 1}"] == f"try {entry.index + 1}, rank {entry.rank}: {value}"
 
 
 def test_the_winner_alone_has_a_ring() -> None:
-    found = section(report_data(200))
-    (ring,) = Drawing(convergence(found).svg).stroked("ink")
-    assert tries([ring]) == [found.entries[0].index + 1]
+    selected = section(report_data(200))
+    (ring,) = Drawing(convergence(selected).svg).stroked("ink")
+    assert tries([ring]) == [selected.entries[0].index + 1]
 
 
 def test_values_are_logarithmic_and_tries_even() -> None:
-    found = section(report_data(120))
-    svg = convergence(found).svg
+    selected = section(report_data(120))
+    svg = convergence(selected).svg
     placed = {mark.row: mark.at for mark in Drawing(svg).filled("dot")}
-    entries = [(entry, *placed[f"#p1-try-{entry.index + 1}"]) for entry in found.entries]
+    entries = [(entry, *placed[f"#p1-try-{entry.index + 1}"]) for entry in selected.entries]
     (first, _, y1), (last, _, y2) = entries[0], entries[-1]
     for entry, _, y in entries:
         share = log(entry.relative / first.relative) / log(last.relative / first.relative)
@@ -131,9 +131,9 @@ def test_values_are_logarithmic_and_tries_even() -> None:
 
 
 def test_a_value_far_beyond_the_winner_is_a_triangle_at_the_edge_and_counted() -> None:
-    found = section(report_data(30))
-    slow = replace(found.entries[-1], value=50 * found.entries[0].value)
-    drawn = convergence(replace(found, entries=(*found.entries[:-1], slow)))
+    selected = section(report_data(30))
+    slow = replace(selected.entries[-1], value=50 * selected.entries[0].value)
+    drawn = convergence(replace(selected, entries=(*selected.entries[:-1], slow)))
     marks = {mark.row: mark for mark in Drawing(drawn.svg).filled("dot")}
     edge = marks[f"#p1-try-{slow.index + 1}"]
     assert drawn.n_above == 1
@@ -142,21 +142,21 @@ def test_a_value_far_beyond_the_winner_is_a_triangle_at_the_edge_and_counted() -
 
 
 def test_failures_stand_by_stage_in_the_order_of_the_stages() -> None:
-    found = section(report_data(200))
-    drawing = Drawing(convergence(found).svg)
+    selected = section(report_data(200))
+    drawing = Drawing(convergence(selected).svg)
     heights = {mark.label.split(": ")[1]: mark.at[1] for mark in drawing.filled("bad")}
     assert heights["compile"] < heights["limit"]
     assert {"✗ compile", "✗ limit"} <= set(drawing.texts)
 
 
 def test_the_best_so_far_goes_down_to_the_winner_and_to_the_last_try() -> None:
-    found = section(report_data(200))
-    svg = convergence(found).svg
+    selected = section(report_data(200))
+    svg = convergence(selected).svg
     line = next(tag for tag in re.findall(r"<path[^>]*>", svg) if 'stroke="var(--accent)"' in tag and " d=" in tag)
     steps = [(float(x), float(y)) for x, y in re.findall(rf"({NUMBER}),({NUMBER})", line)]
     assert all(before[1] <= after[1] for before, after in pairwise(steps))
     dots = {mark.row: mark.at for mark in Drawing(svg).filled("dot")}
-    assert steps[-1][1] == pytest.approx(dots[f"#p1-try-{found.entries[0].index + 1}"][1], abs=0.11)
+    assert steps[-1][1] == pytest.approx(dots[f"#p1-try-{selected.entries[0].index + 1}"][1], abs=0.11)
 
 
 def test_predicted_costs_have_ticks_in_multiples_and_times_in_numbers() -> None:
@@ -174,16 +174,16 @@ def test_a_search_of_any_length_is_drawn(n: int) -> None:
 
 @pytest.mark.parametrize("value", [0.0, 5.0])
 def test_equal_values_and_zeros_are_drawn_apart_from_nothing(value: float) -> None:
-    found = section(report_data(6))
-    equal = replace(found, entries=tuple(replace(entry, value=value, relative=1.0) for entry in found.entries))
+    selected = section(report_data(6))
+    equal = replace(selected, entries=tuple(replace(entry, value=value, relative=1.0) for entry in selected.entries))
     for svg in (convergence(equal).svg, (parallel(equal) or pytest.fail()).svg):
         assert "NaN" not in svg
         assert len({mark.row for mark in Drawing(svg).marks}) >= len(equal.entries)
 
 
 def test_parallel_coordinates_have_an_axis_for_each_parameter_that_varies_and_one_for_the_value() -> None:
-    found = section(report_data(200))
-    drawn = parallel(found)
+    selected = section(report_data(200))
+    drawn = parallel(selected)
     assert drawn
     assert drawn.names == tuple(CHOICES)
     texts = Drawing(drawn.svg).texts
@@ -193,10 +193,10 @@ def test_parallel_coordinates_have_an_axis_for_each_parameter_that_varies_and_on
 
 
 def test_a_line_passes_each_axis_in_the_band_of_its_value_and_ends_at_its_dot() -> None:
-    found = section(report_data(200))
-    drawing = Drawing((parallel(found) or pytest.fail()).svg)
+    selected = section(report_data(200))
+    drawing = Drawing((parallel(selected) or pytest.fail()).svg)
     dots = {mark.row: mark.at for mark in drawing.marks if mark.label}
-    rows = {f"#p1-try-{entry.index + 1}": entry for entry in found.entries}
+    rows = {f"#p1-try-{entry.index + 1}": entry for entry in selected.entries}
     lines = {mark.row: mark.path for mark in drawing.marks if not mark.label}
     bands: dict[tuple[str, object], list[float]] = {}
     for mark in drawing.marks:
@@ -206,7 +206,7 @@ def test_a_line_passes_each_axis_in_the_band_of_its_value_and_ends_at_its_dot() 
                 bands.setdefault((name, rows[mark.row].attempt.config[name]), []).append(y)
     for name, choices in CHOICES.items():
         for value in choices:  # the better ones run higher
-            entries = [entry for entry in found.entries if entry.attempt.config[name] == value]
+            entries = [entry for entry in selected.entries if entry.attempt.config[name] == value]
             assert min(bands[name, value]) == lines[f"#p1-try-{entries[0].index + 1}"][list(CHOICES).index(name)][1]
         spans = [(min(bands[name, choice]), max(bands[name, choice])) for choice in reversed(choices)]
         assert all(upper[1] < lower[0] for upper, lower in pairwise(spans))
@@ -227,20 +227,20 @@ def test_nothing_varies_in_a_search_of_one() -> None:
 def test_many_lines_are_sampled_but_the_best_tenth_never() -> None:
     data = report_data(1100)
     for data_of_page, most in (([data], LINES), ([data] * 40, FEWEST)):
-        found = sections(data_of_page)[0]
-        drawn = parallel(found)
+        result = sections(data_of_page)[0]
+        drawn = parallel(result)
         assert drawn
         drawing = Drawing(drawn.svg)
         best = drawing.stroked("accent") + [mark for mark in drawing.stroked("ink") if not mark.label]
-        assert sorted(tries(best)) == sorted(e.index + 1 for e in found.entries[: -(-len(found.entries) // 10)])
+        assert sorted(tries(best)) == sorted(e.index + 1 for e in result.entries[: -(-len(result.entries) // 10)])
         assert 0 < len(drawing.stroked("thin")) == drawn.n_drawn - drawn.n_best <= most
 
 
 def test_a_parameter_that_some_configs_lack_has_a_place_for_none() -> None:
     data = report_data(20)
     other = replace(data.attempts[0], config={"BT": 128})
-    found = section(replace(data, attempts=[*data.attempts, other], record=None, verdicts={}))
-    drawn = parallel(found)
+    selected = section(replace(data, attempts=[*data.attempts, other], record=None, verdicts={}))
+    drawn = parallel(selected)
     assert drawn
     assert Drawing(drawn.svg).texts.count("none") == len(CHOICES) - 1
 
@@ -256,16 +256,16 @@ def test_parameters_of_other_implementations_are_not_drawn_with_the_winners() ->
 
 def test_profiles_are_shares_of_the_winners_cost() -> None:
     entries = section(report_data(40)).entries
-    found = profile(entries[:3])
+    result = profile(entries[:3])
     winner = entries[0].attempt.prediction
-    assert found
+    assert result
     assert winner
-    assert found.rows[0][found.terms.index("tensor")] == pytest.approx(float(winner.terms["tensor"]) / winner.cost)
+    assert result.rows[0][result.terms.index("tensor")] == pytest.approx(float(winner.terms["tensor"]) / winner.cost)
 
 
 def test_terms_of_a_model_that_is_no_more_have_no_meaning_to_tell() -> None:
-    found = Profile(terms=("L2", "what nobody knows"), rows=((0.5, 0.5),), largest=0.5)
-    assert found.meanings == {"L2": "bytes between L2 and the SMs"}
+    result = Profile(terms=("L2", "what nobody knows"), rows=((0.5, 0.5),), largest=0.5)
+    assert result.meanings == {"L2": "bytes between L2 and the SMs"}
 
 
 LENGTHS = (128.0, 1024.0, 8192.0)
@@ -358,15 +358,15 @@ class Rows(HTMLParser):
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_the_row_behind_a_mark_says_all_about_its_config(measured: bool) -> None:
-    found = section(report_data(60, measured=measured))
-    rows = Rows(report.render([found.data]))
-    for entry in found.entries:
+    selected = section(report_data(60, measured=measured))
+    rows = Rows(report.render([selected.data]))
+    for entry in selected.entries:
         said = rows.said(f"p1-try-{entry.index + 1}")
         own = entry.attempt
         assert own.resources
         assert said["implementation"] == own.identity.implementation
         assert formatted({name: said[name] for name in own.config}) == formatted(own.config)
-        assert said[f"rank ({found.data.evidence.value})"] == str(entry.rank)
+        assert said[f"rank ({selected.data.evidence.value})"] == str(entry.rank)
         value = said["time, µs (measured)" if measured else "relative cost (predicted)"]
         assert value == (f"{entry.value:.2f}" if measured else f"{entry.relative:.3f}×")
         assert said["registers"] == str(own.resources.registers)
@@ -435,14 +435,14 @@ def raced(throttle: int = 4) -> ReportData:
 
 def test_the_clock_of_each_contender_is_drawn_over_the_rounds_and_told_in_cycles() -> None:
     data = raced()
-    found = clocks(sections([data])[0])
-    assert found is not None and found.svg is not None
-    assert [each.time_us for each in found.ran] == [80.0, 90.0, 91.0]
-    assert found.ran[0].cycles == pytest.approx(80.0 * (1980 + 1800) / 2, rel=0.02)
-    assert (found.ran[0].low_mhz, found.ran[0].high_mhz) == (1800, 1980)
-    assert data.record is not None and found.ran[0].own.items() <= data.record.config.items()
-    assert found.svg.count('stroke-width="2.5"') == 1
-    assert found.svg.count('fill="var(--bad)"') == 4  # triangles, a round each
+    samples = clocks(sections([data])[0])
+    assert samples is not None and samples.svg is not None
+    assert [each.time_us for each in samples.ran] == [80.0, 90.0, 91.0]
+    assert samples.ran[0].cycles == pytest.approx(80.0 * (1980 + 1800) / 2, rel=0.02)
+    assert (samples.ran[0].low_mhz, samples.ran[0].high_mhz) == (1800, 1980)
+    assert data.record is not None and samples.ran[0].own.items() <= data.record.config.items()
+    assert samples.svg.count('stroke-width="2.5"') == 1
+    assert samples.svg.count('fill="var(--bad)"') == 4  # triangles, a round each
     page = report.render([data])
     assert "power cap" in page and "takes 2.25 µs there" in page and "drawn again 3 times" in page
     assert json.loads(report.data_json([data]))["problems"][0]["race"]["rounds"][3][2]["sm_mhz"] == 1800
@@ -452,8 +452,8 @@ def test_where_nobody_could_read_a_clock_the_race_is_a_table_alone() -> None:
     data = raced()
     assert data.race is not None
     blind = tuple(tuple(Lap(lap.time_us) for lap in laps) for laps in data.race.rounds)
-    found = clocks(sections([replace(data, race=replace(data.race, rounds=blind))])[0])
-    assert found is not None and found.svg is None
+    samples = clocks(sections([replace(data, race=replace(data.race, rounds=blind))])[0])
+    assert samples is not None and samples.svg is None
     assert "Final race" in report.render([replace(data, race=replace(data.race, rounds=blind))])
     assert clocks(sections([report_data(24, measured=True)])[0]) is None
 

@@ -80,8 +80,8 @@ def test_rivals_stand_in_the_order_of_their_best_and_those_without_one_last() ->
         replace(predicted(DEFAULT, cost), identity=replace(identity(), implementation=name))
         for name, cost in costs.items()
     ]
-    found = rivals_of(attempts, {}, Evidence.PREDICTED, None, dict.fromkeys(("untried", *costs), ""))
-    assert [each.implementation for each in found] == ["wgmma", "naive", "untried"]
+    result = rivals_of(attempts, {}, Evidence.PREDICTED, None, dict.fromkeys(("untried", *costs), ""))
+    assert [each.implementation for each in result] == ["wgmma", "naive", "untried"]
 
 
 def test_a_rival_that_was_not_tried_says_so() -> None:
@@ -141,8 +141,8 @@ def test_costs_of_different_models_are_not_compared() -> None:
 def test_failures_that_differ_in_numbers_only_form_one_group() -> None:
     reasons = ["needs 4096 bytes", "needs 8192 bytes", "needs 8192 threads"]
     attempts = [Attempt(identity(), DEFAULT, failure=Failed(Stage.LIMIT, reason)) for reason in reasons]
-    found = [(group.reason, group.tries) for group in s.failures(attempts)]
-    assert found == [("needs 4096 bytes", (0, 1)), ("needs 8192 threads", (2,))]
+    results = [(group.reason, group.tries) for group in s.failures(attempts)]
+    assert results == [("needs 4096 bytes", (0, 1)), ("needs 8192 threads", (2,))]
 
 
 def test_failures_stand_in_the_order_of_the_stages() -> None:

@@ -33,9 +33,9 @@ def test_an_attempt_survives_json_with_every_part_present_or_absent() -> None:
 def test_a_row_from_before_the_rules_on_machine_code_is_read_without_them() -> None:
     data = to_data(Attempt(IDENTITY, {}, resources=Resources(128, 8, 4096, 128, 2, "registers", "ab")))
     del data["resources"]["lint"]
-    found = attempt_from(data).resources
-    assert found is not None and found.lint is None
-    assert found.flaws == ("8 bytes of registers are spilled",)
+    result = attempt_from(data).resources
+    assert result is not None and result.lint is None
+    assert result.flaws == ("8 bytes of registers are spilled",)
 
 
 def test_an_error_from_before_cases_were_kept_is_read_and_keeps_its_text() -> None:

@@ -29,8 +29,8 @@ def pair(place: Path, forward: tuple[str, str], backward: tuple[str, str] = ("",
 
 def test_what_fits_is_the_operator_of_the_gradients(tmp_path: Path) -> None:
     with pair(tmp_path, ("", "")) as name:
-        found = operators.backward(operators.load(name))
-    assert found is not None and [output.name for output in found.outputs] == ["grad_x", "db"]
+        result = operators.backward(operators.load(name))
+    assert result is not None and [output.name for output in result.outputs] == ["grad_x", "db"]
 
 
 @pytest.mark.parametrize("name", operators.names())

@@ -101,8 +101,8 @@ def test_a_scalar_that_only_a_call_can_say_is_not_made_up() -> None:
 
 
 def test_rounded_is_the_reference_rounded_once() -> None:
-    found = OPERATOR.rounded(Problem(), {"x": np.ones((1, 1, 8), np.float16)})["y"]
-    assert (found.dtype, set(found.flat)) == (np.float64, {float(np.float16(1 / 3))})
+    result = OPERATOR.rounded(Problem(), {"x": np.ones((1, 1, 8), np.float16)})["y"]
+    assert (result.dtype, set(result.flat)) == (np.float64, {float(np.float16(1 / 3))})
 
 
 @pytest.mark.parametrize(("dtype", "absolute"), [(DType.FP16, 1e-3), (DType.BF16, 8e-3), (DType.FP32, 1e-5)])
@@ -118,9 +118,9 @@ def test_the_least_cost_moves_every_tensor_once_and_what_is_updated_twice() -> N
 
 
 def test_tails_keep_the_statics_and_leave_out_what_the_problem_refuses() -> None:
-    found = OPERATOR.tails(Problem(causal=False))
-    assert [(each.rows, each.batch) for each in found] == [(1, 1), (7, 7), (131, 2)]
-    assert {(each.columns, each.causal) for each in found} == {(8, False)}
+    result = OPERATOR.tails(Problem(causal=False))
+    assert [(each.rows, each.batch) for each in result] == [(1, 1), (7, 7), (131, 2)]
+    assert {(each.columns, each.causal) for each in result} == {(8, False)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class InVectors:
 
 
 def test_tails_of_an_extent_that_takes_multiples_are_multiples() -> None:
-    found = [(tail.columns, tail.rows) for tail in tails(InVectors())]
-    assert found == [(8, 1), (56, 7), (136, 2), (16, 131)]
+    results = [(tail.columns, tail.rows) for tail in tails(InVectors())]
+    assert results == [(8, 1), (56, 7), (136, 2), (16, 131)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ def test_a_small_tensor_is_what_the_generator_itself_gives() -> None:
 
 
 def test_a_large_tensor_is_normal_and_no_part_is_another() -> None:
-    found = normal(np.random.default_rng(3), LARGE, ml_dtypes.bfloat16).astype(np.float32)
-    assert found.shape == LARGE
-    assert abs(found.mean()) < 0.005
-    assert found.std() == pytest.approx(1, abs=0.005)
-    rows = found.reshape(-1, LARGE[-1])
+    result = normal(np.random.default_rng(3), LARGE, ml_dtypes.bfloat16).astype(np.float32)
+    assert result.shape == LARGE
+    assert abs(result.mean()) < 0.005
+    assert result.std() == pytest.approx(1, abs=0.005)
+    rows = result.reshape(-1, LARGE[-1])
     assert len(np.unique(rows[:, :4], axis=0)) > 0.99 * len(rows)
 
 
@@ -34,10 +34,10 @@ def test_a_large_tensor_is_the_same_on_one_processor(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_are_made_whole() -> None:
-    found = random_tensor(
+    result = random_tensor(
         np.random.default_rng(3), LARGE, np.float32, lambda _, part: np.broadcast_to(np.arange(96.0), part)
     )
-    assert np.array_equal(found, np.broadcast_to(np.arange(96, dtype=np.float32), LARGE))
+    assert np.array_equal(result, np.broadcast_to(np.arange(96, dtype=np.float32), LARGE))
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

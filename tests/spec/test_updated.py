@@ -47,10 +47,10 @@ def untouched(operator: Operator[Any], given: dict[str, Any]) -> int:
 
 def judge(operator: Operator[Any], stray: int) -> DeviceCheck:
     code = Code(InstanceFields("row_add", "naive", to_fields(operator.problem()), {"stray": stray}), b"")
-    found = DeviceCheck(SIMULATION.open(), code, 1.0)
+    result = DeviceCheck(SIMULATION.open(), code, 1.0)
     for case in cases(operator, code.instance.problem, every=True):
-        found.run(case, twice=True)
-    return found
+        result.run(case, twice=True)
+    return result
 
 
 def test_a_kernel_may_write_to_it_and_knows_its_strides(row_add: Operator[Any]) -> None:
@@ -82,8 +82,8 @@ def test_any_strides_reach_the_kernel(row_add: Operator[Any]) -> None:
 
 
 def test_a_right_kernel_passes_on_the_emulator_and_on_a_device(row_add: Operator[Any]) -> None:
-    found = judge(row_add, -1)
-    assert found.right, found.verdict("here").reason
+    result = judge(row_add, -1)
+    assert result.right, result.verdict("here").reason
     verdict = check(Job(InstanceFields("row_add", "naive", to_fields(row_add.problem()), {"stray": -1}), PLAIN))
     assert verdict.ok, verdict.reason
     assert {error.name for error in verdict.errors} == {"table", "sums"}

@@ -52,8 +52,8 @@ def first_arch(implementation: Implementation[Any, Any], problem: Any) -> Arch:
 
 def drawn(operator: Operator[Any], problem: Any, kind: str) -> Arrays:
     """Inputs of this kind and the scalars, which the reference takes from the arrays."""
-    found = operator.inputs(problem, np.random.default_rng(0), kind)
-    return {**found, **scalars(operator, problem, found)}
+    result = operator.inputs(problem, np.random.default_rng(0), kind)
+    return {**result, **scalars(operator, problem, result)}
 
 
 def compiled(source: Source, arch: str) -> Cubin:
@@ -97,15 +97,15 @@ def assert_right_at(instance: Instance, *places: tuple[dict[str, int], str]) -> 
     for extents, kind in places:
         at = instance.at(replace(instance.problem, **extents))
         arrays, expected = drawn_once(at.operator.name, canonical(at.problem), kind)
-        found = []
+        results = []
         for mode in BOTH_WAYS:
             outputs, done = emulator.run(at, arrays, mode)
             assert not done.findings, f"{done.findings[0]}"
             assert not unexpected_write(at.operator, arrays, expected.exact, outputs)
             for error in expected.errors(outputs):
                 assert error.ok, f"{error}"
-            found.append({name: output.tobytes() for name, output in outputs.items()})
-        assert found[0] == found[1]
+            results.append({name: output.tobytes() for name, output in outputs.items()})
+        assert results[0] == results[1]
 
 
 def assert_on_hopper(instance: Instance) -> None:
@@ -125,8 +125,8 @@ def assert_no_spills(
 def assert_memory_is_known(cubin: Cubin) -> None:
     """No kernel has generic accesses: for each, hardware finds out whether it is of global or of shared memory."""
     for entry in cubin.entries:
-        found = [name for name in ("LD", "ST", "ATOM") if name in cubin.mnemonics(entry)]
-        assert not found, f"{entry}: {', '.join(found)}"
+        results = [name for name in ("LD", "ST", "ATOM") if name in cubin.mnemonics(entry)]
+        assert not results, f"{entry}: {', '.join(results)}"
 
 
 def assert_declared(instance: Instance, gpu: GPU, kind: str) -> None:
@@ -147,8 +147,8 @@ def assert_apart(
     changed = {name: arrays[name].copy() for name in spoiled if arrays[name].size}
     for name in changed:
         changed[name][spoiled[name]] = np.nan
-    (clean, _), (found, done) = (emulator.run(instance, inputs, CHECKED[0]) for inputs in (arrays, arrays | changed))
+    (clean, _), (result, done) = (emulator.run(instance, inputs, CHECKED[0]) for inputs in (arrays, arrays | changed))
     assert not done.findings, done.findings[0]
     for name, places in elsewhere.items():
-        for one, other in ((clean[name][place], found[name][place]) for place in places if clean[name].size):
+        for one, other in ((clean[name][place], result[name][place]) for place in places if clean[name].size):
             assert np.abs(one - other).max(initial=0) <= rounding * np.abs(one).max(initial=0), name

@@ -265,8 +265,8 @@ def _encode_tiled(
     assert place % 64 == 0 and (dtype, interleave, fill) == (9, 0, 0) and set(steps) == {1}
     magic = int.from_bytes(b"tnsormap", "little")
     kind = SWIZZLES.index((0, 32, 64, 128)[swizzle])
-    found = EncodedTensorMap(magic, base, rank, 2, kind, 0, tuple(sizes), tuple(boxes), (2, *strides))
-    ctypes.memmove(place, bytes(found), 128)
+    result = EncodedTensorMap(magic, base, rank, 2, kind, 0, tuple(sizes), tuple(boxes), (2, *strides))
+    ctypes.memmove(place, bytes(result), 128)
     return 0
 
 
@@ -288,22 +288,22 @@ def _bind() -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A machine with a GPU, as far as `tuner.backends.gpu` can see."""
-    with machine(monkeypatch) as found:
-        yield found
+    with machine(monkeypatch) as result:
+        yield result
 
 
 @contextmanager
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """The same where there is no fixture."""
     nvrtc.toolkit()  # the compiler is CuPy's real one
-    found = Driver()
+    result = Driver()
     cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)
-    for name, module in found.modules().items():
+    for name, module in result.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     for entry in cached:
         entry.cache_clear()
     monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=_encode_tiled))
     tensor_map.encode.cache_clear()
-    yield found
+    yield result
     for entry in cached:
         entry.cache_clear()

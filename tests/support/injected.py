@@ -10,12 +10,12 @@ from tuner.spec.operator import Operator
 
 def injected(operator: Operator[Any], folder: Path, file: str, old: str, new: str) -> Operator[Any]:
     """The operator with `old` changed to `new` in a file of its own, as a copy of its folder in `folder`."""
-    found = replace(operator, folder=folder / operator.name)
-    shutil.copytree(operator.folder, found.folder)
-    text = (found.folder / file).read_text()
+    result = replace(operator, folder=folder / operator.name)
+    shutil.copytree(operator.folder, result.folder)
+    text = (result.folder / file).read_text()
     assert old in text
-    (found.folder / file).write_text(text.replace(old, new))
-    return found
+    (result.folder / file).write_text(text.replace(old, new))
+    return result
 
 
 @dataclass(frozen=True)

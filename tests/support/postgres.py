@@ -33,9 +33,9 @@ class Server:
     """Listens on 127.0.0.1; anybody may log in."""
 
     def __init__(self, folder: Path, most: int) -> None:
-        found = binaries()
-        assert found is not None, "the caller has asked"
-        self._binaries, self._data, self.port = found, folder / "data", free_port()
+        result = binaries()
+        assert result is not None, "the caller has asked"
+        self._binaries, self._data, self.port = result, folder / "data", free_port()
         self._options = f"{_TCP.format(most=most)} -p {self.port} -k {folder}"
         self._user = _unprivileged()
         if self._user:

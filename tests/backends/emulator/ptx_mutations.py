@@ -24,12 +24,12 @@ def seen(mutation: Mutation, order: Order) -> str:
 
 def main() -> None:
     print(f"| kernel | bug | {' | '.join(ORDERS)} |\n|---|---|{'---|' * len(ORDERS)}")
-    found = 0
+    result = 0
     for mutation in MUTATIONS:
         cells = [seen(mutation, order) for order in ORDERS]
-        found += cells != ["right"] * len(ORDERS)
+        result += cells != ["right"] * len(ORDERS)
         print(f"| {mutation.kernel} | {mutation.bug} | {' | '.join(cells)} |", flush=True)
-    print(f"\n{found} of {len(MUTATIONS)} are seen.")
+    print(f"\n{result} of {len(MUTATIONS)} are seen.")
 
 
 if __name__ == "__main__":

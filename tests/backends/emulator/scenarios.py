@@ -29,8 +29,8 @@ class Scenario:
 
 def scenarios() -> dict[str, Scenario]:
     hopper = (flash_attention, softmax, hopper_attention, hopper_gemm, multicast_gemm, shared_ring)
-    found = dict.fromkeys(hopper, "sm_90a") | {blackwell_mlp: "sm_100a"}
-    return {launch.__name__: Scenario(launch.__name__, launch, arch) for launch, arch in found.items()}
+    result = dict.fromkeys(hopper, "sm_90a") | {blackwell_mlp: "sm_100a"}
+    return {launch.__name__: Scenario(launch.__name__, launch, arch) for launch, arch in result.items()}
 
 
 def flash_attention(kernel: Kernel, mode: Mode, T: int = 200) -> tuple[Run, bool]:

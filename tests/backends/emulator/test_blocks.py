@@ -164,7 +164,7 @@ extern "C" __global__ void turn(int* y, int* z) {
   z[threadIdx.x] = y[63 - threadIdx.x];
 }
 """
-    found = []
+    results = []
     for barrier in ("", "__syncthreads();"):
         kernel = snippet(text % barrier, "turn", checked=True)
         with (
@@ -172,8 +172,8 @@ extern "C" __global__ void turn(int* y, int* z) {
             Buffer("z", 256, writable=True, initialized=False) as z,
         ):
             run = kernel.launch("turn", (1, 1, 1), 64, 0, [y, z], CHECKED[0])
-            found.append("race" in {finding.kind for finding in run.findings})
-    assert found == [True, False]
+            results.append("race" in {finding.kind for finding in run.findings})
+    assert results == [True, False]
 
 
 def histogram(init: str) -> set[str]:

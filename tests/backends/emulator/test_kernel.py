@@ -97,18 +97,18 @@ def test_a_source_for_the_gpu_is_refused() -> None:
 def test_an_operators_own_header_is_named_in_findings() -> None:
     text = '#include "own.cuh"\nextern "C" __global__ void k(int* y) { poke(y); }'
     own = ("own.cuh", "__device__ __forceinline__ void poke(int* y) {\n  y[threadIdx.x + 1] = 1;\n}\n")
-    found = (*headers('#include "thread.cuh"', KERNELS, "host"), own)
+    result = (*headers('#include "thread.cuh"', KERNELS, "host"), own)
     with Buffer("y", 128, writable=True, initialized=False) as y:
-        kernel = build(Source(("k",), '#include "thread.cuh"\n' + text, found, "host"), checked=True)
+        kernel = build(Source(("k",), '#include "thread.cuh"\n' + text, result, "host"), checked=True)
         (finding,) = kernel.launch("k", (1, 1, 1), 32, 0, [y], Mode(checked=True)).findings
     assert (finding.kind, finding.place) == ("out_of_bounds", "own.cuh:2")
 
 
 def test_an_access_in_a_primitive_is_named_by_the_line_that_calls_it() -> None:
     text = '#include "builtin.cuh"\nextern "C" __global__ void k(float* y) {\n  y[0] = __ldg(y + 32);\n}'
-    found = headers(text, KERNELS, "host")
+    result = headers(text, KERNELS, "host")
     with Buffer("y", 128, writable=True) as y:
-        kernel = build(Source(("k",), text, found, "host"), checked=True)
+        kernel = build(Source(("k",), text, result, "host"), checked=True)
         finding = kernel.launch("k", (1, 1, 1), 1, 0, [y], Mode(checked=True)).findings[0]
     assert (finding.kind, finding.place) == ("out_of_bounds", "k.cu:3")
 
@@ -147,7 +147,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
         source("softmax.cu", ("softmax",), (("  __syncwarp();  // the neighbours' edges are there\n", ""),)),
         checked=True,
     )
-    found = []
+    results = []
     for _ in range(2):
         with (
             Buffer.of("x", np.ones(1024, np.float32)) as x,
@@ -155,8 +155,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
             Buffer.of("column_sum", np.zeros(1024, np.float32), writable=True) as sums,
         ):
             mode = Mode(True, "random", "random", 7)
-            found.append(kernel.launch("softmax", (1, 1, 1), 128, 4672, [x, y, sums, np.int32(1024)], mode).findings)
-    assert found[0] == found[1] != ()
+            results.append(kernel.launch("softmax", (1, 1, 1), 128, 4672, [x, y, sums, np.int32(1024)], mode).findings)
+    assert results[0] == results[1] != ()
 
 
 @pytest.mark.parametrize(

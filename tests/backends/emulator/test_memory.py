@@ -142,10 +142,10 @@ extern "C" __global__ void pass(bf16* y) {
   y[threadIdx.x] = half_of(twice(row[63 - threadIdx.x]));
 }
 """
-    found = []
+    results = []
     for barrier in ("", "__syncthreads();"):
         with Buffer("y", 128, writable=True, initialized=False) as y:
             run = snippet(text % barrier, "pass", checked=True).launch("pass", (1, 1, 1), 64, 128, [y], CHECKED)
         counted = (run.counters.shared_read_bytes, run.counters.shared_write_bytes, run.counters.global_write_bytes)
-        found.append(({finding.kind for finding in run.findings} - {"uninitialized_read"}, counted))
-    assert found == [({"race"}, (128, 128, 128)), (set(), (128, 128, 128))]
+        results.append(({finding.kind for finding in run.findings} - {"uninitialized_read"}, counted))
+    assert results == [({"race"}, (128, 128, 128)), (set(), (128, 128, 128))]

@@ -39,8 +39,8 @@ def test_approximations_are_off_by_what_the_isa_allows_and_no_more() -> None:
 
 def test_approximations_at_the_ends_are_exact() -> None:
     x = np.array([0, np.inf, 1e-40], np.float32)
-    found = launch(approximations(x)[0], Mode())[0]["y"]
-    np.testing.assert_array_equal(found[:3], [[1, np.inf, 1], [-np.inf, np.inf, -np.inf], [np.inf, 0, np.inf]])
+    result = launch(approximations(x)[0], Mode())[0]["y"]
+    np.testing.assert_array_equal(result[:3], [[1, np.inf, 1], [-np.inf, np.inf, -np.inf], [np.inf, 0, np.inf]])
 
 
 def test_every_kernel_has_a_test() -> None:

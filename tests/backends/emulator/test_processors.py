@@ -42,17 +42,17 @@ def test_a_minimum_knows_signs_of_zeros_and_drops_a_nan(name: str) -> None:
     below = (x < y) | ((x == y) & np.signbit(x)) if name == "min" else (x > y) | ((x == y) & ~np.signbit(x))
     expected = np.where(np.isnan(y) | below, x, y)
     for spelled in (f"f{name}f(x[i], y[i])", f"{name}(x[i], y[i])", f"f{name}(x[i], y[i])"):
-        found = computed(spelled, NUMBERS, NUMBERS).view(np.float32)
-        np.testing.assert_array_equal(found, expected)
-        np.testing.assert_array_equal(np.signbit(found[~np.isnan(found)]), np.signbit(expected[~np.isnan(expected)]))
+        result = computed(spelled, NUMBERS, NUMBERS).view(np.float32)
+        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(np.signbit(result[~np.isnan(result)]), np.signbit(expected[~np.isnan(expected)]))
 
 
 def test_floats_beyond_all_ints_become_the_nearest_one() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, -(2.0**31), 2.5, -2.5, 3.5], np.float32)
     least, most = -(2**31), 2**31 - 1
     for name, rounded in (("rn", [2, -2, 4]), ("rz", [2, -2, 3])):
-        found = computed(f"__float2int_{name}(x[i])", x, x[:1], "int").view(np.int32)
-        assert list(found) == [0, most, least, most, least, least, *rounded]
+        result = computed(f"__float2int_{name}(x[i])", x, x[:1], "int").view(np.int32)
+        assert list(result) == [0, most, least, most, least, least, *rounded]
 
 
 def test_the_special_functions_have_the_same_bits_everywhere() -> None:

@@ -17,9 +17,9 @@ MICROS = micros()
 @pytest.mark.parametrize("micro", MICROS, ids=lambda micro: micro.name)
 def test_a_primitives_ptx_computes_what_its_twin_does_on_the_emulator(micro: Micro) -> None:
     arch = "sm_90a" if "cluster" in micro.call.file else micro.arch
-    found, emulated = executed(micro.call, arch), launch(micro.call, Mode())[0]
+    result, emulated = executed(micro.call, arch), launch(micro.call, Mode())[0]
     for name, bits in emulated.items():
-        np.testing.assert_array_equal(found[name].view(np.uint8), bits.view(np.uint8), err_msg=name)
+        np.testing.assert_array_equal(result[name].view(np.uint8), bits.view(np.uint8), err_msg=name)
 
 
 def test_every_fragment_layout_is_what_the_header_says_to_both_compilers() -> None:

@@ -133,11 +133,11 @@ def test_a_commit_without_products_arrives(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_a_product_that_nobody_waits_for_is_outstanding(mode: Mode) -> None:
     text = "if (threadIdx.x == 0) { tcgen05_mma(tensor, a, a, kProduct, false); tcgen05_commit(barrier); }"
-    found = kinds_between(text, mode)
+    result = kinds_between(text, mode)
     if mode.checked:
-        assert {"in_flight", "outstanding"} <= found  # freed while in flight
+        assert {"in_flight", "outstanding"} <= result  # freed while in flight
     else:
-        assert found == ({"outstanding"} if mode.asynchronous == "late" else set())
+        assert result == ({"outstanding"} if mode.asynchronous == "late" else set())
 
 
 STORE = "if (warp == 0) { tcgen05_st_32x32b(own, r); tcgen05_wait_st(); tcgen05_fence_before_thread_sync(); }"

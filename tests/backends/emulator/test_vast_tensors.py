@@ -42,15 +42,15 @@ def vast(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str, Array]:
     """The arguments of an operator in memory: what is strided is vast, the rest dense."""
-    found = {}
+    results = {}
     for argument in operator.arguments:
         if argument.role is not Role.SCALAR:
             shape, dtype = argument.shape(problem), argument.dtype_of(problem).numpy
             spread = argument.strided and 0 not in shape and len(shape) > 1
-            found[argument.name] = vast(shape, dtype) if spread else np.zeros(shape, dtype)
+            results[argument.name] = vast(shape, dtype) if spread else np.zeros(shape, dtype)
             if argument.supplied:
-                found[argument.name][...] = given[argument.name]
-    return found
+                results[argument.name][...] = given[argument.name]
+    return results
 
 
 def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mapping[str, Any], given: Any) -> None:
@@ -84,5 +84,5 @@ def test_offsets_do_not_wrap_at_32_bits(name: str, implementation: str) -> None:
     arrays = far_apart(operator, problem, given)
     launch(operator, kernel, problem, kernel.default(served, first_arch(kernel, served)), arrays, given)
     outputs = {argument.name: np.ascontiguousarray(arrays[argument.name]) for argument in operator.written}
-    found = errors(operator, problem, given, outputs)
-    assert all(each.ok for each in found), [each.reason for each in found]
+    messages = errors(operator, problem, given, outputs)
+    assert all(each.ok for each in messages), [each.reason for each in messages]

@@ -51,8 +51,8 @@ def test_launches_get_pointers_strides_scalars_and_workspaces(driver: Driver, at
     know(driver, operator, problem)
     y, rms = at.call("row_norm", asarray(rows(dtype))[:, :32], asarray(WEIGHT), epsilon=0.5)
     assert driver.launches == ["row_norm_sums", "row_norm_scale"]
-    found = {"y": y.host, "rms": rms.host}
-    assert all(error.ok for error in errors(operator, problem, {"x": x, "weight": WEIGHT, "epsilon": 0.5}, found))
+    results = {"y": y.host, "rms": rms.host}
+    assert all(error.ok for error in errors(operator, problem, {"x": x, "weight": WEIGHT, "epsilon": 0.5}, results))
 
 
 def test_an_input_that_is_not_given_is_a_null_pointer(driver: Driver, at: Dispatcher) -> None:
@@ -74,8 +74,8 @@ def test_flash_attention_gets_the_shared_memory_it_asks_for(driver: Driver, at: 
     q, k, v = (asarray(np.ascontiguousarray(arrays[name].swapaxes(1, 2))) for name in "qkv")
     o, lse = at.call("flash_attention", q, k, v, layout="bhtd")
     assert isinstance(o, ndarray)
-    found = {"o": o.host.swapaxes(1, 2), "lse": lse.host}
-    assert all(error.ok for error in errors(operator, problem, arrays, found))
+    results = {"o": o.host.swapaxes(1, 2), "lse": lse.host}
+    assert all(error.ok for error in errors(operator, problem, arrays, results))
 
 
 def test_a_kernel_with_static_shared_memory_asks_for_the_rest(driver: Driver, at: Dispatcher) -> None:
@@ -101,8 +101,8 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_compilers_words(
 
 
 def test_only_records_and_defaults_of_the_device_serve_it(driver: Driver, at: Dispatcher) -> None:
-    found = at.explain("row_norm", asarray(rows()[:, :32]), asarray(WEIGHT))
-    assert found.gpu == "H200"
+    result = at.explain("row_norm", asarray(rows()[:, :32]), asarray(WEIGHT))
+    assert result.gpu == "H200"
     assert driver.launches == []
 
 

@@ -15,7 +15,7 @@ def test_an_array_lies_where_its_owner_has_it(monkeypatch: pytest.MonkeyPatch, d
     monkeypatch.setattr(gpu, "opened", lambda: cupy)  # with or without a device
     memory = np.zeros(64, np.uint8)
     address = memory.__array_interface__["data"][0]
-    found = lent.array(address, (2, 3), dtype.numpy, device=0)
-    assert (found.data.ptr, found.data.device_id) == (address, 0)
-    assert (found.shape, found.dtype, found.nbytes) == ((2, 3), dtype.numpy, 6 * dtype.numpy.itemsize)
-    assert found.flags.c_contiguous
+    result = lent.array(address, (2, 3), dtype.numpy, device=0)
+    assert (result.data.ptr, result.data.device_id) == (address, 0)
+    assert (result.shape, result.dtype, result.nbytes) == ((2, 3), dtype.numpy, 6 * dtype.numpy.itemsize)
+    assert result.flags.c_contiguous

@@ -106,8 +106,8 @@ def run(limit: int) -> tuple[list[int], int]:
 
 
 def test_functions_that_call_functions_return_to_their_callers() -> None:
-    found, count = run(limit=99)
-    assert found == [twice(twice(i * (1, 10, 100)[i % 3])) for i in range(32)]
+    result, count = run(limit=99)
+    assert result == [twice(twice(i * (1, 10, 100)[i % 3])) for i in range(32)]
     assert count == 5 + 32
 
 

@@ -23,14 +23,14 @@ def counted(body: str, shape: Shape, before: str = "", budget: Budget | None = N
 
 def entry(body: str, before: str = "") -> object:
     text = f'{before}\nextern "C" __global__ void kernel(float* x, float* y, int n) {{ {body} }}'
-    found = nvrtc.ptx(Source(("kernel",), text, (), "cuda"), Options("sm_80"))
-    assert isinstance(found, str), found
-    return parse(found)["kernel"]
+    ptx_text = nvrtc.ptx(Source(("kernel",), text, (), "cuda"), Options("sm_80"))
+    assert isinstance(ptx_text, str), ptx_text
+    return parse(ptx_text)["kernel"]
 
 
 def access(counts: Counts, space: str, kind: str = "load") -> Access:
-    (found,) = (each for each in counts.accesses if (each.space, each.kind) == (space, kind))
-    return found
+    (result,) = (each for each in counts.accesses if (each.space, each.kind) == (space, kind))
+    return result
 
 
 ONE = Shape((1, 1, 1), 64, 0)
@@ -38,25 +38,25 @@ SUM = 'float s = 0; _Pragma("unroll 1") for (int i = 0; i < n; ++i) s += x[i * {
 
 
 def test_a_long_loop_is_cut_short_and_its_passes_are_all_counted() -> None:
-    found = counted(SUM.format(stride=4096), ONE)
-    (loop,) = found.loops
+    counts = counted(SUM.format(stride=4096), ONE)
+    (loop,) = counts.loops
     assert (loop.trips, loop.entries, loop.extrapolated) == (1000, 1, True)
-    assert access(found, "global").requests == 1000 * 2  # by each of two warps
+    assert access(counts, "global").requests == 1000 * 2  # by each of two warps
 
 
 def test_a_loop_in_a_loop_is_passed_in_each_pass_of_that() -> None:
     inner = '_Pragma("unroll 1") for (int j = 0; j < 37; ++j) s += x[i * 37 + j];'
-    found = counted(f'float s = 0; _Pragma("unroll 1") for (int i = 0; i < n; ++i) {{ {inner} }} y[0] = s;', ONE)
-    outer, within = found.loops
+    counts = counted(f'float s = 0; _Pragma("unroll 1") for (int i = 0; i < n; ++i) {{ {inner} }} y[0] = s;', ONE)
+    outer, within = counts.loops
     assert (outer.trips, within.trips, within.entries) == (1000, 37, 1000)
 
 
 def test_warps_that_loop_less_often_than_others_are_counted_each() -> None:
-    found = counted(
+    counts = counted(
         '_Pragma("unroll 1") for (int i = threadIdx.x; i < 1000; i += 96) y[i] = 0;', Shape((1, 1, 1), 96, 0)
     )
     assert (
-        access(found, "global", "store").requests == 11 + 10 + 11 - 0 + 0
+        access(counts, "global", "store").requests == 11 + 10 + 11 - 0 + 0
     )  # 1000 = 10 * 96 + 40: one warp whole, one in part
 
 
@@ -65,8 +65,8 @@ def test_warps_that_loop_less_often_than_others_are_counted_each() -> None:
     [("threadIdx.x", 4, 32), ("2 * threadIdx.x", 8, 32), ("8 * threadIdx.x", 32, 32), ("0", 1, 1)],
 )
 def test_sectors_are_those_that_the_lanes_of_a_warp_touch(index: str, sectors: int, distinct: int) -> None:
-    found = access(counted(f"y[threadIdx.x] = x[{index}];", Shape((1, 1, 1), 32, 0)), "global")
-    assert (found.sectors, found.misses, found.distinct) == (sectors, sectors, distinct)
+    result = access(counted(f"y[threadIdx.x] = x[{index}];", Shape((1, 1, 1), 32, 0)), "global")
+    assert (result.sectors, result.misses, result.distinct) == (sectors, sectors, distinct)
 
 
 def test_what_was_loaded_before_hits_l1_as_far_as_it_holds_it() -> None:
@@ -91,9 +91,9 @@ def test_sixteen_bytes_a_lane_take_four_turns() -> None:
 
 def test_blocks_at_the_end_of_a_short_grid_count_for_what_they_do() -> None:
     body = "int i = blockIdx.x * 64 + threadIdx.x; if (i < 64 + 32) y[i] = 1;"
-    found = counted(body, Shape((2, 1, 1), 64, 0))
-    assert access(found, "global", "store").requests == 1.5
-    assert 1 < found.longest < 1.5
+    counts = counted(body, Shape((2, 1, 1), 64, 0))
+    assert access(counts, "global", "store").requests == 1.5
+    assert 1 < counts.longest < 1.5
 
 
 def test_lanes_that_stand_aside_show_as_divergence() -> None:
@@ -105,8 +105,8 @@ def test_lanes_that_stand_aside_show_as_divergence() -> None:
 
 
 def test_a_loop_whose_end_only_data_tells_is_left_to_the_budget() -> None:
-    found = counted("float s = 0; while (x[(int)s] < 1) s += 1; y[0] = s;", ONE, budget=Budget(seconds=0.05))
-    assert "a loop whose end nothing tells" in found.unsure
+    counts = counted("float s = 0; while (x[(int)s] < 1) s += 1; y[0] = s;", ONE, budget=Budget(seconds=0.05))
+    assert "a loop whose end nothing tells" in counts.unsure
 
 
 MATMUL = """
@@ -135,11 +135,11 @@ def test_a_block_counts_for_as_many_instructions_as_it_has_where_all_of_them_are
 @pytest.mark.parametrize(("dtype", "sectors", "wavefronts"), [("float", 4, 1), ("double", 8, 2)])
 def test_local_memory_is_interleaved_by_lane(dtype: str, sectors: int, wavefronts: int) -> None:
     body = f"{dtype} a[16]; for (int i = 0; i < 16; ++i) a[i] = x[i]; y[threadIdx.x] = a[n & 15];"
-    found = access(counted(body, Shape((1, 1, 1), 32, 0)), "local")
-    assert (found.sectors, found.wavefronts) == (sectors, wavefronts)
+    result = access(counted(body, Shape((1, 1, 1), 32, 0)), "local")
+    assert (result.sectors, result.wavefronts) == (sectors, wavefronts)
 
 
 @pytest.mark.parametrize(("stride", "wavefronts"), [(1, 1), (2, 2), (3, 1.5), (9, 3), (17, 5), (32, 32), (33, 8.75)])
 def test_l1_reads_banks_and_four_lines_per_cycle(stride: int, wavefronts: float) -> None:
-    found = access(counted(f"y[threadIdx.x] = x[{stride} * threadIdx.x];", Shape((1, 1, 1), 32, 0)), "global")
-    assert found.wavefronts == wavefronts
+    result = access(counted(f"y[threadIdx.x] = x[{stride} * threadIdx.x];", Shape((1, 1, 1), 32, 0)), "global")
+    assert result.wavefronts == wavefronts

@@ -87,8 +87,8 @@ def run_product(entries: Mapping[str, ptx.Entry], case: str) -> tuple[np.ndarray
 
 @pytest.mark.parametrize("case", PRODUCTS)
 def test_wgmma_multiplies_what_cute_wrote_and_describes(products: Mapping[str, ptx.Entry], case: str) -> None:
-    found, exact, _ = run_product(products, case)
-    np.testing.assert_array_equal(found, exact)
+    result, exact, _ = run_product(products, case)
+    np.testing.assert_array_equal(result, exact)
 
 
 @pytest.mark.parametrize("order", ptx.ORDERS)

@@ -51,10 +51,10 @@ FAMILIES = {
 
 def job_of(name: str, arch: str) -> Job:
     operator, implementation = name.split("/")
-    found = operators.implementation(operator, implementation)
-    problem = found.example or operators.load(operator).problem()
+    result = operators.implementation(operator, implementation)
+    problem = result.example or operators.load(operator).problem()
     return Job(
-        InstanceFields(operator, implementation, to_fields(problem), to_fields(found.default(problem, ARCHES[arch])))
+        InstanceFields(operator, implementation, to_fields(problem), to_fields(result.default(problem, ARCHES[arch])))
     )
 
 

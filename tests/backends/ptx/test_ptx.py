@@ -203,8 +203,8 @@ FLOATS = {
 
 @pytest.mark.parametrize("body", FLOATS)
 def test_an_instruction_on_floats_rounds_as_it_says(body: str) -> None:
-    found = executed(f"{body} mov.b32 %r9, %f2;", WORDS)
-    np.testing.assert_array_equal(found.view(np.float32), np.float32(FLOATS[body]))
+    result = executed(f"{body} mov.b32 %r9, %f2;", WORDS)
+    np.testing.assert_array_equal(result.view(np.float32), np.float32(FLOATS[body]))
 
 
 PAIRS = {  # of 1 and 2^-126 with 3 and 0.5; the lower half is the first
@@ -285,17 +285,17 @@ def test_floats_of_a_warp_are_reduced(name: str, members: int) -> None:
     OVER:
     """
     x = np.array([-3, np.nan, 2, 5], np.float32)
-    found = executed(body, x.view(np.uint32)).view(np.float32)
+    result = executed(body, x.view(np.uint32)).view(np.float32)
     taking = np.array([members >> i & 1 for i in range(4)], bool)
-    np.testing.assert_array_equal(found[taking], np.float32(REDUCED[name, members]))
+    np.testing.assert_array_equal(result[taking], np.float32(REDUCED[name, members]))
 
 
 @pytest.mark.parametrize(("name", "sign"), [("min", True), ("max", False), ("min.NaN", True), ("max.NaN", False)])
 def test_of_zeros_the_negative_one_is_the_smaller(name: str, sign: bool) -> None:
     body = f"mov.b32 %f1, %r2; redux.sync.{name}.f32 %f2, %f1, -1; mov.b32 %r9, %f2;"
     for x in (np.array([0.0, -0.0] * 16, np.float32), np.array([-0.0, 0.0] * 16, np.float32)):
-        found = executed(body, x.view(np.uint32)).view(np.float32)
-        assert (found == 0).all() and (np.signbit(found) == sign).all()
+        result = executed(body, x.view(np.uint32)).view(np.float32)
+        assert (result == 0).all() and (np.signbit(result) == sign).all()
 
 
 def test_lanes_wait_at_a_shuffle_for_those_that_come_later() -> None:
@@ -364,8 +364,8 @@ BYTES = {  # 448 is the largest of e4m3; 1.0625 lies half-way between 1 and 1.12
 
 @pytest.mark.parametrize("body", BYTES)
 def test_floats_of_8_bits_come_in_pairs(body: str) -> None:
-    found = executed(body + ("cvt.u32.u16 %r9, %h1;" if "%r9" not in body else ""), WORDS)
-    assert (found == BYTES[body]).all(), hex(found[0])
+    result = executed(body + ("cvt.u32.u16 %r9, %h1;" if "%r9" not in body else ""), WORDS)
+    assert (result == BYTES[body]).all(), hex(result[0])
 
 
 @pytest.mark.parametrize(
@@ -531,14 +531,14 @@ EXCHANGE = """
 @pytest.mark.parametrize("order", ORDERS)
 def test_warps_exchange_through_shared_memory_at_a_barrier(order: Order) -> None:
     x = np.arange(64, dtype=np.uint32)
-    found = executed(EXCHANGE.replace("{barrier}", "bar.sync 0;"), x, order)
-    np.testing.assert_array_equal(found, x[::-1])
+    result = executed(EXCHANGE.replace("{barrier}", "bar.sync 0;"), x, order)
+    np.testing.assert_array_equal(result, x[::-1])
 
 
 def test_a_missing_barrier_shows_where_warps_run_one_by_one() -> None:
     x = np.arange(64, dtype=np.uint32)
-    found = executed(EXCHANGE.replace("{barrier}", ""), x, "last")
-    np.testing.assert_array_equal(found[32:], np.full(32, 0xFFFFFFFF))
+    result = executed(EXCHANGE.replace("{barrier}", ""), x, "last")
+    np.testing.assert_array_equal(result[32:], np.full(32, 0xFFFFFFFF))
 
 
 def test_a_lanes_local_memory_is_its_own() -> None:

@@ -68,11 +68,11 @@ def test_a_load_brings_each_thread_the_cells_of_its_shape(shape: str, count: int
     registers = len(layout[0])
     load = f"tcgen05.ld.sync.aligned.{shape}.x{count}.b32 {vector(registers)}, [%r21]{apart};\n"
     for i in range(registers):
-        found = run(f"{STORED}{load} mov.u32 %r9, v{i}; tcgen05.wait::ld.sync.aligned; {FREED}")
+        result = run(f"{STORED}{load} mov.u32 %r9, v{i}; tcgen05.wait::ld.sync.aligned; {FREED}")
         for warp in range(4):
             for thread, cells in layout.items():
                 lane, column = cells[i]
-                assert found[32 * warp + thread] == 100 * (32 * warp + lane) + column, (warp, thread)
+                assert result[32 * warp + thread] == 100 * (32 * warp + lane) + column, (warp, thread)
 
 
 def test_a_load_may_begin_in_the_upper_lanes_and_a_store_has_the_layout_of_a_load() -> None:
@@ -83,8 +83,8 @@ def test_a_load_may_begin_in_the_upper_lanes_and_a_store_has_the_layout_of_a_loa
       tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r9}}, [%r21+5];
       tcgen05.wait::ld.sync.aligned;
     """
-    found = run(body + FREED)
-    assert found[[3, 16, 17, 24, 31, 48]].tolist() == [305, 2, 6, 3, 31, 34]  # 16 lanes up: row 0, 1, 8, 15 of a warp
+    result = run(body + FREED)
+    assert result[[3, 16, 17, 24, 31, 48]].tolist() == [305, 2, 6, 3, 31, 34]  # 16 lanes up: row 0, 1, 8, 15 of a warp
 
 
 def test_halves_of_registers_are_packed_and_unpacked() -> None:
@@ -177,14 +177,14 @@ def test_operands_may_be_negated() -> None:
 def test_a_and_b_have_types_of_their_own() -> None:
     """Bytes 0x3f of A and 0x40 of B, as e4m3 1.875 and 2, as e5m2 1.75 and 2; all others are zeros in row 0."""
     issue = "@%p2 tcgen05.mma.cta_group::1.kind::f8f6f4 [%r20], %rd4, %rd5, {form:#x}, 0;\n"
-    found = [multiplied(issue.format(form=0x08020010 | types))[0] for types in (1 << 10, 1 << 7)]
-    assert found == [1.875 * 2, 1.75 * 2]
+    results = [multiplied(issue.format(form=0x08020010 | types))[0] for types in (1 << 10, 1 << 7)]
+    assert results == [1.875 * 2, 1.75 * 2]
 
 
 def test_lanes_may_stay_as_they_are() -> None:
-    found = multiplied(product(M128), product(M128, rest="{%r5, 0x80000001, %r5, %r5}, 1"))
+    result = multiplied(product(M128), product(M128, rest="{%r5, 0x80000001, %r5, %r5}, 1"))
     kept = np.isin(THREADS, (32, 63))
-    np.testing.assert_array_equal(found, np.where(kept, RIGHT, 2 * RIGHT))
+    np.testing.assert_array_equal(result, np.where(kept, RIGHT, 2 * RIGHT))
 
 
 def test_sixty_four_rows_lie_in_half_of_each_warps_lanes() -> None:
@@ -209,10 +209,10 @@ def test_a_may_lie_in_tensor_memory_two_elements_a_cell(order: Order) -> None:
 def test_a_product_that_nobody_waited_for_is_not_there() -> None:
     """It is in the order that lets everything happen at once."""
     early = ALLOCATED + OPERANDS + FENCED + product(M128) + COMMIT + LOADED + "mov.u32 %r5, %r9;" + WAITED
-    found = {order: run(early + "mov.u32 %r9, %r5;" + FREED, order).view(np.float32) for order in ORDERS}
-    assert np.isnan(found["together"]).all()
-    assert np.isnan(found["last"][:96]).all()
-    np.testing.assert_array_equal(found["first"][1:], RIGHT[1:])
+    results = {order: run(early + "mov.u32 %r9, %r5;" + FREED, order).view(np.float32) for order in ORDERS}
+    assert np.isnan(results["together"]).all()
+    assert np.isnan(results["last"][:96]).all()
+    np.testing.assert_array_equal(results["first"][1:], RIGHT[1:])
 
 
 ALLOC, DEALLOC = (

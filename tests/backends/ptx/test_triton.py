@@ -48,10 +48,10 @@ def multiplied(dtype: str, m: int, n: int, k: int, majors: str, computed: bool, 
     left, right = (np.ascontiguousarray(x.T if column == "C" else x) for x, column in zip((a, b), majors, strict=True))
     arrays = {"a": left, "b": right, "c": np.zeros((m, n), np.float32)}
     columns = {"COLUMN_A": majors[0] == "C", "COLUMN_B": majors[1] == "C", "COMPUTED_A": computed}
-    found = executed(product, arrays, launch, M=m, N=n, K=k, **columns)
+    result = executed(product, arrays, launch, M=m, N=n, K=k, **columns)
     exact = a.astype(np.float32) @ b.astype(np.float32) * (2 if computed else 1)
-    np.testing.assert_array_equal(found.arrays["c"], exact)
-    return found
+    np.testing.assert_array_equal(result.arrays["c"], exact)
+    return result
 
 
 WARP_PRODUCTS = {  # (type, layouts of A and B): the instruction that brings a tile into registers
@@ -65,9 +65,9 @@ WARP_PRODUCTS = {  # (type, layouts of A and B): the instruction that brings a t
 
 @pytest.mark.parametrize(("dtype", "majors"), WARP_PRODUCTS)
 def test_mma_finds_the_fragments_that_triton_loads(dtype: str, majors: str) -> None:
-    found = multiplied(dtype, 32, 32, 32, majors, False, Launch(arch=80))
-    assert WARP_PRODUCTS[dtype, majors] in found.ptx
-    assert f"mma.sync.aligned.m16n8k{8 if dtype == 'tf32' else 16}.row.col.f32." in found.ptx
+    result = multiplied(dtype, 32, 32, 32, majors, False, Launch(arch=80))
+    assert WARP_PRODUCTS[dtype, majors] in result.ptx
+    assert f"mma.sync.aligned.m16n8k{8 if dtype == 'tf32' else 16}.row.col.f32." in result.ptx
 
 
 def test_mma_of_8_bit_floats_finds_their_fragments() -> None:
@@ -93,15 +93,15 @@ GROUP_PRODUCTS = [  # type, N, K, layouts, spans of the swizzles of A and B in b
 def test_wgmma_finds_the_tiles_that_tritons_descriptors_describe(
     dtype: str, n: int, k: int, majors: str, spans: tuple[int, int]
 ) -> None:
-    found = multiplied(dtype, 64, n, k, majors, False, Launch())
-    assert f"wgmma.mma_async.sync.aligned.m64n{n}k" in found.ptx
-    assert {int(span) for span in re.findall(r"swizzlingByteWidth = (\d+)", found.layouts)} == {*spans}
+    result = multiplied(dtype, 64, n, k, majors, False, Launch())
+    assert f"wgmma.mma_async.sync.aligned.m64n{n}k" in result.ptx
+    assert {int(span) for span in re.findall(r"swizzlingByteWidth = (\d+)", result.layouts)} == {*spans}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "tf32"])
 def test_wgmma_takes_a_from_registers(dtype: str) -> None:
-    found = multiplied(dtype, 64, 64, 32, "RC", True, Launch())
-    assert re.search(r"wgmma\.mma_async\S* \{[^}]*\}, \{", found.ptx)
+    result = multiplied(dtype, 64, 64, 32, "RC", True, Launch())
+    assert re.search(r"wgmma\.mma_async\S* \{[^}]*\}, \{", result.ptx)
 
 
 TENSOR_PRODUCTS = [  # type, M, N, K, layouts, spans of the swizzles of A and B in bytes
@@ -124,17 +124,17 @@ KINDS = {"bf16": "f16", "fp16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2":
 def test_tcgen05_finds_the_tiles_that_tritons_descriptors_describe(
     dtype: str, m: int, n: int, k: int, majors: str, spans: tuple[int, int]
 ) -> None:
-    found = multiplied(dtype, m, n, k, majors, False, Launch(arch=100))
-    assert f"tcgen05.mma.cta_group::1.kind::{KINDS[dtype]} " in found.ptx
-    assert f"tcgen05.ld.sync.aligned.{'32x32b' if m == 128 else '16x32bx2'}.x" in found.ptx
-    assert {int(span) for span in re.findall(r"swizzlingByteWidth = (\d+)", found.layouts)} == {*spans}
+    result = multiplied(dtype, m, n, k, majors, False, Launch(arch=100))
+    assert f"tcgen05.mma.cta_group::1.kind::{KINDS[dtype]} " in result.ptx
+    assert f"tcgen05.ld.sync.aligned.{'32x32b' if m == 128 else '16x32bx2'}.x" in result.ptx
+    assert {int(span) for span in re.findall(r"swizzlingByteWidth = (\d+)", result.layouts)} == {*spans}
 
 
 @pytest.mark.parametrize("order", ptx.ORDERS)
 @pytest.mark.parametrize(("dtype", "m"), [("bf16", 128), ("fp16", 64), ("tf32", 128)])
 def test_tcgen05_takes_a_from_tensor_memory(dtype: str, m: int, order: ptx.Order) -> None:
-    found = multiplied(dtype, m, 64, 64, "RC", True, Launch(arch=100, order=order))
-    assert re.search(r"tcgen05\.mma\S* \[[^\]]*\], \[", found.ptx)
+    result = multiplied(dtype, m, 64, 64, "RC", True, Launch(arch=100, order=order))
+    assert re.search(r"tcgen05\.mma\S* \[[^\]]*\], \[", result.ptx)
 
 
 M, N, K = 80, 144, 112  # tails of every tile below
@@ -147,10 +147,10 @@ def judged(kernel: object, launch: Launch, block: tuple[int, int, int], dtype: s
     to = np.zeros((M, N), np.float32 if kernel is pipelined else a.dtype)
     launch = Launch(launch.arch, grid, launch.warps, launch.stages, launch.order, launch.boxes)
     numbers = dict(zip(("BM", "BN", "BK"), block, strict=True)) | more
-    found = executed(kernel, {"a": a, "b": b, "c": to}, launch, **numbers)
+    result = executed(kernel, {"a": a, "b": b, "c": to}, launch, **numbers)
     exact = a.astype(np.float32) @ b.astype(np.float32)
-    np.testing.assert_array_equal(found.arrays["c"], exact.astype(to.dtype))
-    return found.ptx
+    np.testing.assert_array_equal(result.arrays["c"], exact.astype(to.dtype))
+    return result.ptx
 
 
 @pytest.mark.parametrize("arch", [80, 90, 100])
@@ -201,12 +201,12 @@ def test_attention_in_tritons_language_is_what_numpy_computes(
     scale = head_dim**-0.5
     blocks = {"D": head_dim, "BM": rows, "BN": 32}
     launch = Launch(arch, (2, 1, 1), order=order)
-    found = executed(attention, arrays, launch, t=t, scale=scale * 1.4426950408889634, **blocks)
+    result = executed(attention, arrays, launch, t=t, scale=scale * 1.4426950408889634, **blocks)
     q, k, v = (tensor.astype(np.float64) for tensor in (q, k, v))
     scores = np.where(np.tri(t, dtype=bool), q @ k.T * scale, -np.inf)
     weights = np.exp(scores - scores.max(1, keepdims=True))
     exact = weights / weights.sum(1, keepdims=True) @ v
-    np.testing.assert_allclose(found.arrays["o"], exact, atol=6e-3)  # weights are rounded to bf16: 2^-9 of their sum
+    np.testing.assert_allclose(result.arrays["o"], exact, atol=6e-3)  # weights are rounded to bf16: 2^-9 of their sum
 
 
 @pytest.mark.parametrize("arch", [80, 90, 100])
@@ -215,8 +215,8 @@ def test_scans_sorts_and_atomics_find_their_lanes(arch: int) -> None:
     x = np.random.default_rng(0).permutation(n).astype(np.float32) - 100
     empty = np.zeros(n, np.float32)
     arrays = {"x": x, "sums": empty, "ordered": empty, "bins": np.zeros((2, bins), np.float32)}
-    found = executed(reductions, arrays, Launch(arch), N=n, BINS=bins).arrays
+    result = executed(reductions, arrays, Launch(arch), N=n, BINS=bins).arrays
     rows = x.reshape(-1, bins)
-    np.testing.assert_array_equal(found["sums"], np.cumsum(x))
-    np.testing.assert_array_equal(found["ordered"], np.sort(x))
-    np.testing.assert_array_equal(found["bins"], [rows.sum(0), np.maximum(rows.max(0), 0)])
+    np.testing.assert_array_equal(result["sums"], np.cumsum(x))
+    np.testing.assert_array_equal(result["ordered"], np.sort(x))
+    np.testing.assert_array_equal(result["bins"], [rows.sum(0), np.maximum(rows.max(0), 0)])

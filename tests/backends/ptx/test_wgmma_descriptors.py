@@ -80,12 +80,12 @@ def chunk(address: int, span: int) -> int:
 
 def written(columns: int, rows: int, panels: list[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
     """By address: the (row, column) that TMA puts there. A panel is (width, first column, byte offset of its box)."""
-    found = {}
+    results = {}
     for width, first, offset in panels:
         for row, col in product(range(rows), range(width)):
-            found[chunk(BASE + offset + 2 * (row * width + col), 2 * width)] = (row, first + col)
-    assert len(found) == rows * sum(width for width, _, _ in panels) >= rows * columns
-    return found
+            results[chunk(BASE + offset + 2 * (row * width + col), 2 * width)] = (row, first + col)
+    assert len(results) == rows * sum(width for width, _, _ in panels) >= rows * columns
+    return results
 
 
 def fields(descriptor: int) -> tuple[int, int, int, int]:
@@ -150,9 +150,9 @@ def _told(words: list[int]) -> Told:
 @pytest.mark.parametrize("name", KEYS)
 def test_scores_read_what_tma_wrote_of_q_and_k(name: str) -> None:
     D, rows = KEYS[name]
-    found, memory = told()[name], written(D, rows, told()[name].panels)
-    assert len(found.descriptors) == -(-D // 16)
-    for step, descriptor in enumerate(found.descriptors):
+    result, memory = told()[name], written(D, rows, told()[name].panels)
+    assert len(result.descriptors) == -(-D // 16)
+    for step, descriptor in enumerate(result.descriptors):
         for mn, k in product(range(rows), range(16)):
             assert memory[k_major(descriptor, mn, k)] == (mn, 16 * step + k), (step, mn, k)
 
@@ -160,11 +160,11 @@ def test_scores_read_what_tma_wrote_of_q_and_k(name: str) -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_products_with_values_read_what_tma_wrote_of_v(name: str) -> None:
     D, columns = VALUES[name]
-    found, memory = told()[name], written(D, BN, told()[name].panels)
-    firsts = sorted({min(c for width, c, _ in found.panels if width == w) for w, _, _ in found.panels})
-    assert len(found.descriptors) == len(firsts) * BN // 16
-    ends = [*firsts[1:], D if columns else sum(width for width, _, _ in found.panels)]
-    for i, descriptor in enumerate(found.descriptors):
+    result, memory = told()[name], written(D, BN, told()[name].panels)
+    firsts = sorted({min(c for width, c, _ in result.panels if width == w) for w, _, _ in result.panels})
+    assert len(result.descriptors) == len(firsts) * BN // 16
+    ends = [*firsts[1:], D if columns else sum(width for width, _, _ in result.panels)]
+    for i, descriptor in enumerate(result.descriptors):
         piece, step = divmod(i, BN // 16)
         end = ends[piece]
         for n, k in product(range(end - firsts[piece]), range(16)):

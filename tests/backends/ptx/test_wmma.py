@@ -57,23 +57,23 @@ def product(
     )
     addresses = [memory.address(name) for name in "abcd"]
     launch(parse(text)["kernel"], Shape((1, 1, 1), 32, 0), memory, [addresses[0] + start, *addresses[1:]])
-    found = memory.view("d", c.dtype, c.shape if layouts[2] == "r" else c.shape[::-1])
+    result = memory.view("d", c.dtype, c.shape if layouts[2] == "r" else c.shape[::-1])
     wide = np.int64 if kind == "s8" else np.float64
-    return found if layouts[2] == "r" else found.T, a.astype(wide) @ b.astype(wide) + c
+    return result if layouts[2] == "r" else result.T, a.astype(wide) @ b.astype(wide) + c
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layouts", ["rrr", "ccc", "rcr"])
 @pytest.mark.parametrize("sums", ["f32", "f16"])
 def test_a_product_of_tiles_is_exact(shape: tuple[int, int, int], layouts: str, sums: str) -> None:
-    found, exact = product(*shape, "f16", sums, layouts)
-    np.testing.assert_array_equal(found, exact)
+    result, exact = product(*shape, "f16", sums, layouts)
+    np.testing.assert_array_equal(result, exact)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_of_integers_is_exact(shape: tuple[int, int, int]) -> None:
-    found, exact = product(*shape, "s8", "s32", "rcr")
-    np.testing.assert_array_equal(found, exact)
+    result, exact = product(*shape, "s8", "s32", "rcr")
+    np.testing.assert_array_equal(result, exact)
 
 
 def test_an_address_that_no_fragment_may_begin_at_is_a_fault() -> None:

@@ -67,8 +67,8 @@ def executed(kernel: Any, arrays: Arrays, launch: Launch, **numbers: float) -> E
     threads = int(re.search(r"\.reqntid (\d+)", text)[1])  # type: ignore[index]
     shape = ptx.Shape(launch.grid, threads, meta.shared)
     ptx.launch(ptx.parse(text)[kernel.__name__], shape, memory, values, order=launch.order, strict=False)
-    found = {name: memory.view(name, array.dtype, array.shape).copy() for name, array in arrays.items()}
-    return Executed(found, compiled.asm["ttgir"], text)
+    results = {name: memory.view(name, array.dtype, array.shape).copy() for name, array in arrays.items()}
+    return Executed(results, compiled.asm["ttgir"], text)
 
 
 def _compiled(

@@ -88,10 +88,10 @@ def _on(job: Job, **changes: Any) -> Job:
 
 def _job(name: str, implementation: str = "naive") -> Job:
     """The default config of an operator's default problem."""
-    operator, found = operators.load(name), operators.implementation(name, implementation)
+    operator, result = operators.load(name), operators.implementation(name, implementation)
     problem = operator.problem()
     return Job(
-        InstanceFields(name, implementation, to_fields(problem), to_fields(found.default(problem, ARCHES["sm_90a"])))
+        InstanceFields(name, implementation, to_fields(problem), to_fields(result.default(problem, ARCHES["sm_90a"])))
     )
 
 

@@ -103,7 +103,7 @@ def test_a_header_of_ones_own_decides_what_is_compiled_and_no_record(
     (library / "mine").mkdir(parents=True)
     (library / "mine" / "tile.h").write_text('#include "deep.h"\n')
     monkeypatch.setenv("TUNER_INCLUDE", str(library))
-    found = []
+    results = []
     with own_operator(
         tmp_path, (TEMPLATE, "#include <stdint.h>", "#include <mine/tile.h>"), example=PLAIN_EXAMPLE
     ) as name:
@@ -113,9 +113,9 @@ def test_a_header_of_ones_own_decides_what_is_compiled_and_no_record(
             source = render(instance_of(name))
             cubin = nvrtc.compile(source, Options("sm_80"), Cache(tmp_path / "cache"))
             assert not isinstance(cubin, Failed), (i, cubin.log)
-            found.append((source.digest, nvrtc.made_by(source)))
-    assert found[0][0] == found[1][0] and found[0][1] != found[1][1]
-    assert found[0][1].startswith(f"{nvrtc.toolkit()} headers ")
+            results.append((source.digest, nvrtc.made_by(source)))
+    assert results[0][0] == results[1][0] and results[0][1] != results[1][1]
+    assert results[0][1].startswith(f"{nvrtc.toolkit()} headers ")
 
 
 def test_a_verdict_is_found_again_for_the_same_text_and_arch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,8 +77,8 @@ def test_a_product_by_inline_ptx_is_exact(order: Order, rng: np.random.Generator
 
 def test_a_copy_that_nobody_waited_for_is_seen(rng: np.random.Generator) -> None:
     arrays, exact = product(rng, 100, 64, 64, np.float16)
-    found = run("gemm.cu", "gemm", arrays, (100,), (2, 1, 1), "together", edits=[("CP_WAIT(0)", "CP_WAIT(2)")])
-    assert not np.array_equal(found["c"], exact)
+    result = run("gemm.cu", "gemm", arrays, (100,), (2, 1, 1), "together", edits=[("CP_WAIT(0)", "CP_WAIT(2)")])
+    assert not np.array_equal(result["c"], exact)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_a_row_too_many_is_a_fault(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_product_by_wmma_is_exact(order: Order, rng: np.random.Generator) -> None:
     arrays, exact = product(rng, 40, 70, 50, np.float32)
-    found = run("wmma.cu", "gemm_wmma", arrays, (40, 70, 50), (2, 2, 1), order)
-    np.testing.assert_array_equal(found["c"], 2 * exact)
+    result = run("wmma.cu", "gemm_wmma", arrays, (40, 70, 50), (2, 2, 1), order)
+    np.testing.assert_array_equal(result["c"], 2 * exact)
 
 
 @pytest.mark.sampled(1)
@@ -117,9 +117,9 @@ def test_a_product_by_wmma_is_exact(order: Order, rng: np.random.Generator) -> N
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_softmax_by_cooperative_groups_is_right(arch: str, rng: np.random.Generator) -> None:
     x = rng.standard_normal((5, 77)).astype(ml_dtypes.bfloat16)
-    found = run("softmax.cu", "softmax", {"x": x, "y": np.zeros_like(x)}, (5, 77), (2, 1, 1), "together", arch)["y"]
+    result = run("softmax.cu", "softmax", {"x": x, "y": np.zeros_like(x)}, (5, 77), (2, 1, 1), "together", arch)["y"]
     exact = np.exp(x.astype(float))
-    np.testing.assert_allclose(found.astype(float), exact / exact.sum(1, keepdims=True), rtol=2.0**-8)
+    np.testing.assert_allclose(result.astype(float), exact / exact.sum(1, keepdims=True), rtol=2.0**-8)
 
 
 @pytest.mark.sampled(1)
@@ -137,18 +137,18 @@ def test_what_the_headers_bring_is_what_they_say(arch: str, rng: np.random.Gener
         "halves": np.zeros(2, np.float16),
         "bf16s": np.zeros(2, ml_dtypes.bfloat16),
     }
-    found = run("quantize.cu", "quantize", {"x": x, **outputs}, (), (2, 1, 1), "together", arch)
+    result = run("quantize.cu", "quantize", {"x": x, **outputs}, (), (2, 1, 1), "together", arch)
     warps = x.reshape(-1, 32)
     scale = np.abs(warps).max(1) / np.float32(127)
     q = np.rint(warps / scale[:, None]).astype(np.int32)
-    np.testing.assert_array_equal(found["scale"], scale)
-    np.testing.assert_array_equal(found["q"], q.reshape(-1))
-    np.testing.assert_array_equal(found["q8"], x.astype(ml_dtypes.float8_e4m3fn))
+    np.testing.assert_array_equal(result["scale"], scale)
+    np.testing.assert_array_equal(result["q"], q.reshape(-1))
+    np.testing.assert_array_equal(result["q8"], x.astype(ml_dtypes.float8_e4m3fn))
     wide = x.astype(float)
-    np.testing.assert_allclose(found["sums"], 3.5 * wide + np.sin(wide) + np.abs(wide) ** 1.5, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result["sums"], 3.5 * wide + np.sin(wide) + np.abs(wide) ** 1.5, rtol=1e-5, atol=1e-6)
     other = q.reshape(-1, 8)[:, ::-1].reshape(-1)
     digits = [sum(np.int32(each).tobytes(), 0) - 256 * sum(b > 127 for b in np.int32(each).tobytes()) for each in other]
     same = (q[:, :, None] == q[:, None, :]).sum(2).reshape(-1)
     lowest = [(int(each) & -int(each)).bit_length() for each in other]
-    np.testing.assert_array_equal(found["dots"], digits + q.reshape(-1) + same + lowest)
-    assert found["halves"].tolist() == found["bf16s"].tolist() == [256, (x > 0).sum()]
+    np.testing.assert_array_equal(result["dots"], digits + q.reshape(-1) + same + lowest)
+    assert result["halves"].tolist() == result["bf16s"].tolist() == [256, (x > 0).sum()]

@@ -64,8 +64,8 @@ def test_static_sizes_are_made_small_and_each_edge_has_its_own_code() -> None:
 
 def test_a_device_judges_the_problem_itself_where_edges_are_other_code() -> None:
     one = instance()
-    found = on_one_code(one.problem, edges(one.operator, one.problem))
-    assert [edge.problem for edge in found] == [one.problem]
+    result = on_one_code(one.problem, edges(one.operator, one.problem))
+    assert [edge.problem for edge in result] == [one.problem]
 
 
 def test_what_is_too_large_for_the_cpu_is_refused_at_once_with_what_to_write() -> None:

@@ -86,9 +86,9 @@ def test_every_edge_meets_every_kind_of_inputs_or_one_kind_in_turn() -> None:
 def test_what_another_kernel_did_not_find_on_the_timed_problem_is_wrong(row_norm: Operator[Any]) -> None:
     with judging(Simulation().open(), row_norm, rows=40) as (judge, arena):
         judge.run(cases(row_norm, to_fields(arena.problem), every=False)[0], twice=False)
-        found = judge.compare_timed(arena, judge.compare_timed(arena, {}))
+        verdict = judge.compare_timed(arena, judge.compare_timed(arena, {}))
         assert judge.right
-        judge.compare_timed(arena, {name: array + 1 for name, array in found.items()})
+        judge.compare_timed(arena, {name: array + 1 for name, array in verdict.items()})
     assert not judge.right
 
 
@@ -104,10 +104,10 @@ def test_an_edge_case_whose_result_cancels_excuses_no_wrong_output_of_another_pr
         error = next(error for error in judge.verdict("here").errors if error.name == "y")
         assert error.cancels
         assert error.limit > 0.3
-        found = judge.compare_timed(arena, {})
-        judge.compare_timed(arena, found)
+        verdict = judge.compare_timed(arena, {})
+        judge.compare_timed(arena, verdict)
         assert judge.right
-        judge.compare_timed(arena, {**found, "y": (1.2 * found["y"].astype(float)).astype(found["y"].dtype)})
+        judge.compare_timed(arena, {**verdict, "y": (1.2 * verdict["y"].astype(float)).astype(verdict["y"].dtype)})
     assert not judge.right
 
 

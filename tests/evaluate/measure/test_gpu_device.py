@@ -131,7 +131,7 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
     monkeypatch.setattr(gpu_lock, "FOLDER", tmp_path / "gpus")
 
-    found, known = Runtime(driver), cupy.cuda.runtime
+    result, known = Runtime(driver), cupy.cuda.runtime
     answers: dict[str, Callable[..., Any]] = {
         "setDevice": lambda _: None,
         "deviceGetPCIBusId": lambda _: "0000:00:00.0",
@@ -139,16 +139,16 @@ def runtime(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         "runtimeGetVersion": lambda: 13020,
     }
     for name, answer in (*vars(known).items(), *answers.items()):
-        if not hasattr(found, name):
-            monkeypatch.setattr(found, name, answer, raising=False)
-    monkeypatch.setattr(cupy.cuda, "runtime", found)
-    monkeypatch.setattr(CapturingStream, "runtime", found, raising=False)
+        if not hasattr(result, name):
+            monkeypatch.setattr(result, name, answer, raising=False)
+    monkeypatch.setattr(cupy.cuda, "runtime", result)
+    monkeypatch.setattr(CapturingStream, "runtime", result, raising=False)
     monkeypatch.setattr(cupy.cuda, "Stream", CapturingStream)
     monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", RuntimeFailedError)
     monkeypatch.setattr(gpu_device.GpuDevice, "facts", lambda _: {"gpu": "H200", "model": "a double"})
     driver.know(emulator.build(render(Instance(OPERATOR, NAIVE, PROBLEM, CONFIG), "host"), checked=False))
-    yield found
-    for buffer in found.buffers.values():  # each launch on the emulator would go through them
+    yield result
+    for buffer in result.buffers.values():  # each launch on the emulator would go through them
         buffer.close()
 
 
@@ -159,11 +159,11 @@ def code() -> Code:
 
 
 def test_a_config_is_judged_on_every_edge_case_and_timed_by_events(runtime: Runtime, code: Code) -> None:
-    found = DeviceServer(Physical().open()).do(TimingRequest(code, POLICY))
-    assert found.failure is None, found.failure
-    assert found.verdict.ok
-    assert "the timed problem" in found.verdict.checks
-    assert [sample.time_us for sample in found.samples] == pytest.approx([10.0] * 3)
+    result = DeviceServer(Physical().open()).do(TimingRequest(code, POLICY))
+    assert result.failure is None, result.failure
+    assert result.verdict.ok
+    assert "the timed problem" in result.verdict.checks
+    assert [sample.time_us for sample in result.samples] == pytest.approx([10.0] * 3)
     assert runtime.cleared >= 3  # a cold L2 before every timed launch
 
 
@@ -328,8 +328,8 @@ def test_processes_that_take_turns_with_this_one_are_none_that_disturb_it(monkey
 
 
 def test_contenders_race_in_one_process(runtime: Runtime, code: Code) -> None:
-    found = DeviceServer(Physical().open()).do(RaceRequest((code, code), POLICY, POLICY.rounds, seed=0))
-    assert np.shape(found.times_us) == (4, 2)
+    result = DeviceServer(Physical().open()).do(RaceRequest((code, code), POLICY, POLICY.rounds, seed=0))
+    assert np.shape(result.times_us) == (4, 2)
     assert runtime.cleared
 
 

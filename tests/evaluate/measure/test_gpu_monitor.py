@@ -69,24 +69,24 @@ def asked(folder: Path, functions: str, bus: str = "0000:1B:00.0") -> dict[str, 
 def read(folder: Path, bus: str = "0000:1B:00.0") -> dict[str, object]:
     told = {"LD_LIBRARY_PATH": str(folder), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", ASK, bus], env=told, capture_output=True, text=True, check=True)
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    result: dict[str, object] = json.loads(done.stdout)
+    return result
 
 
 @pytest.mark.parametrize("functions", [NEW, OLD], ids=["R535 and later", "earlier"])
 def test_clock_throttling_temperature_and_processes_are_read(tmp_path: Path, functions: str) -> None:
-    found = asked(tmp_path, functions + TEMPERATURE)
-    assert found == {"present": True, "sm_mhz": 1755, "throttle": 0x44, "temperature_c": 40, "processes": 3}
+    result = asked(tmp_path, functions + TEMPERATURE)
+    assert result == {"present": True, "sm_mhz": 1755, "throttle": 0x44, "temperature_c": 40, "processes": 3}
 
 
 def test_a_function_that_an_nvml_does_not_have_costs_its_own_figure_only(tmp_path: Path) -> None:
-    found = asked(tmp_path, NEW)
-    assert found == {"present": True, "sm_mhz": 1755, "throttle": 0x44, "temperature_c": 0, "processes": 3}
+    result = asked(tmp_path, NEW)
+    assert result == {"present": True, "sm_mhz": 1755, "throttle": 0x44, "temperature_c": 0, "processes": 3}
 
 
 def test_a_gpu_that_nvml_does_not_know_is_not_monitored(tmp_path: Path) -> None:
-    found = asked(tmp_path, NEW, bus="0000:FF:00.0")
-    assert found == NOTHING
+    result = asked(tmp_path, NEW, bus="0000:FF:00.0")
+    assert result == NOTHING
 
 
 def test_without_a_driver_nothing_is_monitored(tmp_path: Path) -> None:

@@ -64,10 +64,10 @@ def planted(what: str, **told: Any) -> Simulation:
 
 def test_a_right_config_is_timed_to_its_truth() -> None:
     stand = DeviceServer(replace(CALM, times_us=timed_as([SPACE[0]], [50.0])).open())
-    found = stand.do(TimingRequest(code(SPACE[0]), POLICY))
-    assert found.failure is None
-    assert found.verdict.ok
-    assert [sample.time_us for sample in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+    result = stand.do(TimingRequest(code(SPACE[0]), POLICY))
+    assert result.failure is None
+    assert result.verdict.ok
+    assert [sample.time_us for sample in result.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_config_that_cannot_beat_the_best_gets_few_samples() -> None:
@@ -87,17 +87,17 @@ def test_a_config_that_cannot_beat_the_best_gets_few_samples() -> None:
     ],
 )
 def test_nothing_wrong_is_timed(what: str, fault: Fault, stage: Stage) -> None:
-    found = DeviceServer(planted(what).open()).do(TimingRequest(code(SPACE[0]), POLICY))
-    assert found.samples == ()
-    assert found.failure is not None
-    assert found.failure.fault is fault
+    result = DeviceServer(planted(what).open()).do(TimingRequest(code(SPACE[0]), POLICY))
+    assert result.samples == ()
+    assert result.failure is not None
+    assert result.failure.fault is fault
     assert fault.stage is stage
 
 
 def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> None:
     told = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
-    found = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
-    assert [sample.time_us for sample in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+    result = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    assert [sample.time_us for sample in result.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 @pytest.mark.parametrize(("what", "fault"), [("CRASH", Fault.CRASH), ("stuck", Fault.TIMEOUT)])
@@ -130,20 +130,20 @@ class Idle(SimulatedDevice):
         return [time_us / share for time_us in super().times_us(ready, launches, policy)]
 
     def state(self) -> State:
-        found = super().state()
-        return replace(found, sm_mhz=round(found.sm_mhz * min(1.0, 0.3 + 0.7 * self._runs / self.rise)))
+        result = super().state()
+        return replace(result, sm_mhz=round(result.sm_mhz * min(1.0, 0.3 + 0.7 * self._runs / self.rise)))
 
 
 def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
-    found = DeviceServer(Idle(told)).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
-    assert [sample.time_us for sample in found.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
+    result = DeviceServer(Idle(told)).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    assert [sample.time_us for sample in result.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_kernel_whose_power_lowers_the_clock_is_timed_when_that_has_come_down() -> None:
     told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
-    found = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
-    assert [sample.time_us for sample in found.samples] == pytest.approx(
+    result = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
+    assert [sample.time_us for sample in result.samples] == pytest.approx(
         [50.0 / 0.8] * POLICY.screening[-1][0], rel=0.05
     )
 
@@ -230,11 +230,11 @@ SPOILED = {
 def test_a_planted_best_is_recovered_in_19_of_20_sessions(spoiled: dict[str, Any]) -> None:
     configs = spread(12)
     times = [100.0, 103.0, 104.0, 106.0, *(110.0 + 10 * i for i in range(8))]
-    found = []
+    results = []
     for seed in range(20):
         stand = DeviceServer(Simulation("sm_80", seed=seed, times_us=timed_as(configs, times), **spoiled).open())
-        found.append(winner(stand, configs, seed))
-    assert found.count(0) >= 19, found
+        results.append(winner(stand, configs, seed))
+    assert results.count(0) >= 19, results
 
 
 @pytest.mark.sampled(3)
@@ -323,9 +323,9 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
     with Worker(told) as worker:
         evaluator = measurer(machines, worker)
         batch = [Instance(PAGED, NAIVE, DECODING, config) for config in (*others[:2], default)]
-        found = [(position, attempt.measurement) for position, attempt in evaluator.try_all(batch)]
-    assert found[0][0] == 2
-    assert [each.samples for _, each in found if each] == [POLICY.screening[-1][0], *[POLICY.screening[0][0]] * 2]
+        results = [(position, attempt.measurement) for position, attempt in evaluator.try_all(batch)]
+    assert results[0][0] == 2
+    assert [each.samples for _, each in results if each] == [POLICY.screening[-1][0], *[POLICY.screening[0][0]] * 2]
 
 
 def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batch_compiles(
@@ -424,12 +424,12 @@ def test_a_process_that_starts_in_the_middle_of_a_batch_runs_the_plain_kernel_fi
     machines: tuple[Compiler, Checker],
 ) -> None:
     with Noting(CALM) as worker:
-        found = measurer(machines, worker).try_all(
+        result = measurer(machines, worker).try_all(
             [Instance(PAGED, NAIVE, DECODING, config) for config in naive_configs()[:2]]
         )
-        next(found)
+        next(result)
         worker.rest()
-        next(found)
+        next(result)
     assert [task.timed for task in worker.tasks] == [False, True, False, True]
     assert worker.tasks[0] == worker.tasks[2]
 
@@ -634,8 +634,8 @@ def test_a_ledger_line_that_a_kill_cut_off_takes_no_later_one_with_it(tmp_path: 
     path.write_text("began a\nbegan a")
     Ledger(path).began("b")
     Ledger(path).began("b")
-    found = Ledger(path)
-    assert (found.banned("a"), found.banned("b")) == (False, True)
+    result = Ledger(path)
+    assert (result.banned("a"), result.banned("b")) == (False, True)
 
 
 def predict_costs(monkeypatch: pytest.MonkeyPatch, costs: Sequence[float]) -> None:
@@ -662,10 +662,10 @@ def test_only_what_times_have_borne_out_leaves_a_config_untimed(
     with Worker(told) as worker:
         predict_costs(monkeypatch, [1.0, 2.0, 3.0, 1000.0])
         evaluator = measurer(machines, worker)
-        found = [
+        results = [
             attempt for config in batch for _, attempt in evaluator.try_all([Instance(PAGED, NAIVE, DECODING, config)])
         ]
-    *_, last = found
-    assert len(found) == 4
+    *_, last = results
+    assert len(results) == 4
     assert (last.measurement is None) == borne_out
     assert not borne_out or (last.failure is not None and last.failure.reason.startswith("not timed"))

@@ -44,33 +44,33 @@ def rules(n: int) -> Rules:
 def test_the_interval_of_a_median_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     for n in (3, 12, 30):
-        found = [interval(rng.normal(0, 0.02, n)) for _ in range(400)]
-        held = sum(each.low <= 0 <= each.high for each in found) / 400
+        results = [interval(rng.normal(0, 0.02, n)) for _ in range(400)]
+        held = sum(each.low <= 0 <= each.high for each in results) / 400
         assert held >= 0.93, (n, held)
 
 
 def alike(n: int, correlation: float, rng: np.random.Generator) -> np.ndarray:
     """Noise of 2 %, of which neighbours share so much."""
-    found = [float(rng.standard_normal())]
-    while len(found) < n:
-        found.append(correlation * found[-1] + np.sqrt(1 - correlation**2) * float(rng.standard_normal()))
-    return 0.02 * np.array(found)
+    results = [float(rng.standard_normal())]
+    while len(results) < n:
+        results.append(correlation * results[-1] + np.sqrt(1 - correlation**2) * float(rng.standard_normal()))
+    return 0.02 * np.array(results)
 
 
 @pytest.mark.parametrize("correlation", [0.3, 0.6, 0.9])
 def test_values_that_go_with_their_neighbours_do_not_narrow_an_interval(correlation: float) -> None:
     rng = np.random.default_rng(0)
     for n in (30, 100):
-        found = [interval(alike(n, correlation, rng)) for _ in range(200)]
-        held = sum(each.low <= 0 <= each.high for each in found) / 200
+        results = [interval(alike(n, correlation, rng)) for _ in range(200)]
+        held = sum(each.low <= 0 <= each.high for each in results) / 200
         assert held >= 0.88, (n, held)
 
 
 def test_a_series_counts_as_the_independent_values_that_say_as_much() -> None:
     rng = np.random.default_rng(0)
     for correlation in (0.0, 0.5, 0.9):
-        found = effective(np.array([alike(400, correlation, rng) for _ in range(50)]).T).mean() / 400
-        assert found == pytest.approx((1 - correlation) / (1 + correlation), rel=0.2)
+        result = effective(np.array([alike(400, correlation, rng) for _ in range(50)]).T).mean() / 400
+        assert result == pytest.approx((1 - correlation) / (1 + correlation), rel=0.2)
     assert effective(np.zeros((30, 2))) == pytest.approx([30, 30], rel=0.1)
     assert effective(np.array([[0.0], [1.0], [2.0]])).tolist() == [3]  # too few to tell
 

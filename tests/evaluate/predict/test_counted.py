@@ -63,9 +63,9 @@ def done(counts: Counts, work: Work) -> Mapping[str, float]:
 )
 def test_what_is_declared_is_what_blocks_do(name: str) -> None:
     operator, implementation = name.split("/")
-    found = operators.implementation(operator, implementation)
+    result = operators.implementation(operator, implementation)
     loaded = operators.load(operator)
-    instance = Instance.default(loaded, found, found.example or loaded.problem(), TARGET.arch)
+    instance = Instance.default(loaded, result, result.example or loaded.problem(), TARGET.arch)
     for work, counts in zip(instance.work(TARGET), block_counts(instance, compiled(instance), TARGET), strict=True):
         assert isinstance(counts, Counts) and not counts.unsure, counts
         counted = done(counts, work)
@@ -74,9 +74,9 @@ def test_what_is_declared_is_what_blocks_do(name: str) -> None:
 
 
 def of_softmax(name: str, threads: int, vector: int) -> CountedLaunch:
-    found, operator = operators.implementation(name, "block"), operators.load(name)
-    config = from_fields(found.config, {"threads": threads, "vector": vector})
-    instance = Instance(operator, found, operator.problem(), config)
+    result, operator = operators.implementation(name, "block"), operators.load(name)
+    config = from_fields(result.config, {"threads": threads, "vector": vector})
+    instance = Instance(operator, result, operator.problem(), config)
     (launch,) = predict_undeclared(instance, TARGET, compiled(instance))
     assert launch.counted is not None, launch.reason
     return launch.counted
@@ -93,8 +93,8 @@ def test_a_kernel_of_ones_own_is_counted_and_costs_what_its_bytes_take(tmp_path:
 
 def test_counts_are_kept_by_what_was_compiled_and_the_problem(tmp_path: Path) -> None:
     with own_operator(tmp_path) as name:
-        operator, found = operators.load(name), operators.implementation(name, "block")
-        instance = Instance.default(operator, found, operator.problem(), TARGET.arch)
+        operator, result = operators.load(name), operators.implementation(name, "block")
+        instance = Instance.default(operator, result, operator.problem(), TARGET.arch)
         first, again = (block_counts(instance, compiled(instance), TARGET)[0] for _ in range(2))
         other = block_counts(instance.at(operator.problem(rows=8)), compiled(instance), TARGET)[0]
     assert isinstance(first, Counts) and isinstance(again, Counts) and isinstance(other, Counts)
@@ -103,9 +103,9 @@ def test_counts_are_kept_by_what_was_compiled_and_the_problem(tmp_path: Path) ->
 
 
 def test_what_the_machine_does_not_know_is_told_by_machine_code_with_the_reason() -> None:
-    operator, found = operators.load("flash_attention"), operators.implementation("flash_attention", "wgmma")
-    instance, target = Instance.default(operator, found, operator.problem(), gpu("sm_90a").arch), gpu("sm_90a")
-    bare = replace(instance, implementation=replace(found, declares_work=False))
+    operator, result = operators.load("flash_attention"), operators.implementation("flash_attention", "wgmma")
+    instance, target = Instance.default(operator, result, operator.problem(), gpu("sm_90a").arch), gpu("sm_90a")
+    bare = replace(instance, implementation=replace(result, declares_work=False))
     cubin = nvrtc.compile(render(instance), Options("sm_90a"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin)
     (counts,) = block_counts(bare, cubin, target)
@@ -116,9 +116,9 @@ def test_what_the_machine_does_not_know_is_told_by_machine_code_with_the_reason(
 
 def test_nothing_orders_configs_of_a_kernel_before_it_is_compiled_if_it_declares_no_work(tmp_path: Path) -> None:
     with own_operator(tmp_path) as name, nvrtc.Compiler(1) as compiler:
-        operator, found = operators.load(name), operators.implementation(name, "block")
-        space = found.space(operator.problem(), TARGET.arch)
-        some = [Instance(operator, found, operator.problem(), space[index]) for index in range(2)]
+        operator, result = operators.load(name), operators.implementation(name, "block")
+        space = result.space(operator.problem(), TARGET.arch)
+        some = [Instance(operator, result, operator.problem(), space[index]) for index in range(2)]
         predictor = Predictor(TARGET, compiler, Checker())
         assert all(np.isnan(predictor.prior(each)) for each in some)
         costs = [sum(cost.cost for _, cost in predict_launches(each, TARGET, compiled(each))) for each in some]

@@ -109,6 +109,6 @@ SHEETS = {
 def test_a_second_of_what_a_data_sheet_promises_is_the_whole_of_a_device(
     name: str, flops: float, nbytes: float
 ) -> None:
-    found = floor.rates(Cost(flops=flops, bytes=nbytes / 2), gpu(name).device, 1.0)
-    assert (found.flops, found.bytes) == (flops, nbytes / 2)
-    assert found.of_tensor_peak == pytest.approx(1, rel=0.05) and found.of_bandwidth == pytest.approx(0.5, rel=0.05)
+    result = floor.rates(Cost(flops=flops, bytes=nbytes / 2), gpu(name).device, 1.0)
+    assert (result.flops, result.bytes) == (flops, nbytes / 2)
+    assert result.of_tensor_peak == pytest.approx(1, rel=0.05) and result.of_bandwidth == pytest.approx(0.5, rel=0.05)

@@ -82,8 +82,8 @@ def test_four_warps_run_what_surrounds_a_wgmma_that_they_share() -> None:
 def test_exponentials_tell_how_often_warps_pass_that_issue_no_products() -> None:
     by_one_thread = replace(WORK, mma=0.0, tcgen05=WORK.mma)
     mix = {"alu": 64, "fma": 64, "mufu": 16}
-    found = from_cubin(by_one_thread, gpu("B200"), 2, 0, mix, {})
-    assert found.terms["integer"] == pytest.approx(WORK.mufu / 16 * 64 * 32 / 64 / 148, rel=1e-4)
+    result = from_cubin(by_one_thread, gpu("B200"), 2, 0, mix, {})
+    assert result.terms["integer"] == pytest.approx(WORK.mufu / 16 * 64 * 32 / 64 / 148, rel=1e-4)
 
 
 def test_two_sums_in_an_instruction_are_issued_once_and_take_as_long_as_two() -> None:
@@ -92,8 +92,8 @@ def test_two_sums_in_an_instruction_are_issued_once_and_take_as_long_as_two() ->
     assert in_pairs["fp32"] == one_by_one["fp32"]
     spared = (float(one_by_one["issue"]) - float(in_pairs["issue"])) * 148 * 4
     assert spared == pytest.approx(WORK.fma / 2, rel=1e-3)
-    found = from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64, "paired": 64}, {})
-    assert found.terms["issue"] < from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64}, {}).terms["issue"]
+    result = from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64, "paired": 64}, {})
+    assert result.terms["issue"] < from_cubin(WORK, b200, 2, 0, {"mma": 64, "fma": 64}, {}).terms["issue"]
 
 
 def test_spills_cost() -> None:
@@ -104,9 +104,9 @@ def test_what_lies_around_the_main_loop_counts_as_often_as_it_is_passed() -> Non
     mix, around = {"mma": 64, "fma": 64}, {"mma": 32, "fma": 100, "lanes": 50}
     told = replace(WORK, around=1e5)
     trips = (WORK.mma - 32 * told.around) / 64
-    found = from_cubin(told, H100, 2, 0, mix, around).terms
-    assert found["fp32"] == pytest.approx((64 * trips + 100 * told.around) * 32 / 128 / 132, rel=1e-4)
-    assert found["shared memory"] == pytest.approx((WORK.smem_wavefronts + 50 * told.around) / 132, rel=1e-4)
+    result = from_cubin(told, H100, 2, 0, mix, around).terms
+    assert result["fp32"] == pytest.approx((64 * trips + 100 * told.around) * 32 / 128 / 132, rel=1e-4)
+    assert result["shared memory"] == pytest.approx((WORK.smem_wavefronts + 50 * told.around) / 132, rel=1e-4)
 
 
 def test_what_the_compiler_put_around_each_mma_replaces_the_declared_counts() -> None:
@@ -138,9 +138,9 @@ def test_launches_in_turn_cost_their_sum_and_the_time_between_them() -> None:
 
 def test_what_binds_the_costliest_launch_binds_the_plan() -> None:
     streams, multiplies = replace(WORK, dram_bytes=1e9), replace(WORK, mma=1e9)
-    found = [formula(each, H100, 2) for each in (streams, multiplies)]
-    assert in_turn(found).bottleneck == max(found, key=lambda candidate: candidate.cost).bottleneck == "tensor"
-    assert in_turn(found[::-1]).bottleneck == "tensor"
+    results = [formula(each, H100, 2) for each in (streams, multiplies)]
+    assert in_turn(results).bottleneck == max(results, key=lambda candidate: candidate.cost).bottleneck == "tensor"
+    assert in_turn(results[::-1]).bottleneck == "tensor"
 
 
 def test_the_tail_of_one_launch_does_not_scale_the_traffic_of_another() -> None:
@@ -248,8 +248,8 @@ def bandwidth(target: GPU, in_flight: float) -> float:
 @pytest.mark.parametrize(("name", "kilobytes"), IN_FLIGHT)
 def test_as_many_bytes_in_flight_as_were_found_to_fill_a_memory_fill_it(name: str, kilobytes: int) -> None:
     target = gpu(name)
-    most, found, few = (bandwidth(target, 1024 * kilobytes * times) for times in (16, 1, 1 / 8))
-    assert found > 0.85 * most
+    most, result, few = (bandwidth(target, 1024 * kilobytes * times) for times in (16, 1, 1 / 8))
+    assert result > 0.85 * most
     assert few < 0.6 * most
 
 

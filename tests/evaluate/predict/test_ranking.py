@@ -34,14 +34,14 @@ def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
         if (c.BM, c.BN, c.warps) in tiles and (c.stages, c.d_warps, c.min_ctas) == (2, 1, 1)
         if c.swizzle and c.lazy_rescale
     ]
-    found: dict[Tile, float] = {}
+    results: dict[Tile, float] = {}
     with Compiler(1) as compiler:
         for i, attempt in Predictor(target, compiler, Checker()).try_all(wanted):
             c = wanted[i].config
             tile = (c.BM, c.BN, c.warps)
             if attempt.value is not None and attempt.resources and attempt.resources.spill_bytes <= 32:
-                found[tile] = min(attempt.value, found.get(tile, attempt.value))
-    return found
+                results[tile] = min(attempt.value, results.get(tile, attempt.value))
+    return results
 
 
 @pytest.mark.slow
@@ -54,8 +54,8 @@ def costs(head_dim: int, tiles: list[Tile]) -> dict[Tile, float]:
     ],
 )
 def test_the_tiles_that_hand_tuning_chose_rank_first(head_dim: int, best: Tile, slower: list[Tile]) -> None:
-    found = costs(head_dim, [best, *slower])
-    assert min(found, key=lambda tile: found[tile]) == best
+    result = costs(head_dim, [best, *slower])
+    assert min(result, key=lambda tile: result[tile]) == best
 
 
 def splits_by_waves(blocks: int, sm_count: int, tiles: int) -> int:

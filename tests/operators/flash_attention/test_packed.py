@@ -207,8 +207,8 @@ def test_the_reference_caps_scores_before_the_softmax() -> None:
     arrays = drawn(problem, softcap=0.5)
     q, k = (arrays[name][0, :, 0].astype(np.float64) for name in "qk")
     weights = np.exp(0.5 * np.tanh(8**-0.5 * q @ k.T / 0.5))
-    found = OPERATOR.reference(problem, arrays)
-    np.testing.assert_allclose(found["lse"][0, 0], np.log(weights.sum(axis=1)))
+    reference = OPERATOR.reference(problem, arrays)
+    np.testing.assert_allclose(reference["lse"][0, 0], np.log(weights.sum(axis=1)))
     far = OPERATOR.reference(problem, arrays | {"softcap": 1e6})
     plain = OPERATOR.reference(replace(problem, use_softcap=False), arrays)
     np.testing.assert_allclose(far["o"], plain["o"], rtol=1e-9)
@@ -236,9 +236,9 @@ def test_the_dispatcher_serves_packed_numpy_arrays() -> None:
     scale = arrays["softmax_scale"]
     options = {"causal": True, "softmax_scale": scale, "softcap": 3.0, "max_seqlen_q": 40}
     o, lse = dispatcher.flash_attention(q, k, v, **BOUNDS, **options)
-    found = OPERATOR.reference(packed(use_softcap=True), arrays)
-    assert np.max(np.abs(o.astype(np.float64) - found["o"])) < 0.02
-    np.testing.assert_allclose(lse, found["lse"], rtol=1e-5, atol=1e-5)
+    reference = OPERATOR.reference(packed(use_softcap=True), arrays)
+    assert np.max(np.abs(o.astype(np.float64) - reference["o"])) < 0.02
+    np.testing.assert_allclose(lse, reference["lse"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("flag", ["use_cu_seqlens", "use_softcap"])

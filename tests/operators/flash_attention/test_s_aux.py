@@ -108,9 +108,9 @@ def test_the_references_gradient_of_a_logit_is_a_slope(lse_used: bool, packed: b
     given = {name: np.asarray(x, np.int32 if name.startswith("cu") else np.float64) for name, x in drawn.items()}
 
     def loss(logits: Any) -> float:
-        found = forward.reference(problem, given | {"s_aux": logits})
-        of_o = np.sum(found["o"] * given["dout"])
-        return float(of_o + (np.sum(found["lse"] * given["dlse"]) if lse_used else 0))
+        result = forward.reference(problem, given | {"s_aux": logits})
+        of_o = np.sum(result["o"] * given["dout"])
+        return float(of_o + (np.sum(result["lse"] * given["dlse"]) if lse_used else 0))
 
     for head, step in enumerate(1e-5 * np.eye(4)):
         slope = (loss(given["s_aux"] + step) - loss(given["s_aux"] - step)) / 2e-5

@@ -116,8 +116,8 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     ],
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str) -> None:
-    found = TCGEN05.space(Problem(head_dim=D, causal=True), BLACKWELL).refusals(config)
-    assert any(reason in each for each in found)
+    result = TCGEN05.space(Problem(head_dim=D, causal=True), BLACKWELL).refusals(config)
+    assert any(reason in each for each in result)
 
 
 @pytest.mark.parametrize("D", HEAD_DIMS)
@@ -255,10 +255,10 @@ def question(D: int, columns: int) -> tuple[Problem, Config]:
 def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(D: int, columns: int) -> None:
     problem, config = question(D, columns)
     given = equal_weights(problem), one_column(problem, D - 1)
-    found = [emulator.run(Instance(OPERATOR, TCGEN05, problem, config), arrays, Mode())[0] for arrays in given]
-    assert wrong_columns(given[0], found[0]["o"]) == []
-    assert not wrong_lse(given[1], D - 1, found[1]["lse"])
-    assert wrong_lse(given[1], 0, found[1]["lse"]), "another column of K has another answer"
+    results = [emulator.run(Instance(OPERATOR, TCGEN05, problem, config), arrays, Mode())[0] for arrays in given]
+    assert wrong_columns(given[0], results[0]["o"]) == []
+    assert not wrong_lse(given[1], D - 1, results[1]["lse"])
+    assert wrong_lse(given[1], 0, results[1]["lse"]), "another column of K has another answer"
 
 
 @pytest.mark.parametrize(("D", "columns"), ASKED)

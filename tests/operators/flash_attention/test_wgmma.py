@@ -120,8 +120,8 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     ],
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str) -> None:
-    found = WGMMA.space(Problem(head_dim=D, causal=True), HOPPER).refusals(config)
-    assert any(reason in each for each in found)
+    result = WGMMA.space(Problem(head_dim=D, causal=True), HOPPER).refusals(config)
+    assert any(reason in each for each in result)
 
 
 def test_the_register_rule_leaves_out_what_ptxas_was_seen_to_serialize() -> None:
@@ -452,9 +452,9 @@ def test_a_persistent_grid_computes_every_row_tile_once(cluster: int) -> None:
 
 def test_blocks_that_take_row_tiles_as_they_become_free_end_nearly_together() -> None:
     problem = Problem(128, causal=True, batch=8, heads=16, seq_q=2048)
-    found = shares(problem, replace(WGMMA.default(problem, HOPPER), blocks=132))
-    assert len(found) == 132
-    assert found.max() < 1.03 * found.mean()
+    result = shares(problem, replace(WGMMA.default(problem, HOPPER), blocks=132))
+    assert len(result) == 132
+    assert result.max() < 1.03 * result.mean()
 
 
 def test_sections_of_a_persistent_grid_hold_every_row_tile_once() -> None:

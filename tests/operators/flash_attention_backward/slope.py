@@ -19,12 +19,12 @@ def gradients_and_slopes(
     `forward` gives o and lse; dout and dlse are the loss's gradients by them.
     """
     given: Arrays = {name: np.asarray(x, np.float64) for name, x in arrays.items()}
-    rng, found = np.random.default_rng(1), operator.reference(problem, given)
+    rng, result = np.random.default_rng(1), operator.reference(problem, given)
     for name in "qkv":
         direction = rng.standard_normal(given[name].shape)
         moved = ({name: given[name] + step * direction} for step in (_STEP, -_STEP))
         ahead, behind = (_loss(given, forward(given | each), problem.use_lse_gradient) for each in moved)
-        yield float(np.sum(found[f"d{name}"] * direction)), (ahead - behind) / (2 * _STEP)
+        yield float(np.sum(result[f"d{name}"] * direction)), (ahead - behind) / (2 * _STEP)
 
 
 def gradient_and_slope(

@@ -44,10 +44,10 @@ def test_the_reference_is_the_derivative_of_the_forward_reference(causal: bool, 
 
 def test_a_query_without_a_key_has_no_gradient_and_gives_none() -> None:
     problem = replace(SMALL, causal=True, seq_q=7, seq_k=5)
-    found = OPERATOR.reference(problem, arrays := draw(problem))
-    assert not found["dq"][:, :2].any()
+    reference = OPERATOR.reference(problem, arrays := draw(problem))
+    assert not reference["dq"][:, :2].any()
     arrays["dout"][:, :2] = 1000
-    np.testing.assert_array_equal(OPERATOR.reference(problem, arrays)["dv"], found["dv"])
+    np.testing.assert_array_equal(OPERATOR.reference(problem, arrays)["dv"], reference["dv"])
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_a_packed_sequence_has_the_bits_that_it_has_alone() -> None:
         alone = {name: given[name][:, queries] for name in ("dout", "q", "o")}
         alone |= {name: given[name][:, keys] for name in ("k", "v")}
         alone["lse"] = np.ascontiguousarray(given["lse"][:, :, queries])
-        found = dispatcher.flash_attention_backward(**alone, causal=True)
+        gradients = dispatcher.flash_attention_backward(**alone, causal=True)
         packed = (dq[:, queries], dk[:, keys], dv[:, keys], np.zeros(0, np.float32))
-        assert all(np.array_equal(one, other) for one, other in zip(found, packed, strict=True))
+        assert all(np.array_equal(one, other) for one, other in zip(gradients, packed, strict=True))
 
 
 @pytest.mark.parametrize(("implementation", "packed"), [("naive", False), ("mma_sync", False), ("mma_sync", True)])
@@ -127,13 +127,13 @@ def test_no_default_spills_where_scores_are_capped(implementation: str, head_dim
 
 @pytest.mark.parametrize("implementation", ["mma_sync", "wgmma"])
 def test_the_passes_are_the_same_machine_code_whether_lse_has_a_gradient(implementation: str) -> None:
-    kernel, found = operators.implementation(OPERATOR.name, implementation), []
+    kernel, results = operators.implementation(OPERATOR.name, implementation), []
     for used in (False, True):
         problem = Problem(head_dim=16, use_lse_gradient=used)
         cubin = compiled(render(Instance.default(OPERATOR, kernel, problem, HOPPER)), HOPPER.name)
-        found.append([cubin.code(f"flash_attention_backward_{name}") for name in ("dkv", "dq", "rows")])
-    assert found[0][:2] == found[1][:2]
-    assert found[0][2] != found[1][2]
+        results.append([cubin.code(f"flash_attention_backward_{name}") for name in ("dkv", "dq", "rows")])
+    assert results[0][:2] == results[1][:2]
+    assert results[0][2] != results[1][2]
 
 
 @pytest.mark.parametrize(("position", "head_dim"), list(enumerate([40, 64, 80, 96, 128, 192, 256])))
@@ -174,9 +174,9 @@ def test_an_application_gets_gradients_in_its_own_layout() -> None:
     swapped: dict[str, Any] = {
         name: np.ascontiguousarray(arrays[name].swapaxes(1, 2)) for name in ("dout", "q", "k", "v", "o")
     }
-    found = dispatcher.flash_attention_backward(**swapped, lse=arrays["lse"], causal=True, layout="bhtd")
+    gradients = dispatcher.flash_attention_backward(**swapped, lse=arrays["lse"], causal=True, layout="bhtd")
     right = OPERATOR.reference(problem, arrays)
-    for name, gradient in zip(("dq", "dk", "dv"), found, strict=False):
+    for name, gradient in zip(("dq", "dk", "dv"), gradients, strict=False):
         np.testing.assert_allclose(gradient.swapaxes(1, 2), right[name], atol=4e-3)
 
 
@@ -186,9 +186,9 @@ def test_the_gradient_of_lse_may_be_given_or_not() -> None:
     given = {name: arrays[name] for name in ("dout", "q", "k", "v", "o", "lse")}
     view = np.moveaxis(np.moveaxis(arrays["dlse"], 2, 0).copy(), 0, 2)
     for used in (True, False):
-        found = dispatcher.flash_attention_backward(**given, dlse=view if used else None)
+        gradients = dispatcher.flash_attention_backward(**given, dlse=view if used else None)
         right = OPERATOR.reference(replace(problem, use_lse_gradient=used), arrays)
-        np.testing.assert_allclose(found[0], right["dq"], atol=4e-3)
+        np.testing.assert_allclose(gradients[0], right["dq"], atol=4e-3)
 
 
 def test_a_scale_that_is_not_positive_is_refused() -> None:

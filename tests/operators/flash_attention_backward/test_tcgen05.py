@@ -105,8 +105,8 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
     ],
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str | None) -> None:
-    found = TCGEN05.space(Problem(head_dim=D, causal=True), BLACKWELL).refusals(config)
-    assert any(reason in each for each in found) if reason else not found
+    result = TCGEN05.space(Problem(head_dim=D, causal=True), BLACKWELL).refusals(config)
+    assert any(reason in each for each in result) if reason else not result
 
 
 @pytest.mark.parametrize("D", CASES)
@@ -150,7 +150,7 @@ def test_packed_sequences_come_out_right(D: int, config: Config) -> None:
 @pytest.mark.slow
 def test_a_sequence_beside_one_of_nan_gets_the_bits_that_it_gets_beside_zeros() -> None:
     problem = Problem(40, causal=True, use_cu_seqlens=True, batch=1, heads=1, seq_q=300, seq_k=300, boundaries=4)
-    found = []
+    results = []
     for foreign, mode in ((0, Mode()), (np.nan, CHECKED[0])):
         drawn = OPERATOR.inputs(problem, np.random.default_rng(3), "normal")
         arrays = drawn | {name: np.array([0, 90, 170, 300], np.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
@@ -160,10 +160,10 @@ def test_a_sequence_beside_one_of_nan_gets_the_bits_that_it_gets_beside_zeros() 
             Instance(OPERATOR, TCGEN05, problem, BASE), arrays | scalars(OPERATOR, problem, arrays), mode
         )
         assert not happened.findings
-        found.append({name: np.delete(outputs[name], slice(90, 170), axis=1) for name in ("dq", "dk", "dv")})
-    for name, zeros in found[0].items():
+        results.append({name: np.delete(outputs[name], slice(90, 170), axis=1) for name in ("dq", "dk", "dv")})
+    for name, zeros in results[0].items():
         assert np.isfinite(zeros.astype(np.float32)).all()
-        assert np.array_equal(zeros, found[1][name])
+        assert np.array_equal(zeros, results[1][name])
 
 
 def test_gradients_have_the_same_bits_in_every_order_of_threads() -> None:
@@ -324,8 +324,8 @@ def test_declared_work_is_what_the_emulator_counts(D: int, causal: bool) -> None
 
 def test_the_products_of_both_passes_are_seven_where_the_mathematics_needs_five() -> None:
     problem = Problem(head_dim=64, batch=1, heads=1, seq_q=1536)
-    found = TCGEN05.work(problem, TCGEN05.default(problem, BLACKWELL), gpu("B200"))
-    assert sum(work.tcgen05 for work in found) * 4096 / OPERATOR.cost(problem).flops == pytest.approx(7 / 5, rel=0.05)
+    result = TCGEN05.work(problem, TCGEN05.default(problem, BLACKWELL), gpu("B200"))
+    assert sum(work.tcgen05 for work in result) * 4096 / OPERATOR.cost(problem).flops == pytest.approx(7 / 5, rel=0.05)
 
 
 @pytest.mark.parametrize("D", [40, 72, 128, 208])

@@ -155,10 +155,10 @@ def test_views_of_another_layout_need_no_copy() -> None:
 def test_what_a_device_will_be_asked_has_the_answer_that_the_questions_expect(question: Question) -> None:
     problem, last = question.problem, question.head_dim - 1
     for arrays in (uniform(problem), *(ask(problem, last) for ask in ASKED)):
-        found, _ = emulator.run(Instance(OPERATOR, WGMMA, problem, question.config), arrays, Mode())
-        assert wrong_columns(problem, arrays, found) == {}
+        result, _ = emulator.run(Instance(OPERATOR, WGMMA, problem, question.config), arrays, Mode())
+        assert wrong_columns(problem, arrays, result) == {}
     for ask in ASKED:
-        assert wrong_columns(problem, ask(problem, 0), found), "another question has another answer"
+        assert wrong_columns(problem, ask(problem, 0), result), "another question has another answer"
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)

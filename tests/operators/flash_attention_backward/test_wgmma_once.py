@@ -129,8 +129,8 @@ def test_a_few_resident_blocks_are_enough_for_all_to_have_their_turn() -> None:
     assert ONCE.plan(problem, CASES[40]).launches[1].grid == (7, 1, 1)
     text = compiled_to_ptx(render(Instance(OPERATOR, ONCE, problem, CASES[40])), "sm_90a")
     arrays = inputs(problem)
-    found, _ = ptx.run(Instance(OPERATOR, ONCE, problem, CASES[40]), ptx.parse(text), arrays)
-    assert all(error.ok for error in errors(OPERATOR, problem, arrays, found))
+    result, _ = ptx.run(Instance(OPERATOR, ONCE, problem, CASES[40]), ptx.parse(text), arrays)
+    assert all(error.ok for error in errors(OPERATOR, problem, arrays, result))
 
 
 PARTS, SUMS, KERNELS = "wgmma_once/parts.cuh", "wgmma_once/sums.cuh", "wgmma_once/kernel.cu.jinja"
@@ -163,8 +163,8 @@ def beside(value: float) -> Any:
     """Packed sequences of which the one in the middle holds nothing but `value`."""
     arrays = inputs(PACKED) | {name: np.array(bounds, np.int32) for name, bounds in BOUNDS.items()}
     arrays["q"][:, 30:100] = arrays["k"][:, 37:100] = arrays["v"][:, 37:100] = arrays["dout"][:, 30:100] = value
-    found = FORWARD.rounded(PACKED, arrays)
-    return arrays | {name: found[name].astype(arrays[name].dtype) for name in ("o", "lse")}
+    result = FORWARD.rounded(PACKED, arrays)
+    return arrays | {name: result[name].astype(arrays[name].dtype) for name in ("o", "lse")}
 
 
 @cache
@@ -177,10 +177,10 @@ def beside_zeros() -> Any:
 def changed_beside_nan(operator: Any = OPERATOR) -> tuple[set[str], Any]:
     """(gradients of the first and the last packed sequence that the NaN between them changes, the findings)."""
     right = beside_zeros()
-    found, happened = emulator.run(Instance(operator, ONCE, PACKED, CASES[128]), beside(np.nan), CHECKED[1])
+    result, happened = emulator.run(Instance(operator, ONCE, PACKED, CASES[128]), beside(np.nan), CHECKED[1])
     keys = np.r_[0:37, 100:300]
     own = {"dq": np.r_[0:30, 100:140], "dk": keys, "dv": keys}
-    same = {name for name, rows in own.items() if np.array_equal(right[name].take(rows, 1), found[name].take(rows, 1))}
+    same = {name for name, rows in own.items() if np.array_equal(right[name].take(rows, 1), result[name].take(rows, 1))}
     return set(own) - same, happened.findings
 
 

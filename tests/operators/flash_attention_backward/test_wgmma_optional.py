@@ -79,8 +79,8 @@ def with_neighbour(value: float) -> Any:
     arrays = OPERATOR.inputs(PACKED, np.random.default_rng(0), "normal")
     arrays |= {name: np.array(bounds, np.int32) for name, bounds in BOUNDS.items()}
     arrays["q"][:, 70:230] = arrays["k"][:, 37:200] = arrays["v"][:, 37:200] = arrays["dout"][:, 70:230] = value
-    found = forward.rounded(PACKED, arrays)
-    arrays |= {"o": found["o"].astype(arrays["o"].dtype), "lse": found["lse"].astype(np.float32)}
+    result = forward.rounded(PACKED, arrays)
+    arrays |= {"o": result["o"].astype(arrays["o"].dtype), "lse": result["lse"].astype(np.float32)}
     return arrays | scalars(OPERATOR, PACKED, arrays)
 
 

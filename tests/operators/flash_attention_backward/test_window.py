@@ -104,9 +104,9 @@ def test_windows_of_both_sides_reach_the_dispatcher() -> None:
     problem = replace(SMALL, seq_q=70, seq_k=75, window_left=9, window_right=4)
     arrays: dict[str, Any] = draw(problem)
     given = {name: arrays[name] for name in ("dout", "q", "k", "v", "o", "lse")}
-    found = dispatcher.flash_attention_backward(**given, window_left=9, window_right=4)
+    gradients = dispatcher.flash_attention_backward(**given, window_left=9, window_right=4)
     exact = OPERATOR.reference(problem, arrays)
-    for gradient, name in zip(found, ("dq", "dk", "dv"), strict=False):
+    for gradient, name in zip(gradients, ("dq", "dk", "dv"), strict=False):
         assert np.linalg.norm(gradient - exact[name]) < 2e-3 * np.linalg.norm(exact[name])
 
 

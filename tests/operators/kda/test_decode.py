@@ -58,9 +58,9 @@ def test_token_after_token_through_the_pool_is_the_sequence_at_once() -> None:
     one, pool, o = replace(whole, seq_len=1), arrays["state_pool"], []
     for t in range(whole.seq_len):
         token = {name: arrays[name][:, t : t + 1] for name in ("q", "k", "v", "g", "beta")}
-        found = OPERATOR.reference(one, {**arrays, **token, "state_pool": pool})
-        pool = found["state_pool"]
-        o.append(found["o"])
+        reference = OPERATOR.reference(one, {**arrays, **token, "state_pool": pool})
+        pool = reference["state_pool"]
+        o.append(reference["o"])
     np.testing.assert_allclose(np.concatenate(o, axis=1), together["o"], atol=1e-12)
     np.testing.assert_allclose(pool, together["state_pool"], atol=1e-12)
 

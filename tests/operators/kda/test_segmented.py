@@ -102,15 +102,15 @@ def test_segments_are_right(case: str) -> None:
 def test_many_segments_are_as_exact_as_none(kind: str) -> None:
     problem = replace(RAW_FP16, batch=1, seq_len=205, heads=1, value_heads=1)
     arrays = drawn(OPERATOR, problem, kind)
-    found = {}
+    results = {}
     for implementation, (_, config) in (
         (SEGMENTED, CASES["raw_fp16_more_segments_than_chunks"]),
         (PREP_SCAN, PREP_SCAN_CASES["raw_fp16_more_keys_ahead"]),
     ):
         outputs, _ = emulator.run(Instance(OPERATOR, implementation, problem, config), arrays, CHECKED[0])
-        found[implementation.name] = {e.name: e for e in errors(OPERATOR, problem, arrays, outputs)}
+        results[implementation.name] = {e.name: e for e in errors(OPERATOR, problem, arrays, outputs)}
     for name in ("o", "final_state"):
-        cut, whole = found["segmented"][name], found["prep_scan"][name]
+        cut, whole = results["segmented"][name], results["prep_scan"][name]
         assert cut.ok, cut
         assert cut.rmse_ratio <= 1.1 * whole.rmse_ratio
 

@@ -138,8 +138,8 @@ def assert_slope(problem: Problem, name: str, kind: str) -> None:
     def forward(moved: Arrays) -> Arrays:
         return FORWARD.reference(problem.forward(), {**inputs, **moved})
 
-    found, slope = gradient_and_slope(OPERATOR, problem, drawn(problem, kind), forward, name, 1e-5)
-    assert found == pytest.approx(slope, rel=1e-6, abs=1e-6)
+    result, slope = gradient_and_slope(OPERATOR, problem, drawn(problem, kind), forward, name, 1e-5)
+    assert result == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
@@ -282,7 +282,7 @@ def test_an_application_gets_all_gradients_in_the_dtypes_and_the_layout_of_its_t
     problem = replace(SMALL, **fields, **GATES["softplus"])
     arrays = drawn(problem)
     first = {name: np.moveaxis(arrays[name], 1, 2).copy() for name in ("q", "k", "v", "g", "beta", "d_o")}
-    found = dispatcher.kda_backward(
+    result = dispatcher.kda_backward(
         *first.values(),
         arrays["dht"],
         initial_state=arrays["initial_state"],
@@ -291,9 +291,9 @@ def test_an_application_gets_all_gradients_in_the_dtypes_and_the_layout_of_its_t
         dt_bias=arrays["dt_bias"].reshape(-1),
         layout="bhtd",
     )
-    assert [x.dtype for x in found[:5]] == [first[name].dtype for name in ("q", "k", "v", "g", "beta")]
+    assert [x.dtype for x in result[:5]] == [first[name].dtype for name in ("q", "k", "v", "g", "beta")]
     exact = OPERATOR.reference(problem, arrays)
-    for name, x in zip(GATED.values(), found, strict=True):
+    for name, x in zip(GATED.values(), result, strict=True):
         rows = x if name in ("dh0", "dA_log", "ddt_bias") else np.moveaxis(x, 2, 1)
         assert distance(rows, exact[name])[0] < 1e-2, name
 

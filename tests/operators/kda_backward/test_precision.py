@@ -99,9 +99,9 @@ def test_the_tolerance_follows_the_precision() -> None:
 def test_the_chunked_form_differs_from_the_recurrence_by_the_rounding_to_tf32_only(kind: str) -> None:
     problem = replace(TF32, seq_len=77, heads=1, value_heads=2)
     arrays = OPERATOR.inputs(problem, np.random.default_rng(0), kind)
-    exact, found = OPERATOR.reference(problem, arrays), OPERATOR.rounded(problem, arrays)
+    exact, result = OPERATOR.reference(problem, arrays), OPERATOR.rounded(problem, arrays)
     for name in ("dq", "dk", "dv", "dg", "dbeta", "dh0"):
-        ratio, _ = distance(found[name], exact[name])
+        ratio, _ = distance(result[name], exact[name])
         assert 1e-5 < ratio < 2e-3, name
 
 

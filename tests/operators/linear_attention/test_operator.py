@@ -341,10 +341,10 @@ def test_the_example_of_the_readme_runs() -> None:
     code = re.findall(r"^```python\n(.*?)^```", (OPERATOR.folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)[
         0
     ]
-    found: dict[str, Any] = {}
-    exec(code, found)
-    assert found["o"].shape == found["q"].shape
-    assert found["state"].shape == (1, 2, 2, 8)
+    results: dict[str, Any] = {}
+    exec(code, results)
+    assert results["o"].shape == results["q"].shape
+    assert results["state"].shape == (1, 2, 2, 8)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -57,8 +57,8 @@ def assert_slope(problem: Problem, name: str, kind: str) -> None:
     def forward(moved: Arrays) -> Arrays:
         return FORWARD.reference(problem.forward(), moved)
 
-    found, slope = gradient_and_slope(OPERATOR, problem, draw(problem, kind), forward, name, 1e-6)
-    assert found == pytest.approx(slope, rel=1e-6, abs=1e-6)
+    result, slope = gradient_and_slope(OPERATOR, problem, draw(problem, kind), forward, name, 1e-6)
+    assert result == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", OPERATOR.input_kinds)
@@ -75,8 +75,8 @@ def test_the_reference_is_the_slope_for_packed_sequences_and_a_beta_a_head_too(n
 def test_keys_below_the_floor_have_no_gradient() -> None:
     problem = replace(TINY, key_floor=1)
     arrays = draw(problem)
-    found = OPERATOR.reference(problem, arrays)["dk"]
-    np.testing.assert_array_equal(found == 0, arrays["k"] < -1)
+    reference = OPERATOR.reference(problem, arrays)["dk"]
+    np.testing.assert_array_equal(reference == 0, arrays["k"] < -1)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -191,9 +191,9 @@ def test_tiles_are_right_and_equal_in_every_bit_whatever_order_they_come_in() ->
     problem = replace(SMALL, head_dim=32, heads=1, seq_len=400, decay="head")
     arrays, config = draw(problem), Config(4, 32, 64, 1, 1, True, 13568)
     modes = [IN_ORDER, *(Mode(True, "random", "random", seed) for seed in range(2))]
-    found = [run("lookback", problem, config, mode, arrays)[0] for mode in modes]
+    results = [run("lookback", problem, config, mode, arrays)[0] for mode in modes]
     for name in GRADIENTS.values():
-        assert all(np.array_equal(each[name], found[0][name]) for each in found), name
+        assert all(np.array_equal(each[name], results[0][name]) for each in results), name
 
 
 def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:
@@ -280,7 +280,7 @@ def test_a_gradient_of_another_shape_than_o_is_refused() -> None:
 
 def test_the_example_of_the_readme_runs() -> None:
     text = (OPERATOR.folder / "README.md").read_text()
-    found: dict[str, Any] = {}
-    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], found)
-    assert found["dk"].shape == found["k"].shape
-    assert found["dbeta"].shape == (2, 1)
+    results: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], results)
+    assert results["dk"].shape == results["k"].shape
+    assert results["dbeta"].shape == (2, 1)

@@ -104,15 +104,15 @@ def test_the_reference_agrees_with_the_definition_row_by_row() -> None:
     problem = Problem(head_dim=32, head_dim_v=16, batch=3, heads=2, seq_q=3, page_size=2, max_pages=4)
     lengths = (7, 2, 0)
     arrays = of_lengths(problem, [*lengths])
-    found = OPERATOR.reference(problem, arrays)
+    reference = OPERATOR.reference(problem, arrays)
     for b, t, h in np.ndindex(3, 3, 2):
         attended = [(arrays["block_table"][b, j // 2], j % 2) for j in range(lengths[b] - 3 + t + 1)]
         rows = [arrays["kv_cache"][place].astype(float) for place in attended]
         q, scale = arrays["q"][b, t, h].astype(float), arrays["softmax_scale"]
         weights = np.array([np.exp(scale * q @ row) for row in rows])
         expected = sum((w * row[:16] for w, row in zip(weights, rows, strict=True)), np.zeros(16))
-        np.testing.assert_allclose(found["o"][b, t, h], expected / weights.sum() if rows else 0)
-        assert found["lse"][b, h, t] == pytest.approx(np.log(weights.sum()) if rows else -np.inf)
+        np.testing.assert_allclose(reference["o"][b, t, h], expected / weights.sum() if rows else 0)
+        assert reference["lse"][b, h, t] == pytest.approx(np.log(weights.sum()) if rows else -np.inf)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -174,8 +174,8 @@ def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     rows = np.nan_to_num(arrays["kv_cache"])[arrays["block_table"][:, 0]]
     table, (cache,) = paged(problem, np.random.default_rng(1), [256, 131], (rows,))  # type: ignore[arg-type]
     expected, _ = run(whole, config, arrays)
-    found, _ = run(problem, config, arrays | {"block_table": table, "kv_cache": cache})
-    assert np.array_equal(expected["o"], found["o"])
+    result, _ = run(problem, config, arrays | {"block_table": table, "kv_cache": cache})
+    assert np.array_equal(expected["o"], result["o"])
 
 
 def test_rows_and_tables_may_be_slices_of_larger_tensors() -> None:

@@ -111,10 +111,10 @@ def test_values_are_those_of_every_code(implementation: Any, config: Any, dtype:
     table, codes = np.arange(16, dtype=np.int32)[:, None], np.arange(256, dtype=np.uint8).reshape(16, 1, 1, 16)
     arrays |= {"block_table": table, "v_cache": codes.view(EIGHT.numpy), "cache_seqlens": np.ones(16, np.int32)}
     arrays["k_cache"] = np.zeros_like(arrays["v_cache"])
-    found = run(problem, implementation, config, arrays)["o"].reshape(256)
+    result = run(problem, implementation, config, arrays)["o"].reshape(256)
     exact = codes.view(EIGHT.numpy).astype(dtype.numpy).reshape(256)
-    np.testing.assert_array_equal(found.astype(np.float64), exact.astype(np.float64))
-    assert np.isnan(found[127]) and np.isnan(found[255])
+    np.testing.assert_array_equal(result.astype(np.float64), exact.astype(np.float64))
+    assert np.isnan(result[127]) and np.isnan(result[255])
 
 
 @ALL
@@ -127,11 +127,11 @@ def test_keys_are_those_of_every_code(implementation: Any, config: Any) -> None:
     arrays |= {"block_table": np.arange(16, dtype=np.int32)[:, None], "cache_seqlens": np.ones(16, np.int32)}
     arrays |= {"q": np.tile(np.eye(16, dtype=np.float16), (16, 1, 1, 1)), "k_cache": codes.view(EIGHT.numpy)}
     arrays["v_cache"] = np.zeros_like(arrays["k_cache"])
-    found = run(problem, implementation, config, arrays)["lse"].reshape(256)
+    result = run(problem, implementation, config, arrays)["lse"].reshape(256)
     exact = codes.view(EIGHT.numpy).astype(np.float32).reshape(256)
     held = ~np.isnan(exact).reshape(16, 16).any(axis=1).repeat(16)  # 0 · NaN is NaN in all rows of that key
-    np.testing.assert_allclose(found[held], exact[held], rtol=1e-6, atol=1e-6)
-    assert np.isnan(found[~held]).all()
+    np.testing.assert_allclose(result[held], exact[held], rtol=1e-6, atol=1e-6)
+    assert np.isnan(result[~held]).all()
 
 
 @ALL

@@ -83,8 +83,8 @@ def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     keys = tuple(np.nan_to_num(arrays[name])[arrays["block_table"][:, 0].clip(0)] for name in ("k_cache", "v_cache"))
     table, (k, v) = paged(problem, np.random.default_rng(1), [256, 131], keys)
     expected, _ = run(whole, config, arrays, MMA_SYNC)
-    found, _ = run(problem, config, arrays | {"block_table": table, "k_cache": k, "v_cache": v}, MMA_SYNC)
-    assert np.array_equal(expected["o"], found["o"])
+    result, _ = run(problem, config, arrays | {"block_table": table, "k_cache": k, "v_cache": v}, MMA_SYNC)
+    assert np.array_equal(expected["o"], result["o"])
 
 
 def test_pages_outside_of_the_window_are_not_looked_at() -> None:
@@ -156,8 +156,8 @@ def test_prompts_run_in_full_tiles_and_steps_of_decoding_share_keys(sizes: dict[
 
 
 def test_blocks_share_keys_where_rows_are_few() -> None:
-    found = [MMA_SYNC.default(Problem(batch=1, seq_q=T), H200.arch).splits for T in (16, 64, 128, 512)]
-    assert found == [16, 8, 4, 1]
+    results = [MMA_SYNC.default(Problem(batch=1, seq_q=T), H200.arch).splits for T in (16, 64, 128, 512)]
+    assert results == [16, 8, 4, 1]
 
 
 # Each head_dim and each arch; numbers of queries, softcaps and packing are dealt out.

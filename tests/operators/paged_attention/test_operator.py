@@ -107,7 +107,7 @@ def test_the_reference_agrees_with_the_definition_key_by_key(window: int, sinks:
     sizes = {"batch": 2, "heads": 2, "kv_heads": 1, "seq_q": 3, "page_size": 2, "max_pages": 4}
     problem = Problem(head_dim=8, window=window, sinks=sinks, **sizes)
     arrays, lengths = of_lengths(problem, [7, 2]), (7, 2)
-    found = OPERATOR.reference(problem, arrays)
+    reference = OPERATOR.reference(problem, arrays)
     for b, t, h in np.ndindex(2, 3, 2):
         p = lengths[b] - 3 + t
         attended = [j for j in range(p + 1) if not window or j < sinks or p - j < window]
@@ -115,8 +115,8 @@ def test_the_reference_agrees_with_the_definition_key_by_key(window: int, sinks:
         q, scale = arrays["q"][b, t, h].astype(float), arrays["softmax_scale"]
         weights = np.array([np.exp(scale * q @ arrays["k_cache"][place].astype(float)) for place in at])
         expected = sum((w * arrays["v_cache"][i].astype(float) for w, i in zip(weights, at, strict=True)), np.zeros(8))
-        np.testing.assert_allclose(found["o"][b, t, h], expected / weights.sum() if at else 0)
-        assert found["lse"][b, h, t] == pytest.approx(np.log(weights.sum()) if at else -np.inf)
+        np.testing.assert_allclose(reference["o"][b, t, h], expected / weights.sum() if at else 0)
+        assert reference["lse"][b, h, t] == pytest.approx(np.log(weights.sum()) if at else -np.inf)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -214,8 +214,8 @@ def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     keys = tuple(np.nan_to_num(arrays[name])[arrays["block_table"][:, 0].clip(0)] for name in ("k_cache", "v_cache"))
     table, (k, v) = paged(problem, np.random.default_rng(1), [256, 131], keys)
     expected, _ = run(whole, config, arrays)
-    found, _ = run(problem, config, arrays | {"block_table": table, "k_cache": k, "v_cache": v})
-    assert np.array_equal(expected["o"], found["o"])
+    result, _ = run(problem, config, arrays | {"block_table": table, "k_cache": k, "v_cache": v})
+    assert np.array_equal(expected["o"], result["o"])
 
 
 @pytest.mark.parametrize("implementation", [NAIVE, SPLIT_KEYS], ids=lambda implementation: implementation.name)

@@ -150,8 +150,8 @@ def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     keys = tuple(np.nan_to_num(arrays[name])[arrays["block_table"][:, 0].clip(0)] for name in ("k_cache", "v_cache"))
     table, (k, v) = paged(problem, np.random.default_rng(1), [256, 131], keys)
     expected, _ = assert_right(whole, BASE, arrays)
-    found, _ = run(problem, BASE, arrays | {"block_table": table, "k_cache": k, "v_cache": v})
-    assert np.array_equal(expected["o"], found["o"])
+    result, _ = run(problem, BASE, arrays | {"block_table": table, "k_cache": k, "v_cache": v})
+    assert np.array_equal(expected["o"], result["o"])
 
 
 @pytest.mark.parametrize(("window", "sinks"), [(0, 0), (9, 3), (50, 20), (9, 2**30)])

@@ -160,9 +160,9 @@ def test_the_size_of_a_page_changes_no_bit(page_size: int) -> None:
     keys = tuple(np.nan_to_num(arrays[name])[arrays["block_table"][:, 0].clip(0)] for name in ("k_cache", "v_cache"))
     table, (k, v) = paged(problem, np.random.default_rng(1), [256, 131], keys)
     expected, _ = run(whole, BASE, arrays)
-    found, _ = run(problem, BASE, arrays | {"block_table": table, "k_cache": k, "v_cache": v})
+    result, _ = run(problem, BASE, arrays | {"block_table": table, "k_cache": k, "v_cache": v})
     assert right(whole, arrays, expected)
-    assert np.array_equal(expected["o"], found["o"])
+    assert np.array_equal(expected["o"], result["o"])
 
 
 def with_foreign_entries(problem: Problem, length: int, attended: set[int]) -> Any:
@@ -313,8 +313,10 @@ def test_a_bug_is_seen(bug: Bug, tmp_path: Path) -> None:
 def test_a_place_that_is_free_too_early_is_a_race(file: str, left_out: str, tmp_path: Path) -> None:
     operator = injected(OPERATOR, tmp_path, file, left_out, "")
     problem, arrays = packed([80, 90], [40, 33], head_dim=16)
-    found = [run(problem, WALKS, arrays, Mode(True, "random", "early", seed), operator)[1].findings for seed in (1, 2)]
-    assert any(found)
+    results = [
+        run(problem, WALKS, arrays, Mode(True, "random", "early", seed), operator)[1].findings for seed in (1, 2)
+    ]
+    assert any(results)
 
 
 def test_packed_queries_of_blocks_that_walk_race_with_nobody() -> None:

@@ -190,9 +190,9 @@ def test_the_call_refuses_a_cache_of_no_positions() -> None:
 
 def test_the_example_of_the_readme_gives_the_last_position_twice() -> None:
     text = (OPERATOR.folder / "README.md").read_text()
-    found: dict[str, Any] = {}
-    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], found)
-    np.testing.assert_allclose(found["step"][:, 0].astype(float), found["o"][:, 49].astype(float), atol=2e-3)
+    results: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], results)
+    np.testing.assert_allclose(results["step"][:, 0].astype(float), results["o"][:, 49].astype(float), atol=2e-3)
 
 
 def test_tiles_hold_every_attended_key_once_and_none_of_them_is_idle() -> None:
@@ -420,8 +420,8 @@ def test_defaults_never_spill(i: int) -> None:
 @pytest.mark.parametrize(("arch", "packed"), [("sm_80", 64), ("sm_90a", 32)])
 def test_tiles_are_as_wide_as_the_registers_let_them(arch: str, packed: int, D: int, kv_heads: int) -> None:
     problem = Problem(head_dim=D, heads=32, kv_heads=kv_heads, window=1024)
-    found = MMA_SYNC.default(problem, ARCHES[arch]).BN
-    assert found == (packed if kv_heads < 32 else 64)
+    result = MMA_SYNC.default(problem, ARCHES[arch]).BN
+    assert result == (packed if kv_heads < 32 else 64)
     assert_no_spills(OPERATOR, MMA_SYNC, problem, arch)
 
 

@@ -58,8 +58,8 @@ def test_another_architecture_is_refused_with_the_one_that_has_the_instruction(
 def test_a_default_is_a_config_that_a_search_may_pick(kernel: str, device: GPU, D: int, window: int) -> None:
     implementation = operators.implementation("streaming_attention", kernel)
     problem = Problem(D, heads=8, kv_heads=2, window=window, ragged=window == 1)
-    found = implementation.default(problem, device.arch)
-    assert implementation.space(problem, device.arch).refusal(found) is None
+    result = implementation.default(problem, device.arch)
+    assert implementation.space(problem, device.arch).refusal(result) is None
 
 
 @pytest.mark.parametrize("window", [1, 64, 1000])

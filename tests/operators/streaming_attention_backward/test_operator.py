@@ -52,8 +52,8 @@ def test_a_window_over_everything_has_the_gradients_of_causal_attention() -> Non
     fields = {name: getattr(problem, name) for name in ("head_dim", "dtype", "batch", "heads", "kv_heads")}
     causal = DenseProblem(**fields, seq_q=9, seq_k=12, causal=True)
     arrays = draw(problem)
-    found, right = OPERATOR.reference(problem, arrays), dense.reference(causal, arrays)
-    assert all(np.array_equal(found[name], right[name]) for name in found)
+    reference, right = OPERATOR.reference(problem, arrays), dense.reference(causal, arrays)
+    assert all(np.array_equal(reference[name], right[name]) for name in reference)
 
 
 def test_a_query_without_a_key_and_a_key_without_a_query_have_no_gradient() -> None:
@@ -109,8 +109,8 @@ def test_the_default_with_most_sums_a_thread_does_not_spill(arch: str) -> None:
 def test_declared_work_is_what_the_emulator_counts(seq_q: int, seq_k: int, window: int, sinks: int) -> None:
     sizes = {"batch": 2, "heads": 2, "kv_heads": 1, "seq_q": seq_q, "seq_k": seq_k, "window": window, "sinks": sinks}
     problem = Problem(head_dim=32, use_lse_gradient=sinks > 10, **sizes)
-    found = declared_and_counted(Instance(OPERATOR, mma_sync.IMPLEMENTATION, problem, CONFIG), H200, "normal")
-    for launch, (work, counters) in enumerate(found):
+    result = declared_and_counted(Instance(OPERATOR, mma_sync.IMPLEMENTATION, problem, CONFIG), H200, "normal")
+    for launch, (work, counters) in enumerate(result):
         assert work.mma == counters.mma_m16n8k16, launch
         assert work.barriers == counters.barriers, launch
         last_block = 0.15 if launch == 0 else 0  # whose lanes past the last row read it again
@@ -157,7 +157,7 @@ def test_the_same_inputs_give_the_same_bits_whoever_runs_first() -> None:
     modes = (Mode(True), Mode(True, "reverse"), CHECKED[0])
     outputs = [emulator.run(instance, arrays, mode)[0] for mode in modes]
     for name in ("dq", "dk", "dv"):
-        assert len({found[name].tobytes() for found in outputs}) == 1
+        assert len({result[name].tobytes() for result in outputs}) == 1
 
 
 def test_an_application_gets_gradients_in_its_own_layout() -> None:
@@ -165,9 +165,9 @@ def test_an_application_gets_gradients_in_its_own_layout() -> None:
     swapped: dict[str, Any] = {
         name: np.ascontiguousarray(arrays[name].swapaxes(1, 2)) for name in ("dout", "q", "k", "v", "o")
     }
-    found = dispatcher.streaming_attention_backward(**swapped, lse=arrays["lse"], window=4, sinks=2, layout="bhtd")
+    result = dispatcher.streaming_attention_backward(**swapped, lse=arrays["lse"], window=4, sinks=2, layout="bhtd")
     right = OPERATOR.reference(SMALL, arrays)
-    for name, gradient in zip(("dq", "dk", "dv"), found, strict=True):
+    for name, gradient in zip(("dq", "dk", "dv"), result, strict=True):
         np.testing.assert_allclose(gradient.swapaxes(1, 2), right[name], atol=4e-3)
 
 
