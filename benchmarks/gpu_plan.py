@@ -89,10 +89,10 @@ class Planned:
 
 
 def planned(kind: str, operator: str, fields: Fields, seconds: float, inputs: str = "", group: str = "") -> Planned:
-    found = operators.load(operator)
-    kind_of_inputs = inputs or found.input_kinds[0] if kind == "peers" else ""
+    operator_ = operators.load(operator)
+    kind_of_inputs = inputs or operator_.input_kinds[0] if kind == "peers" else ""
     patience_s = _TUNING_S if kind == "peers" and operator == "kda" else 0.0
-    return Planned(kind, found, found.problem(**fields), seconds, patience_s, kind_of_inputs, group)
+    return Planned(kind, operator_, operator_.problem(**fields), seconds, patience_s, kind_of_inputs, group)
 
 
 def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Planned]]:

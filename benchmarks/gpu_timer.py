@@ -148,7 +148,7 @@ def matmul(device: Device) -> Found:
 
 def busy(device: Device) -> Found:
     """Launches one by one, alone and beside as many busy processes as there are cores."""
-    copy, found = device.ready_copy(4 * _MB), {}
+    copy, rates = device.ready_copy(4 * _MB), {}
     device.times_us(copy, 8, COLD)
     for name in ("alone", "beside busy cores"):
         with _busy_cores() if name != "alone" else _nothing():
@@ -156,10 +156,10 @@ def busy(device: Device) -> Found:
             for _ in range(_SINGLE):
                 times += device.times_us(copy, 1, COLD)
                 late.append(device.state().late)
-        found[name] = {"time_us": median(times), "late": sum(late) / len(late)}
-    apart = found["beside busy cores"]["time_us"] / found["alone"]["time_us"] - 1
-    summary = f"{apart:+.1%} beside busy cores, {found['beside busy cores']['late']:.1%} of launches late"
-    return {"launches": found, "apart": apart, "summary": summary}
+        rates[name] = {"time_us": median(times), "late": sum(late) / len(late)}
+    apart = rates["beside busy cores"]["time_us"] / rates["alone"]["time_us"] - 1
+    summary = f"{apart:+.1%} beside busy cores, {rates['beside busy cores']['late']:.1%} of launches late"
+    return {"launches": rates, "apart": apart, "summary": summary}
 
 
 QUESTIONS = (

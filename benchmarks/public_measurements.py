@@ -260,8 +260,8 @@ def main() -> None:
     for name, rows in tables.items():
         if arguments.table in (None, name):
             began = time.process_time()
-            found = list(rows())
-            print_table(name, found, time.process_time() - began)
+            measurements = list(rows())
+            print_table(name, measurements, time.process_time() - began)
 
 
 def print_table(name: str, rows: Sequence[Row], seconds: float) -> None:

@@ -90,10 +90,10 @@ def backward(operator: Operator[Any]) -> Operator[Any] | None:
     if operator.gradient is None:
         return None
     try:
-        found = load(operator.gradient.operator)
+        gradient = load(operator.gradient.operator)
     except UsageError as error:
         raise TemplateError(f"{operator.name}/operator.py: the operator of its gradient: {error}") from error
-    return matching_backward(operator, operator.gradient, found)
+    return matching_backward(operator, operator.gradient, gradient)
 
 
 def peers(name: str) -> Any | None:
@@ -105,16 +105,16 @@ def peers(name: str) -> Any | None:
 def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
     """Every implementation of an operator, by name."""
     operator = load(name)
-    found = []
+    loaded = []
     for folder in sorted(template.parent for template in operator.folder.glob(f"*/{TEMPLATE}")):
         implementation = getattr(_module(name, f"{folder.name}.implementation"), "IMPLEMENTATION", None)
         if not isinstance(implementation, Implementation) or implementation.name != folder.name:
             place, wanted = f"{name}/{folder.name}/implementation.py", f"an Implementation named {folder.name!r}"
             raise TemplateError(f"{place} must define IMPLEMENTATION, {wanted}")
-        found.append(completed_implementation(operator, checked_implementation(operator, implementation)))
-    if not found:
+        loaded.append(completed_implementation(operator, checked_implementation(operator, implementation)))
+    if not loaded:
         raise TemplateError(f"{name} has no implementation: {operator.folder} holds no <implementation>/{TEMPLATE}")
-    return tuple(found)
+    return tuple(loaded)
 
 
 def _check_shape(folder: Path) -> None:
@@ -133,11 +133,11 @@ def _check_shape(folder: Path) -> None:
 
 def implementation(operator: str, name: str) -> Implementation[Any, Any]:
     """One implementation by name. Raises UsageError with the known ones."""
-    found = {implementation.name: implementation for implementation in implementations(operator)}
-    if name not in found:
-        near = suggestion(name, found, f"tuner operators {operator}")
+    by_name = {implementation.name: implementation for implementation in implementations(operator)}
+    if name not in by_name:
+        near = suggestion(name, by_name, f"tuner operators {operator}")
         raise UsageError(f"{operator} has no implementation {name!r}: {near}")
-    return found[name]
+    return by_name[name]
 
 
 def instance(by: InstanceFields) -> Instance:

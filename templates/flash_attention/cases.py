@@ -70,10 +70,10 @@ def _boundaries(problem: Problem, rng: np.random.Generator, rows: int, longest: 
         inner[2:][-1:] = rows
     else:
         inner[:2] = 1
-    found = np.concatenate([[0], inner, [rows]])
-    if np.max(np.diff(found)) > longest:
-        found = np.linspace(0, rows, N + 1).astype(int)
-    return found.astype(np.int32)
+    boundaries = np.concatenate([[0], inner, [rows]])
+    if np.max(np.diff(boundaries)) > longest:
+        boundaries = np.linspace(0, rows, N + 1).astype(int)
+    return boundaries.astype(np.int32)
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
@@ -100,8 +100,8 @@ def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
         lse[:] = arrays["s_aux"][:, None]
     for one, queries, keys in sequences(problem, arrays):
         alone = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
-        found = attention(one, arrays | alone, visibility(one), **options)
-        o[:, queries], lse[:, :, queries] = found["o"], found["lse"]
+        result = attention(one, arrays | alone, visibility(one), **options)
+        o[:, queries], lse[:, :, queries] = result["o"], result["lse"]
     return {"o": o, "lse": lse}
 
 
@@ -163,8 +163,8 @@ def round_tf32(x: Array) -> Array:
 def visibility(problem: Problem) -> Array:
     """Whether each query attends each key: bool [T, S]."""
     key = np.arange(problem.seq_k)
-    found: Array = (key < visible_keys(problem)[:, None]) & (key >= first_keys(problem)[:, None])
-    return found
+    visible: Array = (key < visible_keys(problem)[:, None]) & (key >= first_keys(problem)[:, None])
+    return visible
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:

@@ -148,24 +148,24 @@ def visible_keys(problem: Problem) -> Array:
     written."""
     last = own_keys(problem) + problem.window_right
     limited = problem.causal or problem.use_window
-    found: Array = np.clip(last + 1, 0, problem.seq_k) if limited else np.full_like(last, problem.seq_k)
-    found.flags.writeable = False
-    return found
+    counts: Array = np.clip(last + 1, 0, problem.seq_k) if limited else np.full_like(last, problem.seq_k)
+    counts.flags.writeable = False
+    return counts
 
 
 @lru_cache(maxsize=2)
 def first_keys(problem: Problem) -> Array:
     """The first key that each query attends, if any: int64 [T], not to be written."""
     own = own_keys(problem)
-    found: Array = np.clip(own - problem.window_left, 0, problem.seq_k) if problem.use_window else np.zeros_like(own)
-    found.flags.writeable = False
-    return found
+    first: Array = np.clip(own - problem.window_left, 0, problem.seq_k) if problem.use_window else np.zeros_like(own)
+    first.flags.writeable = False
+    return first
 
 
 def attended_keys(problem: Problem) -> Array:
     """How many keys each query attends: int64 [T]."""
-    found: Array = visible_keys(problem) - first_keys(problem)
-    return found
+    counts: Array = visible_keys(problem) - first_keys(problem)
+    return counts
 
 
 def plain(problem: Any) -> Problem:

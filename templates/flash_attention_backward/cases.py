@@ -85,7 +85,7 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
     tensor_cores = rounded and problem.dtype is not DType.FP32
     row_sums = (dout * o).astype(sums).sum(axis=3)
     delta, scale = _delta(problem, arrays, row_sums, lse), arrays.get("softmax_scale", problem.head_dim**-0.5)
-    found = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
+    gradients = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
     for b, h in np.ndindex(problem.batch, problem.heads):
         shared = h // (problem.heads // problem.kv_heads)
         keys, values, upstream = k[b, :, shared], v[b, :, shared], dout[b, :, h]
@@ -95,10 +95,10 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
         ds = p * (product - delta[b, h][:, None]) * slope
         if rounded:
             p, ds = _round(p, problem.dtype), _round(ds, problem.dtype)
-        found["dv"][b, :, shared] += p.T @ upstream
-        found["dq"][b, :, h] = scale * ds @ keys
-        found["dk"][b, :, shared] += scale * ds.T @ q[b, :, h]
-    return {name: _round(array, problem.dtype) if rounded else array for name, array in found.items()}
+        gradients["dv"][b, :, shared] += p.T @ upstream
+        gradients["dq"][b, :, h] = scale * ds @ keys
+        gradients["dk"][b, :, shared] += scale * ds.T @ q[b, :, h]
+    return {name: _round(array, problem.dtype) if rounded else array for name, array in gradients.items()}
 
 
 def logit_gradients(problem: Any, arrays: Arrays, *, rounded: bool) -> Array:
@@ -119,8 +119,8 @@ def logit_gradients(problem: Any, arrays: Arrays, *, rounded: bool) -> Array:
 
 def _delta(problem: Any, arrays: Arrays, row_sums: Array, lse: Array) -> Array:
     """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
-    found = row_sums.swapaxes(1, 2)
-    return np.where(np.isfinite(lse), found - arrays["dlse"], 0) if problem.use_lse_gradient else found
+    sums = row_sums.swapaxes(1, 2)
+    return np.where(np.isfinite(lse), sums - arrays["dlse"], 0) if problem.use_lse_gradient else sums
 
 
 def _summed(a: Array, b: Array) -> Array:
@@ -150,8 +150,8 @@ def _capped(scores: Array, softcap: float) -> tuple[Array, Array]:
 def _probabilities(scores: Array, lse: Array, visible: Array) -> Array:
     """P [T, S]; 0 in a row that attends no key, whose lse is -inf."""
     exponents = np.where(visible, scores - np.where(np.isfinite(lse), lse, 0)[:, None], -np.inf)
-    found: Array = np.exp(exponents)
-    return found
+    probabilities: Array = np.exp(exponents)
+    return probabilities
 
 
 def _round(x: Array, dtype: DType) -> Array:

@@ -48,5 +48,5 @@ def spans(problem: Problem, arrays: Arrays) -> list[tuple[int, int, int, int]]:
 def sigmoid(x: Array) -> Array:
     """Without overflow at either end."""
     small = np.exp(-np.abs(x))
-    found: Array = np.where(x >= 0, 1, small) / (1 + small)
-    return found
+    sigmoid: Array = np.where(x >= 0, 1, small) / (1 + small)
+    return sigmoid

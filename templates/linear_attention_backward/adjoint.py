@@ -19,7 +19,7 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
     q, k, v, d_o = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "d_o"))
     weight, beta = sigmoid(np.maximum(k, -problem.key_floor)), betas(forward, arrays)
     slope = weight * sigmoid(-k) * (k >= -problem.key_floor)
-    found = {name: np.zeros(q.shape) for name in _GRADIENTS}
+    gradients = {name: np.zeros(q.shape) for name in _GRADIENTS}
     shape = (problem.sequences, 2, problem.heads, problem.head_dim)
     d_beta, d_first = np.zeros(shape[2:]), np.zeros(shape)
     initial = arrays["initial_state"].astype(np.float64) if problem.use_initial_state else np.zeros(shape)
@@ -33,14 +33,14 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
             gain = weight[at] / n[t + 1]
             error = v[at] - m[t]
             d_s = d_s + q[at] * d_o[at] / n[t + 1]
-            found["dq"][at] = d_o[at] * m[t + 1]
-            found["dv"][at] = weight[at] * d_s
-            found["dk"][at] = slope[at] * (d_s * error * beta * n[t] / n[t + 1] + d_n)
+            gradients["dq"][at] = d_o[at] * m[t + 1]
+            gradients["dv"][at] = weight[at] * d_s
+            gradients["dk"][at] = slope[at] * (d_s * error * beta * n[t] / n[t + 1] + d_n)
             d_n = d_n - gain * error * d_s
             d_beta += n[t] * d_n
             d_s, d_n = beta * d_s, beta * d_n
         d_first[index] = d_s, d_n - d_s * m[0]
-    return {**found, "dbeta": _by_head(problem, d_beta), "dh0": d_first[: problem.initial_states]}
+    return {**gradients, "dbeta": _by_head(problem, d_beta), "dh0": d_first[: problem.initial_states]}
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
@@ -60,5 +60,5 @@ def _states(beta: Array, weight: Array, v: Array, initial: Array) -> tuple[list[
 
 def _by_head(problem: Problem, d_beta: Array) -> Array:
     """Of β as it is given: a sum over the channels that share it."""
-    found = d_beta if problem.decay == "channel" else np.sum(d_beta, axis=1, keepdims=True)
-    return found[: problem.beta_heads]
+    summed = d_beta if problem.decay == "channel" else np.sum(d_beta, axis=1, keepdims=True)
+    return summed[: problem.beta_heads]

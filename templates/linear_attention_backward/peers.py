@@ -17,8 +17,10 @@ def _backward(forward: Peer) -> Peer:
             o = forward.prepare(problem.forward(), {**tensors, **given}, scalars)()["o"]
 
         def run() -> Any:
-            found = torch.autograd.grad(o, tuple(given.values()), tensors["d_o"], retain_graph=True, allow_unused=True)
-            return {f"d{name}": x for name, x in zip(names, found, strict=True) if x is not None}
+            gradients = torch.autograd.grad(
+                o, tuple(given.values()), tensors["d_o"], retain_graph=True, allow_unused=True
+            )
+            return {f"d{name}": x for name, x in zip(names, gradients, strict=True) if x is not None}
 
         return run
 

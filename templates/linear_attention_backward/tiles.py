@@ -97,6 +97,6 @@ def default(problem: Problem, arch: Arch) -> Config:
     BT = elements * THREADS // BK
     configs = [Config(BT, BK, THREADS, width, 1, False, budget) for budget in smem_budgets(arch)]
     fitting = [c for c in configs if smem_bytes(problem, c) <= c.smem_budget]
-    found = next((c for c in fitting if staged(problem, c)), fitting[0])
-    room = arch.fits_smem(smem_bytes(problem, found), 3)
-    return replace(found, min_ctas=3) if room and problem.decay == "scalar" else found
+    config = next((c for c in fitting if staged(problem, c)), fitting[0])
+    room = arch.fits_smem(smem_bytes(problem, config), 3)
+    return replace(config, min_ctas=3) if room and problem.decay == "scalar" else config

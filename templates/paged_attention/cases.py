@@ -70,10 +70,10 @@ def _bounds(problem: Problem, rng: np.random.Generator) -> Array:
         raise UsageError(f"max_seqlen_q {problem.longest}: {N} sequences of no more queries each have less than {rows}")
     inner = np.sort(rng.integers(0, rows, N - 1, endpoint=True))
     inner[:2] = inner[:1]
-    found = np.concatenate([[0], inner, [rows]])
-    if np.max(np.diff(found)) > problem.longest:
-        found = np.linspace(0, rows, N + 1).astype(int)
-    return found.astype(np.int32)
+    boundaries = np.concatenate([[0], inner, [rows]])
+    if np.max(np.diff(boundaries)) > problem.longest:
+        boundaries = np.linspace(0, rows, N + 1).astype(int)
+    return boundaries.astype(np.int32)
 
 
 def paged(
@@ -107,10 +107,10 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
-    found = _of_all(problem, arrays, rounded=rounded)
+    result = _of_all(problem, arrays, rounded=rounded)
     if problem.use_s_aux:  # a logit is what a sequence without keys has
-        found["lse"] = np.where(np.isneginf(found["lse"]), arrays["s_aux"][:, None], found["lse"])
-    return found
+        result["lse"] = np.where(np.isneginf(result["lse"]), arrays["s_aux"][:, None], result["lse"])
+    return result
 
 
 def _of_all(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
@@ -123,15 +123,15 @@ def _of_all(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
 
 
 def _packed(problem: Problem, arrays: Arrays, lengths: list[int], *, rounded: bool) -> Arrays:
-    found = {
+    outputs = {
         "o": np.zeros((1, problem.seq_q, problem.heads, problem.head_dim)),
         "lse": np.full((1, problem.heads, problem.seq_q), -np.inf),
     }
     for b, (first, end) in enumerate(pairwise(arrays["cu_seqlens_q"].tolist())):
         if end > first and lengths[b]:
             one = _one_sequence(problem, arrays, b, arrays["q"][0, first:end], lengths[b], rounded=rounded)
-            found["o"][:, first:end], found["lse"][:, :, first:end] = one["o"], one["lse"]
-    return found
+            outputs["o"][:, first:end], outputs["lse"][:, :, first:end] = one["o"], one["lse"]
+    return outputs
 
 
 def _one_sequence(problem: Problem, arrays: Arrays, b: int, q: Array, length: int, *, rounded: bool) -> Arrays:
@@ -173,7 +173,7 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     )
     names = ("batch", "heads", "kv_heads", "seq_q", "page_size", "max_pages", "window", "sinks")
     if problem.use_cu_seqlens_q:
-        found = sized(problem, (*names, "sequences", "max_seqlen_q"), packed, pages=0)
+        cases = sized(problem, (*names, "sequences", "max_seqlen_q"), packed, pages=0)
     else:
-        found = sized(problem, names, shapes, pages=0, sequences=0)
-    return tuple(replace(problem, descales=i % 2) for i, problem in enumerate(found)) if problem.eight_bits else found
+        cases = sized(problem, names, shapes, pages=0, sequences=0)
+    return tuple(replace(problem, descales=i % 2) for i, problem in enumerate(cases)) if problem.eight_bits else cases

@@ -59,9 +59,9 @@ def cost(problem: Problem) -> Cost:
     """
     equal = unpacked(problem)
     pages = -(-min(equal.seq_k, equal.reach) // problem.page_size)
-    found = cost_of(equal, equal.batch * (1 + pages) + problem.boundaries + _floats(problem))
+    total = cost_of(equal, equal.batch * (1 + pages) + problem.boundaries + _floats(problem))
     cached = 2 * equal.batch * min(equal.seq_k, equal.reach) * equal.kv_heads * equal.head_dim
-    return replace(found, bytes=found.bytes - cached * (equal.dtype.itemsize - equal.kv_cache_dtype.itemsize))
+    return replace(total, bytes=total.bytes - cached * (equal.dtype.itemsize - equal.kv_cache_dtype.itemsize))
 
 
 def _floats(problem: Problem) -> int:

@@ -96,8 +96,8 @@ def attends(problem: Problem) -> Array:
     """Whether each query attends the key at each position: bool [T, S]."""
     position = own_keys(problem)[:, None]
     key = np.arange(problem.seq_k)
-    found: Array = (key <= position) & ((key < problem.sinks) | (position - key < problem.window))
-    return found
+    visible: Array = (key <= position) & ((key < problem.sinks) | (position - key < problem.window))
+    return visible
 
 
 def slots(problem: Problem) -> Array:

@@ -72,14 +72,14 @@ def custom_name(reported: str, arch: Arch, sm_count: int) -> str:
     return f"{' '.join(words) or 'GPU'} ({arch.name}, {sm_count} SMs)"
 
 
-def is_listed(found: GPU) -> bool:
+def is_listed(device: GPU) -> bool:
     """Whether it is an architecture or a listed model."""
-    return found.name in ARCHES or found.name in DEVICES
+    return device.name in ARCHES or device.name in DEVICES
 
 
-def has_model_name(found: GPU, name: str) -> bool:
+def has_model_name(device: GPU, name: str) -> bool:
     """Whether `name` is the model in a GPU's custom name, with or without the manufacturer."""
-    model = found.name.rpartition(" (")[0]
+    model = device.name.rpartition(" (")[0]
     return bool(model) and _plain(model) == _plain(" ".join(w for w in name.split() if w.lower() not in _MAKERS))
 
 
@@ -163,9 +163,9 @@ def identify(info: DriverInfo) -> GPU:
     Raises MachineError for an arch that is not served.
     """
     try:
-        found = gpu(info.name)
-        if (found.arch.compute_capability, found.device.sm_count) == (info.compute_capability, info.sm_count):
-            return found
+        device = gpu(info.name)
+        if (device.arch.compute_capability, device.device.sm_count) == (info.compute_capability, info.sm_count):
+            return device
     except UsageError:
         pass
     arch = _arch(info)

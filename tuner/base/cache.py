@@ -295,7 +295,7 @@ def _publish(partial: Path, path: Path, build: Callable[[Path], object]) -> None
 
 def _manifest(folder: Path) -> dict[str, list[int | str]]:
     """The size and SHA-256 of every file. Raises OSError for what is no regular file, or could be another user's."""
-    found: dict[str, list[int | str]] = {}
+    entries: dict[str, list[int | str]] = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _distrusted(path):
@@ -303,8 +303,8 @@ def _manifest(folder: Path) -> dict[str, list[int | str]]:
         if stat.S_ISREG(mode) and path != folder / _MANIFEST:
             with path.open("rb") as file:
                 digest = file_digest(file, "sha256").hexdigest()
-            found[path.relative_to(folder).as_posix()] = [path.stat().st_size, digest]
-    return found
+            entries[path.relative_to(folder).as_posix()] = [path.stat().st_size, digest]
+    return entries
 
 
 def _holds(folder: Path) -> bool:

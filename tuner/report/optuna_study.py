@@ -111,8 +111,8 @@ def _resources(attempt: Attempt) -> dict[str, Any]:
     used = attempt.resources
     if used is None:
         return {}
-    found = {"registers": used.registers, "spill_bytes": used.spill_bytes, "smem_bytes": used.smem_bytes}
-    return found | {"ctas_per_sm": used.ctas_per_sm} | ({"flaws": "; ".join(used.flaws)} if used.flaws else {})
+    resources = {"registers": used.registers, "spill_bytes": used.spill_bytes, "smem_bytes": used.smem_bytes}
+    return resources | {"ctas_per_sm": used.ctas_per_sm} | ({"flaws": "; ".join(used.flaws)} if used.flaws else {})
 
 
 def _about(attempt: Attempt, evidence: Evidence) -> dict[str, str]:

@@ -124,10 +124,10 @@ class Argument:
         return self.role is Role.SCALAR and not said
 
     def dtype_of(self, problem: Any) -> DType:
-        found = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
-        if not isinstance(found, DType):
+        dtype = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        if not isinstance(dtype, DType):
             raise TemplateError(f"argument {self.name}: {self.dtype!r} is no Problem field that holds a dtype")
-        return found
+        return dtype
 
     def shape(self, problem: Any) -> tuple[int, ...]:
         return tuple(getattr(problem, dim) for dim in self.dims)
@@ -166,11 +166,11 @@ class Argument:
             return [Parameter(f"{dtype.cuda} {self.name}", self.name, dtype)]
         const = " const" if self.role is Role.INPUT else ""
         pointer = f"{dtype.cuda}{const}* __restrict__ {self.name}"
-        found = [Parameter(pointer, self.name, dtype, pointer=True)]
+        parameters = [Parameter(pointer, self.name, dtype, pointer=True)]
         for axis in self.strided_axes:
             declaration = f"long long {self.name}_{self.dims[axis]}_stride"
-            found.append(Parameter(declaration, self.name, DType.INT64, axis=axis))
-        return found
+            parameters.append(Parameter(declaration, self.name, DType.INT64, axis=axis))
+        return parameters
 
 
 def within(value: Any, low: float, high: float) -> bool:

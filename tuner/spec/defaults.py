@@ -106,10 +106,10 @@ def tails(problem: Any) -> tuple[Any, ...]:
     for large, unit in units.items():
         others = {name: 2 * value for name, value in units.items()}
         wanted.append({**others, large: -(-_LARGE // unit) * unit})
-    found = tuple(dict.fromkeys(tail for extent in wanted if (tail := _accepted(problem, extent)) is not None))
-    if not found:
+    tails = tuple(dict.fromkeys(tail for extent in wanted if (tail := _accepted(problem, extent)) is not None))
+    if not tails:
         raise TemplateError(f"no tails are made up, since Problem refuses all of {wanted}: write tails")
-    return found
+    return tails
 
 
 def _unit(problem: Any, name: str) -> int:

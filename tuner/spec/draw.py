@@ -25,17 +25,17 @@ def random_tensor(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, 
     if prod(shape) < _LARGE:
         return make(rng, shape).astype(dtype, copy=False)
     columns, rows = shape[-1], prod(shape[:-1])
-    found, step = np.empty((rows, columns), dtype), max(_PART // columns, 1)
+    values, step = np.empty((rows, columns), dtype), max(_PART // columns, 1)
     firsts = range(0, rows, step)
 
     def fill(first: int, generator: np.random.Generator) -> None:
         part = make(generator, (min(step, rows - first), columns))
         # NumPy's own conversion lets other threads run, and that of a float32 is the quickest of ml_dtypes.
-        found[first : first + step] = part.astype(np.float32) if found.itemsize < 4 else part
+        values[first : first + step] = part.astype(np.float32) if values.itemsize < 4 else part
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         list(threads.map(fill, firsts, rng.spawn(len(firsts))))
-    return found.reshape(shape)
+    return values.reshape(shape)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:

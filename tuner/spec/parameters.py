@@ -31,20 +31,20 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
     spaces = {workspace.name: workspace for workspace in plan.workspaces}
     maps = {tensor_map.name: tensor_map for tensor_map in plan.maps}
     names = launch.arguments if launch.arguments is not None else (*known, *spaces, *maps)
-    found: list[Parameter] = []
+    parameters: list[Parameter] = []
     for name in names:
         if name in known:
-            found += known[name].parameters(problem) if known[name].is_present(problem) else []
+            parameters += known[name].parameters(problem) if known[name].is_present(problem) else []
         elif name in spaces:
             dtype, restrict = spaces[name].dtype, "" if spaces[name].exchanged else "__restrict__ "
-            found.append(Parameter(f"{dtype.cuda}* {restrict}{name}", name, dtype, pointer=True))
+            parameters.append(Parameter(f"{dtype.cuda}* {restrict}{name}", name, dtype, pointer=True))
         elif name in maps:
             argument = known[maps[name].argument]
             declaration = f"const __grid_constant__ TensorMap {name}"
-            found.append(Parameter(declaration, argument.name, argument.dtype_of(problem), tensor_map=maps[name]))
+            parameters.append(Parameter(declaration, argument.name, argument.dtype_of(problem), tensor_map=maps[name]))
         else:
             raise TemplateError(f"launch {launch.entry} takes {name!r}: no argument, workspace or tensor map")
-    return tuple(found)
+    return tuple(parameters)
 
 
 def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> str:
@@ -54,14 +54,14 @@ def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> 
 
 def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None = None) -> dict[str, float]:
     """The values of scalar arguments: what the caller gave, a Problem field, or a default; without what is free."""
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for argument in operator.arguments:
         if argument.role is not Role.SCALAR:
             continue
         if given and given.get(argument.name) is not None:
-            found[argument.name] = given[argument.name]
+            sizes[argument.name] = given[argument.name]
         elif argument.default is not None:
-            found[argument.name] = argument.default(problem)
+            sizes[argument.name] = argument.default(problem)
         elif not argument.required(problem):
-            found[argument.name] = getattr(problem, argument.name)
-    return found
+            sizes[argument.name] = getattr(problem, argument.name)
+    return sizes

@@ -165,8 +165,8 @@ class Space(Generic[C]):
             refused = [~holds(constraint, columns, places.shape) for constraint in self.constraints]
             valid: Array = places[~np.logical_or.reduce([np.zeros(places.shape, bool), *refused])]
             return valid
-        found: Array = np.minimum(np.searchsorted(self._places, places), len(self) - 1)
-        indices: Array = found[self._places[found] == places]
+        positions: Array = np.minimum(np.searchsorted(self._places, places), len(self) - 1)
+        indices: Array = positions[self._places[positions] == places]
         return indices
 
     def _columns(self, codes: Array) -> Columns:

@@ -53,9 +53,9 @@ class Stages:
         After each stage at most `width` prefixes live on, drawn uniformly. The estimate multiplies the growth of the
         stages, and is unbiased (Knuth 1975, "Estimating the efficiency of backtrack programs").
         """
-        found = self._run(width, rng)
-        assert found is not None
-        return found
+        rows = self._run(width, rng)
+        assert rows is not None
+        return rows
 
     def values(self, name: str) -> Array:
         """The choices of a parameter; raises TemplateError when there is no such parameter."""

@@ -70,17 +70,17 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal, in a grid that has room for the longest. What threads read of
     cu_seqlens is not counted."""
     equal = unpacked(problem)
-    found = work_of_visits(equal, config, Visits.of(equal, config), cost(problem))
+    launch_work = work_of_visits(equal, config, Visits.of(equal, config), cost(problem))
     ctas = problem.sequences * problem.heads * -(-problem.longest // config.BM)
-    found = replace(found, ctas=ctas, longest_cta=found.longest_cta * ctas / found.ctas)
-    return (with_softcap(problem.head_dim, found, problem.head_dim_v) if problem.use_softcap else found,)
+    launch_work = replace(launch_work, ctas=ctas, longest_cta=launch_work.longest_cta * ctas / launch_work.ctas)
+    return (with_softcap(problem.head_dim, launch_work, problem.head_dim_v) if problem.use_softcap else launch_work,)
 
 
-def with_softcap(D: int, found: Work, DV: int = 0) -> Work:
+def with_softcap(D: int, work: Work, DV: int = 0) -> Work:
     """Five operations and one and a half special functions more for each score, which is D + DV (0: D) of an mma's
     2048."""
-    scores = found.mma * 2048 / ((D + (DV or D)) * WARP)
-    return replace(found, fma=found.fma + 5 * scores, mufu=found.mufu + 1.5 * scores)
+    scores = work.mma * 2048 / ((D + (DV or D)) * WARP)
+    return replace(work, fma=work.fma + 5 * scores, mufu=work.mufu + 1.5 * scores)
 
 
 def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Work:

@@ -42,8 +42,12 @@ def default(problem: Problem, _arch: Arch) -> Config:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal."""
     equal = unpacked(problem)
-    found = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))))
-    return (replace(found, ctas=_blocks(problem, config), dram_bytes=max(found.dram_bytes, cost(problem).bytes)),)
+    launch_work = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))))
+    return (
+        replace(
+            launch_work, ctas=_blocks(problem, config), dram_bytes=max(launch_work.dram_bytes, cost(problem).bytes)
+        ),
+    )
 
 
 def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:

@@ -118,14 +118,14 @@ def default(problem: Problem, arch: Arch) -> Config:
     DV = problem.head_dim_v
     columns = panel_width(DV)
     heads = packs(problem, ROWS)[-1] if problem.seq_q <= ROWS else 1
-    found = space(problem, arch)
+    configs = space(problem, arch)
     for row_tiles in (2, 1) if problem.seq_q * heads > ROWS else (1,):
         for BN in range(128, 63 if row_tiles == 2 else 31, -16):
             config = Config(BN, row_tiles, 2, columns, polynomial(problem, arch), True, False, problem.causal, heads)
             deeper = replace(config, stages=3)
-            if row_tiles == 2 and found.refusal(deeper) is None:
+            if row_tiles == 2 and configs.refusal(deeper) is None:
                 return deeper
-            if found.refusal(config) is None:
+            if configs.refusal(config) is None:
                 return config
     raise TemplateError(
         f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}, head_dim_v {DV}"

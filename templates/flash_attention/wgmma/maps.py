@@ -13,11 +13,11 @@ Copied = tuple[str, Box, tuple[int, ...]]  # a tensor's name, its boxes, and the
 def panel_widths(columns: int, uniform: int = 0) -> tuple[int, ...]:
     """Of the panels of so many columns, as Panels of panels.cuh has them: all `uniform` wide, or 0: the widest first,
     with zeros in the last of 16."""
-    left, found = 0 if uniform else round_up(columns, 16), [uniform] * (uniform > 0)
+    left, widths = 0 if uniform else round_up(columns, 16), [uniform] * (uniform > 0)
     for width in WIDTHS:
-        found += [width] * (left >= width)
+        widths += [width] * (left >= width)
         left %= width
-    return tuple(found)
+    return tuple(widths)
 
 
 def attention_maps(
@@ -27,8 +27,8 @@ def attention_maps(
     `keys`; of these two also in pieces of so many keys, where they come so as well."""
     q, o = ("q", rows, panel_widths(D)), ("o", rows, panel_widths(DV))
     widths = {f"k{cached}": panel_widths(D), f"v{cached}": panel_widths(DV, value_columns)}
-    k, v = ((name, keys, found) for name, found in widths.items())
-    pieces = [(name, (1, piece, 1), found) for name, found in widths.items() if piece]
+    k, v = ((name, keys, count) for name, count in widths.items())
+    pieces = [(name, (1, piece, 1), count) for name, count in widths.items() if piece]
     return (*_maps((q, k, v, o)), *_maps(pieces, f"_rows{piece}"))
 
 
@@ -43,12 +43,12 @@ def _maps(tensors: Iterable[Copied], suffix: str = "") -> tuple[TensorMap, ...]:
 def spelled(maps: Iterable[TensorMap]) -> Mapping[str, str | int]:
     """What a template reads of maps: `<tensor><suffix>_maps`, their addresses with null for widths that no panel has;
     and `<tensor>_widths`, the sum of those that some have."""
-    found: dict[str, dict[int, str]] = {}
+    names: dict[str, dict[int, str]] = {}
     widths: dict[str, int] = {}
     for tensor_map in maps:
         width = tensor_map.box[-1]
         suffix = tensor_map.name.removeprefix(f"{tensor_map.argument}_{width}")
-        found.setdefault(f"{tensor_map.argument}{suffix}_maps", {})[width] = f"&{tensor_map.name}"
+        names.setdefault(f"{tensor_map.argument}{suffix}_maps", {})[width] = f"&{tensor_map.name}"
         widths[f"{tensor_map.argument}_widths"] = widths.get(f"{tensor_map.argument}_widths", 0) | width
-    addresses = {name: ", ".join(of.get(width, "nullptr") for width in WIDTHS) for name, of in found.items()}
+    addresses = {name: ", ".join(of.get(width, "nullptr") for width in WIDTHS) for name, of in names.items()}
     return {**addresses, **widths}

@@ -87,8 +87,8 @@ class Grid:
 def grid_of(visited: Array, ordered: Array, config: Any) -> Grid:
     """From the tiles of the row tiles of one head, and of all in order."""
     if config.blocks:
-        found = shared_out(ordered, config)
-        return Grid(len(found) * config.cluster, float(np.max(found)), float(np.sum(ordered)))
+        shares = shared_out(ordered, config)
+        return Grid(len(shares) * config.cluster, float(np.max(shares)), float(np.sum(ordered)))
     return Grid(ordered.size, float(np.max(visited)), float(np.sum(ordered)))
 
 

@@ -51,9 +51,9 @@ def work_of_logits(problem: Problem, threads: int = 256) -> Work:
     )
 
 
-def with_softcap(found: Work) -> Work:
+def with_softcap(work: Work) -> Work:
     """A special function is a score's, before: one and a half more, and eight operations to cap and differentiate."""
-    return replace(found, fma=found.fma + 8 * found.mufu, mufu=2.5 * found.mufu)
+    return replace(work, fma=work.fma + 8 * work.mufu, mufu=2.5 * work.mufu)
 
 
 def in_grid(
@@ -62,8 +62,8 @@ def in_grid(
     """Of packed sequences as if their lengths were equal, in a grid for any: tiles of `of` of each head's rows."""
     if not problem.use_cu_seqlens:
         return work(problem, config)
-    found, ctas = work(cast(Problem, unpacked(problem)), config), heads * tiles(problem, rows, of)
-    return replace(found, ctas=ctas, longest_cta=max(found.longest_cta * ctas / found.ctas, 1.0))
+    base, ctas = work(cast(Problem, unpacked(problem)), config), heads * tiles(problem, rows, of)
+    return replace(base, ctas=ctas, longest_cta=max(base.longest_cta * ctas / base.ctas, 1.0))
 
 
 def unevenness(steps: Array) -> float:
@@ -198,8 +198,8 @@ def _end(problem: Problem, last_keys: Array) -> Array:
     if not problem.use_window:
         return np.full_like(last_keys, problem.seq_q)
     own = last_keys - (problem.seq_k - problem.seq_q)
-    found: Array = np.clip(own + problem.window_left + 1, 0, problem.seq_q)
-    return found
+    ends: Array = np.clip(own + problem.window_left + 1, 0, problem.seq_q)
+    return ends
 
 
 def _end_of_block(problem: Problem, first_keys: Array, BN: int) -> Array:

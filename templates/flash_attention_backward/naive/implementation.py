@@ -33,11 +33,11 @@ def default(problem: Problem, _arch: Arch) -> Config:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    found = plan_of(_ENTRY, problem, config, tuple(argument.name for argument in (*ARGUMENTS, *OPTIONAL, DS_AUX)))
-    takes, threads = found.launches[0].arguments, config.threads
+    base = plan_of(_ENTRY, problem, config, tuple(argument.name for argument in (*ARGUMENTS, *OPTIONAL, DS_AUX)))
+    takes, threads = base.launches[0].arguments, config.threads
     of_logits = (Launch(f"{_ENTRY}_ds_aux", (-(-problem.heads // threads), 1, 1), threads, 0, takes),)
-    launches = found.launches + of_logits * problem.use_s_aux
-    return replace(found, launches=launches, constants={**found.constants})
+    launches = base.launches + of_logits * problem.use_s_aux
+    return replace(base, launches=launches, constants={**base.constants})
 
 
 def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
@@ -61,11 +61,11 @@ def _blocks(problem: Any, config: Config) -> tuple[int, int]:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed sequences as if their lengths were equal."""
     equal = unpacked(problem)
-    found = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))), equal.seq_k, equal.seq_q)
+    launch_works = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))), equal.seq_k, equal.seq_q)
     least = cost(problem).bytes / 2
     both = tuple(
         replace(value, ctas=blocks, dram_bytes=max(value.dram_bytes, least))
-        for value, blocks in zip(found, _blocks(problem, config), strict=True)
+        for value, blocks in zip(launch_works, _blocks(problem, config), strict=True)
     )
     return both + (_work_of_logits(problem, config),) * problem.use_s_aux
 

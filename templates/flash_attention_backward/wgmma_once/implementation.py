@@ -132,11 +132,11 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def _gradient_rows(problem: Problem) -> dict[str, str]:
     """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
-    found = {}
+    values = {}
     for name in ("dk", "dv"):
         place = f"{name} + seq.first_key * {name}_seq_k_stride + kv_head * {name}_kv_heads_stride"
-        found[f"{name}_rows_argument"] = f"{place}, {name}_seq_k_stride" if problem.use_cu_seqlens else "nullptr, 0"
-    return found
+        values[f"{name}_rows_argument"] = f"{place}, {name}_seq_k_stride" if problem.use_cu_seqlens else "nullptr, 0"
+    return values
 
 
 def _maps(columns: int) -> tuple[TensorMap, ...]:

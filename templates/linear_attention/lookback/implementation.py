@@ -63,8 +63,8 @@ def exchanged_bytes(problem: Sizes, config: tiles.Shape) -> int:
     """What blocks tell each other when every tile finds its neighbour done, as the emulator's order has it."""
     tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
     published = CARRY * channels * tiles + 4 * flags
-    found = CARRY * channels * (tiles - problem.batch) + 4 * (flags - flags // tiles * problem.batch)
-    return published + found + 8 * blocks(problem, config)  # tickets read and written
+    read = CARRY * channels * (tiles - problem.batch) + 4 * (flags - flags // tiles * problem.batch)
+    return published + read + 8 * blocks(problem, config)  # tickets read and written
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

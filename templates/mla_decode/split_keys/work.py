@@ -101,8 +101,8 @@ def _lengths_read(problem: Problem, config: Config, visits: Visits, active: int)
     bound = -(-batch * visits.steps // (blocks - batch))
     tried = visits.most < max(min(bound, max(visits.steps, 1)), visits.most)
     before = [min(WARP * (b // WARP + 1), batch) for b in range(batch)]
-    found = visits.parts * sum(before) + (blocks - visits.parts * batch) * batch
-    return own + a_share * ((1 + tried) * batch * blocks + found)
+    lookups = visits.parts * sum(before) + (blocks - visits.parts * batch) * batch
+    return own + a_share * ((1 + tried) * batch * blocks + lookups)
 
 
 def _merge(problem: Problem, config: Config, visits: Visits) -> Work:

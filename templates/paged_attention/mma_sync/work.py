@@ -29,10 +29,10 @@ def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:
     cu_seqlens_q is not counted.
     """
     equal = unpacked(problem)
-    found, cut = visits(equal, config), _cut(equal, config)
-    attend = _attend(equal, config, found, cut)
+    visited, cut = visits(equal, config), _cut(equal, config)
+    attend = _attend(equal, config, visited, cut)
     if problem.eight_bits:  # each block widens its tiles once
-        tiles = equal.batch * equal.kv_heads * int(np.sum(found.blocks))
+        tiles = equal.batch * equal.kv_heads * int(np.sum(visited.blocks))
         attend = with_widening(problem, arch, attend, tiles * config.BN * 2 * problem.head_dim / (4 * WARP))
     attend = with_softcap(problem.head_dim, attend) if problem.use_softcap else attend
     ctas = blocks(problem, config)
@@ -40,7 +40,7 @@ def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:
     if config.splits == 1:
         return (attend,)
     parted: Any = replace(config, splits=cut.parts)  # with what split_keys reads of its own
-    _, *merge = work_of_walks(equal, parted, Walked(found.blocks, found.rows_of_keys), cost(problem))
+    _, *merge = work_of_walks(equal, parted, Walked(visited.blocks, visited.rows_of_keys), cost(problem))
     merged = merge_work(equal, config, merge[0] if merge else None)
     return attend, replace(merged, ctas=merge_blocks(problem, parted))
 
@@ -54,15 +54,15 @@ def blocks(problem: Problem, config: Config) -> int:
     return most * config.splits * problem.kv_heads
 
 
-def _attend(problem: Problem, config: Config, found: Visits, cut: Shared) -> Work:
+def _attend(problem: Problem, config: Config, visited: Visits, cut: Shared) -> Work:
     """Where each sequence has as many queries: each part of its keys takes Q, barriers, and outputs of its own."""
     D, heads = problem.head_dim, problem.batch * problem.kv_heads
     rows = Rows(problem.batch, problem.kv_heads, problem.seq_q * (problem.heads // problem.kv_heads), D)
-    whole = work_of_visits(rows, config, found, cost(problem))
+    whole = work_of_visits(rows, config, visited, cost(problem))
     narrower = (
-        heads * found.rows_of_keys * 2 * D * (ELEMENT - problem.kv_cache_dtype.itemsize)
+        heads * visited.rows_of_keys * 2 * D * (ELEMENT - problem.kv_cache_dtype.itemsize)
     )  # than 16 bits, in bytes
-    items, tiles = heads * rows.seq_q, heads * int(np.sum(found.blocks))
+    items, tiles = heads * rows.seq_q, heads * int(np.sum(visited.blocks))
     results = cut.parts * (4 * D + 8) if cut.parts > 1 else ELEMENT * D + 4
     written = items * (results - ELEMENT * D - 4)  # more than the outputs
     active, longest = whole.ctas * cut.parts, min(cut.most, whole.chain)

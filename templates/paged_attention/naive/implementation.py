@@ -17,9 +17,9 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Of packed queries as if each sequence had equally many."""
-    (found,) = work_of(unpacked(problem), config, cost(problem))
+    (launch_work,) = work_of(unpacked(problem), config, cost(problem))
     (launch,) = plan(problem, config).launches
-    return (replace(found, ctas=launch.grid[0]),)
+    return (replace(launch_work, ctas=launch.grid[0]),)
 
 
 IMPLEMENTATION = Implementation(

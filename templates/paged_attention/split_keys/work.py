@@ -86,8 +86,8 @@ def lengths_read(problem: Problem, config: Any, cut: Shared, active: int) -> int
     bound = -(-problem.batch * cut.steps // (blocks - problem.batch))
     tried = cut.most < max(min(bound, max(cut.steps, 1)), cut.most)
     before = [min(WARP * (b // WARP + 1), problem.batch) for b in range(problem.batch)]
-    found = cut.parts * sum(before) + (blocks - cut.parts * problem.batch) * problem.batch
-    return own + a_sequence * ((1 + tried) * problem.batch * blocks + found)
+    lookups = cut.parts * sum(before) + (blocks - cut.parts * problem.batch) * problem.batch
+    return own + a_sequence * ((1 + tried) * problem.batch * blocks + lookups)
 
 
 def merge_work(problem: Problem, config: Any, merge: Work | None) -> Work:

@@ -51,12 +51,12 @@ def default(problem: Problem, arch: Arch) -> Config:
     sequence has few rows. V in one panel, or in panels of 32 columns where these are exact and 64 are not, or of 64
     with zeros in the last. All heads that can share rows do: they read keys once.
     """
-    found, rows = space(problem, arch), problem.longest * packs(problem, ROWS)[-1]
+    configs, rows = space(problem, arch), problem.longest * packs(problem, ROWS)[-1]
     for row_tiles in (2, 1) if rows > 2 * ROWS else (1,):
         for BN in range(128, 63 if row_tiles == 2 else 31, -16):
             for stages in (3, 2) if row_tiles == 2 else (2,):
                 config = _sized(problem, arch, BN, row_tiles, stages)
-                if found.refusal(config) is None:
+                if configs.refusal(config) is None:
                     return replace(config, splits=_splits(unpacked(problem), arch, config))
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
 

@@ -100,8 +100,8 @@ def places(problem: Problem, config: Any, queries: int, count: int) -> Array:
     first = np.arange(count, dtype=np.int64) * queries
     begin = np.maximum(first + before - problem.window + 1, 0) // box * box
     shift = np.minimum(-(-problem.sinks // box) * box - begin, 0)
-    found: Array = np.minimum(first + queries, problem.seq_q) + before + shift
-    return found
+    ends: Array = np.minimum(first + queries, problem.seq_q) + before + shift
+    return ends
 
 
 def _merger(parts: int) -> merging.Config:

@@ -16,8 +16,8 @@ from ..problem import Problem, attended_keys
 
 def default(problem: Any, arch: Arch) -> Config:
     """As flash_attention's, but where it spills: 64 columns of fp32, at D = 256 on sm_120a."""
-    found = dense.default(problem, arch)
-    return replace(found, columns=32) if problem.dtype is DType.FP32 and found.columns == 64 else found
+    config = dense.default(problem, arch)
+    return replace(config, columns=32) if problem.dtype is DType.FP32 and config.columns == 64 else config
 
 
 def plan(problem: Problem, config: Config) -> Plan:

@@ -69,8 +69,8 @@ def _window_passes(problem: Problem, config: Config) -> Passes:
 
 def _tiles_within(begin: Array, end: Array, BM: int, tiles: Array) -> Array:
     """Of so many tiles of BM rows from row 0 on, those that hold a row from `begin` to before `end`."""
-    found: Array = np.maximum(np.minimum(-(-end // BM), tiles) - np.maximum(begin // BM, 0), 0)
-    return found
+    counts: Array = np.maximum(np.minimum(-(-end // BM), tiles) - np.maximum(begin // BM, 0), 0)
+    return counts
 
 
 def _key_passes(problem: Problem, config: Config) -> Passes:

@@ -69,10 +69,10 @@ def next_steps(name: str, out: Path, where: str) -> str:
     """What to do with a new operator, in commands."""
     folders = {Path(folder).resolve() for folder in operators.__path__}
     export = f"  export {operators.VARIABLE}={quote(_with(out))}  # so that it is found"
-    found = [] if out.resolve() in folders else [export]
+    exports = [] if out.resolve() in folders else [export]
     lines = [
         "now:",
-        *found,
+        *exports,
         f"  tuner verify {name}  # {where}",
         f"  tuner search {name} --gpu sm_90a  # or the GPU that you have",
         f'  python -c "from tuner import dispatcher; help(dispatcher.{name})"',

@@ -113,8 +113,8 @@ def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Cas
 def _cases(name: str, problem: str, every: bool) -> tuple[Case, ...]:
     operator = operators.load(name)
     timed = from_fields(operator.problem, decode(problem))
-    found = on_one_code(timed, edges(operator, timed, every=every))
-    return tuple(_case(operator, edge) for edge in found)
+    cases = on_one_code(timed, edges(operator, timed, every=every))
+    return tuple(_case(operator, edge) for edge in cases)
 
 
 def _case(operator: Operator[Any], edge: Edge) -> Case:

@@ -51,7 +51,7 @@ class Counts:
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
         """Those that were made, in the order of the code."""
-        found = []
+        accesses = []
         for at, instruction in enumerate(self.entry.code):
             column = self.tally[:, at]
             if column[Metric.REQUESTS]:
@@ -61,8 +61,8 @@ class Counts:
                 requests, distinct, sectors, misses, wavefronts = values
                 lanes = float(column[Metric.LANES])
                 about = instruction.line, instruction.text, space, kind_of(instruction), width_of(instruction)
-                found.append(Access(*about, requests, lanes, distinct, sectors, misses, wavefronts))
-        return tuple(found)
+                accesses.append(Access(*about, requests, lanes, distinct, sectors, misses, wavefronts))
+        return tuple(accesses)
 
     def executed(self, wanted: Callable[[Instruction], bool]) -> float:
         """Instructions of warps that are wanted."""
@@ -99,8 +99,8 @@ def count(
     mean = np.tensordot([block.share for block in blocks], np.array(tallies), axes=1)
     work = [float(tally[Metric.WARPS].sum()) for tally in tallies]
     most = max(work) / max(float(mean[Metric.WARPS].sum()), 1.0)
-    found = tuple(program.counted(loop, mean) for loop in program.loops)
-    return Counts(entry, -(-side.threads // WARP), mean, found, max(1.0, most), program.unsure)
+    loops = tuple(program.counted(loop, mean) for loop in program.loops)
+    return Counts(entry, -(-side.threads // WARP), mean, loops, max(1.0, most), program.unsure)
 
 
 @dataclass(frozen=True, slots=True)
