@@ -211,7 +211,7 @@ def _outcome(attempts: Mapping[str, Attempt]) -> dict[str, dict[str, Any]]:
     like = ("sm_mhz", "throttle", "temperature_c", "late", "floor_us")
     return {
         "device": {
-            name: {each: getattr(attempt.measurement, each) for each in like}
+            name: {planned: getattr(attempt.measurement, planned) for planned in like}
             for name, attempt in attempts.items()
             if attempt.measurement
         },

@@ -164,7 +164,7 @@ def imported(path: Path) -> set[tuple[str, str]]:
 
 def reached(layer: str, arrows: dict[str, set[str]]) -> set[str]:
     direct = arrows.get(layer, set())
-    return direct.union(*(reached(each, arrows) for each in direct))
+    return direct.union(*(reached(requirement, arrows) for requirement in direct))
 
 
 @pytest.mark.parametrize("layer", [name for name in RANK if (TUNER.parent / name).is_dir()])

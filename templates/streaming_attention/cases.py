@@ -73,7 +73,7 @@ def of_sequences(problem: Any, lengths: Iterable[int], attention: Callable[[int,
     o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
     empty = {"o": o, "lse": np.full((1, problem.heads, problem.seq_q), -np.inf)}
     outputs = [attention(b, length) if length else empty for b, length in enumerate(lengths)]
-    return {name: np.concatenate([each[name] for each in outputs]) for name in empty}
+    return {name: np.concatenate([output[name] for output in outputs]) for name in empty}
 
 
 def _one_sequence(problem: Problem, arrays: Arrays, b: int, length: int, *, rounded: bool) -> Arrays:

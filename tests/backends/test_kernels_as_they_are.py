@@ -203,7 +203,7 @@ def test_the_dispatcher_fills_symbols_and_finds_instances_on_a_gpu(operator: str
     for weight in (1, 2):  # a second call finds its own constants
         given = {**arrays, "c_weights": arrays["c_weights"] * weight} if operator == "blur" else arrays
         expected = case.operator.reference(case.problem, {**given, "alpha": 0.75})
-        outputs = at.call(operator, *(asarray(each) for each in given.values()))
+        outputs = at.call(operator, *(asarray(array) for array in given.values()))
         for argument, output in zip(case.operator.outputs, outputs, strict=True):
             np.testing.assert_array_equal(output.host, expected[argument.name])
 

@@ -91,7 +91,9 @@ def test_mma_sync_as_ptx_gives_the_bits_of_a_device(gpu: str, form: str, result:
     np.testing.assert_array_equal(diagonal(products), d)
 
 
-@pytest.mark.parametrize(("gpu", "form", "result"), [each for each in SETS if each[1] in MMA and each[2] == "d_fp32"])
+@pytest.mark.parametrize(
+    ("gpu", "form", "result"), [vector_set for vector_set in SETS if vector_set[1] in MMA and vector_set[2] == "d_fp32"]
+)
 def test_mma_sync_on_the_emulator_gives_the_bits_of_a_device(gpu: str, form: str, result: str) -> None:
     a, b, c, d = tiles(gpu, form, result)
     assert (a.shape[1:], b.shape[1:]) == tuple(MICROS[MMA[form]].call.inputs[name].shape for name in "ab")

@@ -54,10 +54,10 @@ def test_dense_attention_runs_beside_streaming_on_the_same_tensors() -> None:
     assert dense is not None
     ours, beside = (
         Code(
-            InstanceFields(operator.name, "naive", to_fields(each), to_fields(naive.default(each, gpu("H200").arch))),
+            InstanceFields(operator.name, "naive", to_fields(shape), to_fields(naive.default(shape, gpu("H200").arch))),
             b"",
         )
-        for operator, each in ((STREAMING, problem), dense)
+        for operator, shape in ((STREAMING, problem), dense)
         for naive in (operators.implementation(operator.name, "naive"),)
     )
     result = bench.compare(ours, Simulation("H200"), MeasurementPolicy(rounds=8), context=(beside,))
@@ -133,11 +133,11 @@ def test_a_sweep_is_one_table_and_a_line_a_kernel_over_the_size() -> None:
     assert table.columns[0] == "seq_q"
     assert table.title == "head_dim=128 dtype=bf16 batch=1 heads=32 window=1024 sinks=4"
     assert [row[0] for row in table.rows] == [
-        str(p.seq_q) for p, each in zip(problems, results, strict=True) for _ in each.rows
+        str(problem.seq_q) for problem, comparison in zip(problems, results, strict=True) for _ in comparison.rows
     ]
     page = drawn(results)
-    assert page.count('aria-roledescription="point"') == sum(len(each.rows) for each in results)
-    assert all(f">{row.name}</text>" in page for each in results for row in each.rows)
+    assert page.count('aria-roledescription="point"') == sum(len(result.rows) for result in results)
+    assert all(f">{row.name}</text>" in page for result in results for row in result.rows)
     assert "Predicted for H200: nothing was timed." in page
 
 

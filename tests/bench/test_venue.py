@@ -136,7 +136,7 @@ def test_another_try_is_told_behind_a_line_that_was_cut_off(tmp_path: Path) -> N
     journal.Journal(path).append({"event": "meets"})
     path.write_bytes(path.read_bytes() + b'{"event": "enters", "row": {"na')
     journal.Journal(path).append({"event": "meets", "again": True})
-    assert [len(each) for each in events._tries(journal.read(path))] == [1, 1]
+    assert [len(attempt) for attempt in events._tries(journal.read(path))] == [1, 1]
 
 
 CALLER = """

@@ -51,10 +51,10 @@ def test_views_hold_what_they_are_made_of_in_rows_that_can_be_loaded() -> None:
 def test_a_kernel_that_writes_where_it_may_not_is_found() -> None:
     results = [import_module("fuzz_judge").tried(("row_add", "naive", seed)) for seed in range(8)]
     strays = [drawn("row_add", "naive", seed).instance.config.stray for seed in range(8)]
-    complaints = ["".join(each.findings) for each in results]
+    complaints = ["".join(result.findings) for result in results]
     assert any("was to stay" in complaint for complaint in complaints)
     assert not any(complaint for complaint, stray in zip(complaints, strays, strict=True) if stray < 0)
-    assert all(each.emulated for each in results)
+    assert all(result.emulated for result in results)
 
 
 @pytest.mark.sampled(4)

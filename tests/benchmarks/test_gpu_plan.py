@@ -87,27 +87,41 @@ def test_the_timer_is_judged_first_then_kernels_are_tested_and_nothing_is_timed_
 
 def test_the_first_call_times_kda_and_flash_attention_beside_peers_before_anything_else(programs: Programs) -> None:
     first, _ = programs("gpu_plan").plan([], small=False)
-    head = [(each.kind, each.operator.name) for each in first[:6]]
+    head = [(planned_step.kind, planned_step.operator.name) for planned_step in first[:6]]
     kinds = ("defaults", "search", "peers")
     assert head == [(kind, name) for name in ("kda", "flash_attention") for kind in kinds]
-    peers = next(each for each in first if each.kind == "peers" and each.operator.name == "kda")
+    peers = next(
+        planned_step for planned_step in first if planned_step.kind == "peers" and planned_step.operator.name == "kda"
+    )
     assert peers.patience_s >= 300
 
 
 def test_every_operator_is_searched_before_the_peers_of_others_take_their_time(programs: Programs) -> None:
     first, _ = programs("gpu_plan").plan([], small=False)
-    others = [i for i, each in enumerate(first) if each.kind == "peers" and each.operator.name not in _AHEAD]
-    assert {each.operator.name for each in first[: others[0]] if each.kind == "search"} == set(operators.names())
-    searched = {(each.operator.name, each.problem) for each in first if each.kind == "search"}
-    assert searched == {(each.operator.name, each.problem) for each in first if each.kind == "peers"}
+    others = [
+        i
+        for i, planned_step in enumerate(first)
+        if planned_step.kind == "peers" and planned_step.operator.name not in _AHEAD
+    ]
+    assert {planned_step.operator.name for planned_step in first[: others[0]] if planned_step.kind == "search"} == set(
+        operators.names()
+    )
+    searched = {
+        (planned_step.operator.name, planned_step.problem) for planned_step in first if planned_step.kind == "search"
+    }
+    assert searched == {
+        (planned_step.operator.name, planned_step.problem) for planned_step in first if planned_step.kind == "peers"
+    }
 
 
 def test_attention_meets_its_peers_at_every_head_dim_length_and_mask(programs: Programs) -> None:
     first, later = programs("gpu_plan").plan([], small=False)
     met = {
-        (each.problem.head_dim, each.problem.seq_q, each.problem.causal)
-        for each in (*first, *later)
-        if each.kind == "peers" and each.operator.name == "flash_attention" and each.problem.seq_q > 1
+        (planned_step.problem.head_dim, planned_step.problem.seq_q, planned_step.problem.causal)
+        for planned_step in (*first, *later)
+        if planned_step.kind == "peers"
+        and planned_step.operator.name == "flash_attention"
+        and planned_step.problem.seq_q > 1
     }
     assert set(product((40, 64, 72, 80, 96, 128, 160, 192), (2048, 8192, 16384), (False, True))) <= met
 
@@ -149,8 +163,8 @@ def test_where_there_is_more_time_steps_share_it_out(programs: Programs, monkeyp
     given = spending(programs, monkeypatch, 0.5)  # one that is quicker leaves its rest to the next
     gpu.carry_out(Clock(1000.0), first)
     seconds = dict(given)
-    assert seconds.keys() == {each.name for each in first}
-    searches = [each for each in first if each.kind == "search"]
+    assert seconds.keys() == {planned_step.name for planned_step in first}
+    searches = [planned_step for planned_step in first if planned_step.kind == "search"]
     assert all(seconds[search.name] > 2 * search.seconds for search in searches)
 
 

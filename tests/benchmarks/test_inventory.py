@@ -46,9 +46,9 @@ def line(lines: Any, problem: str, gpu: str = "H200", **compiled: float) -> Any:
     return lines.Line("kda", gpu, problem, "", standings, done=True)
 
 
-def row(table: Any, found: list[Any], name: str) -> list[str]:
+def row(table: Any, comparisons: list[Any], name: str) -> list[str]:
     """The cells of an implementation of kda."""
-    text = next(each for each in table(found) if each.startswith(f"| `kda/{name}`"))
+    text = next(line for line in table(comparisons) if line.startswith(f"| `kda/{name}`"))
     return [cell.strip() for cell in text.strip("|").split(" | ")]
 
 
@@ -135,7 +135,7 @@ def test_the_only_one_beside_the_oracle_wins_however_little_it_leads(lines: Any,
 
 def test_without_one_the_next_wins(lines: Any, table: Any) -> None:
     results = [line(lines, "a", naive=900, fused=100, segmented=150, recurrent=200)]
-    left = [each.without(["kda/fused", "mla_decode/segmented"]) for each in results]
+    left = [result.without(["kda/fused", "mla_decode/segmented"]) for result in results]
     assert row(table, left, "segmented")[2:5] == ["1", "1", "33%, 33%"]
 
 

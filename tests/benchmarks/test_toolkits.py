@@ -39,7 +39,7 @@ def test_each_option_by_itself_packed_sequences_too(toolkits: Any) -> None:
 def test_any_two_options_meet_in_few_problems(toolkits: Any, operator: str, implementation: str) -> None:
     result = asked(toolkits, operator, implementation, pairs=True)
     names = [name for name, values in toolkits._values(next(iter(result))).items() if values == (False, True)]
-    met = {pair for each in result for pair in combinations([name for name in names if getattr(each, name)], 2)}
+    met = {pair for entry in result for pair in combinations([name for name in names if getattr(entry, name)], 2)}
     pool, states = "inplace_final_state", {"use_initial_state", "output_final_state"}
     refused = {pair for pair in combinations(names, 2) if {pool, "use_state_indices"} & {*pair} and states & {*pair}}
     assert met == set(combinations(names, 2)) - refused
@@ -47,7 +47,7 @@ def test_any_two_options_meet_in_few_problems(toolkits: Any, operator: str, impl
 
 
 def test_what_callers_combine_is_among_them(toolkits: Any) -> None:
-    latent = [each for each in asked(toolkits, "flash_attention", "wgmma", pairs=True) if each.head_dim == 192]
+    latent = [pair for pair in asked(toolkits, "flash_attention", "wgmma", pairs=True) if pair.head_dim == 192]
     assert all((entry.head_dim_v, entry.use_cu_seqlens, entry.causal) == (128, True, True) for entry in latent)
     assert latent
     layers = asked(toolkits, "kda_backward", "chunked", pairs=True)
@@ -63,4 +63,4 @@ def test_random_configs_come_beside_each_default_and_are_the_same_in_each_call(t
     assert {entry.instance.implementation.name for entry in wanted} == {"wgmma"}
     by_problem = [entry.instance for entry in wanted if entry.called == wanted[0].called]
     assert len({instance.key for instance in by_problem}) == 4
-    assert [each.instance.key for each in toolkits._wanted(options)] == [entry.instance.key for entry in wanted]
+    assert [pair.instance.key for pair in toolkits._wanted(options)] == [entry.instance.key for entry in wanted]

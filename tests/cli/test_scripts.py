@@ -43,9 +43,9 @@ def promised(command: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", row))
 
 
-def keys(found: Mapping[str, Any], lists: tuple[str, ...] = ()) -> set[str]:
+def keys(document: Mapping[str, Any], lists: tuple[str, ...] = ()) -> set[str]:
     """Of a document, and of what its lists hold."""
-    return set(found) | {key for name in lists for each in found[name] for key in each}
+    return set(document) | {key for name in lists for entry in document[name] for key in entry}
 
 
 def test_search_has_the_keys_that_are_promised(db: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_standalone_document_names_its_files(db: Path, tmp_path: Path) -> None
     done = run("render", *SMALL, "--db", db, "--standalone", tmp_path / "out", "--json")
     document = json.loads(done.stdout)
     assert set(document) == promised("render") - {"digest", "text", "headers"} | promised("render --standalone")
-    assert [Path(each) for each in document["files"]] == sorted((tmp_path / "out").iterdir(), reverse=True)
+    assert [Path(path) for path in document["files"]] == sorted((tmp_path / "out").iterdir(), reverse=True)
 
 
 @pytest.mark.parametrize("option", [("--headers",), ("--target", "host")])

@@ -50,14 +50,14 @@ def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) 
             record(16, problem={"T": 63}),
         ):
             store.promote(each)
-        current = [to_data(each) for each in store.records()]
+        current = [to_data(stored_record) for stored_record in store.records()]
     shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
     told = json.loads(shown.stdout)["records"]
-    assert [each.pop("race") for each in told if each["evidence"] == "measured"] == [None]
-    for each, record_ in zip(told, current, strict=True):
-        if each["measurement"]:  # all that is known of a time is told, and the record leaves out what is not
-            assert each["measurement"] == each["measurement"] | record_["measurement"]
-            each["measurement"] = record_["measurement"]
+    assert [message.pop("race") for message in told if message["evidence"] == "measured"] == [None]
+    for message, record_ in zip(told, current, strict=True):
+        if message["measurement"]:  # all that is known of a time is told, and the record leaves out what is not
+            assert message["measurement"] == message["measurement"] | record_["measurement"]
+            message["measurement"] = record_["measurement"]
     assert len(current) == 3
     assert told == current
 
@@ -68,8 +68,8 @@ def test_show_tells_what_the_device_was_like_and_the_race_that_settled_a_record(
     settled = race(policy=result.identity.policy)
     with Store.open(db) as store:
         store.promote(replace(result, measurement=time))
-        for each in (settled, race(policy="another")):
-            store.append_race(each)
+        for final_race in (settled, race(policy="another")):
+            store.append_race(final_race)
     shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
     (told,) = json.loads(shown.stdout)["records"]
     assert told["measurement"] == asdict(time) | {"cycles": 12.5 * 1965}

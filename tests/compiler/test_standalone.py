@@ -216,8 +216,8 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
 
 
-def spelled(found: np.generic | MappedTensor) -> str:
-    if isinstance(found, MappedTensor):
-        lists = (",".join(map(str, each)) for each in (found.shape, found.strides[:-1], found.box))
-        return f"map:{_TYPES[found.dtype.value]};{found.address};{';'.join(lists)};{_SWIZZLES[found.swizzle]}"
-    return f"{found:.9g}" if isinstance(found, np.floating) else str(int(found))
+def spelled(value: np.generic | MappedTensor) -> str:
+    if isinstance(value, MappedTensor):
+        lists = (",".join(map(str, extents)) for extents in (value.shape, value.strides[:-1], value.box))
+        return f"map:{_TYPES[value.dtype.value]};{value.address};{';'.join(lists)};{_SWIZZLES[value.swizzle]}"
+    return f"{value:.9g}" if isinstance(value, np.floating) else str(int(value))

@@ -161,7 +161,7 @@ def test_functions_among_the_restrictions_are_asked_of_every_combination(tmp_pat
     with operators.folder(tmp_path):
         operator, implementation = operators.load("asked"), operators.implementation("asked", "imported")
         space = implementation.space(operator.problem(), H200.arch)
-        assert [(each.block_size_x, each.wrong) for each in space] == [(64, 1), (256, 0), (256, 1)]
+        assert [(config.block_size_x, config.wrong) for config in space] == [(64, 1), (256, 0), (256, 1)]
         assert "what functions of the call say" in str(space.refusal(replace(space[0], block_size_x=128)))
 
 

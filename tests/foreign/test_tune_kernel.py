@@ -65,7 +65,7 @@ def test_one_call_finds_a_verified_config_and_stores_it_and_goes_on_from_there(
     assert record.identity.operator == environment["operator"]
     assert dict(record.config) == {name: best[name] for name in ("block_size_x", "per")}
     again, _ = tune(tmp_path, quiet=True)
-    assert again[: len(results)] == results or {str(each) for each in again} >= {str(result) for result in results}
+    assert again[: len(results)] == results or {str(config) for config in again} >= {str(result) for result in results}
     assert capsys.readouterr().out == ""
     other, elsewhere = tune(tmp_path, tune_params={"block_size_x": [64], "per": [1]})
     assert elsewhere["operator"] != environment["operator"] and len(other) == 1  # another space is another operator
@@ -118,7 +118,7 @@ def test_what_is_passed_over_or_assumed_is_said(tmp_path: Path, monkeypatch: pyt
     small = {"block_size_x": [64], "per": [1]}
     with pytest.warns(UserWarning) as said:
         _, environment = tune(tmp_path, gpu=None, iterations=32, tune_params=small)
-    text = " ".join(str(each.message) for each in said)
+    text = " ".join(str(line.message) for line in said)
     assert "predictions assume H100" in text and "iterations=32 is passed over" in text
     assert environment["device_name"] == "H100"
     monkeypatch.setenv("TUNER_GPU", "A100")

@@ -94,7 +94,7 @@ def test_a_multicast_box_lands_in_both_blocks_as_the_emulator_says() -> None:
 def test_blocks_of_a_cluster_share_the_tiles_that_they_load() -> None:
     a, b, c = gemm(200, 256)
     with driver.memory(a) as m_a, driver.memory(b) as m_b, driver.memory(np.zeros((200, 64), np.float32)) as m_c:
-        maps = [driver.tensor_map(each, box, 128) for each, box in ((m_a, (64, 64)), (m_b, (32, 64)))]
+        maps = [driver.tensor_map(matrix, box, 128) for matrix, box in ((m_a, (64, 64)), (m_b, (32, 64)))]
         arguments = [*maps, m_c, np.int32(200), np.int32(256)]
         driver.launch(image_of("multicast_gemm.cu"), "multicast_gemm", (4, 1, 1), 160, 4 * 8192 + 32, arguments)
         np.testing.assert_array_equal(m_c.read(), c)

@@ -119,7 +119,7 @@ def test_threads_may_launch_at_once(at: Dispatcher) -> None:
         assert_right(problem, arrays, o.get(), lse.get())
 
     with ThreadPoolExecutor(4) as pool:
-        for future in [pool.submit(call, *each) for each in cases]:
+        for future in [pool.submit(call, *question) for question in cases]:
             future.result()
 
 

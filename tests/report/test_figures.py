@@ -423,8 +423,10 @@ def raced(throttle: int = 4) -> ReportData:
     data = report_data(24, measured=True)
     assert data.record is not None
     won = data.record
-    others = [each for each in data.attempts if each.measurement and each.config != won.config][:2]
-    runners = tuple(Runner(each.identity.implementation, each.config, each.identity.source) for each in (*others, won))
+    others = [stored for stored in data.attempts if stored.measurement and stored.config != won.config][:2]
+    runners = tuple(
+        Runner(stored.identity.implementation, stored.config, stored.identity.source) for stored in (*others, won)
+    )
     rounds = tuple(
         (Lap(90.0, 1980, 0, 60), Lap(91.0, 1965, throttle, 62, 0.25), Lap(80.0, 1980 - 60 * n, 0, 61)) for n in range(4)
     )
@@ -437,7 +439,7 @@ def test_the_clock_of_each_contender_is_drawn_over_the_rounds_and_told_in_cycles
     data = raced()
     samples = clocks(sections([data])[0])
     assert samples is not None and samples.svg is not None
-    assert [each.time_us for each in samples.ran] == [80.0, 90.0, 91.0]
+    assert [lap.time_us for lap in samples.ran] == [80.0, 90.0, 91.0]
     assert samples.ran[0].cycles == pytest.approx(80.0 * (1980 + 1800) / 2, rel=0.02)
     assert (samples.ran[0].low_mhz, samples.ran[0].high_mhz) == (1800, 1980)
     assert data.record is not None and samples.ran[0].own.items() <= data.record.config.items()

@@ -316,7 +316,7 @@ def test_json_holds_every_attempt_under_named_columns() -> None:
 def test_json_holds_what_an_attempt_cost_took_and_used() -> None:
     data = report_data(40, measured=True)
     (problem,) = json.loads(report.data_json([data]))["problems"]
-    place = next(i for i, each in enumerate(data.attempts) if each.failure is None)
+    place = next(i for i, stored in enumerate(data.attempts) if stored.failure is None)
     row = dict(zip(problem["attempts"]["columns"], problem["attempts"]["rows"][place], strict=True))
     used, time, cost = (getattr(data.attempts[place], part) for part in ("resources", "measurement", "prediction"))
     assert (row["registers"], row["smem_bytes"], row["threads"]) == (used.registers, used.smem_bytes, used.threads)

@@ -81,7 +81,7 @@ def test_rivals_stand_in_the_order_of_their_best_and_those_without_one_last() ->
         for name, cost in costs.items()
     ]
     result = rivals_of(attempts, {}, Evidence.PREDICTED, None, dict.fromkeys(("untried", *costs), ""))
-    assert [each.implementation for each in result] == ["wgmma", "naive", "untried"]
+    assert [entry.implementation for entry in result] == ["wgmma", "naive", "untried"]
 
 
 def test_a_rival_that_was_not_tried_says_so() -> None:
@@ -173,7 +173,7 @@ def test_configs_with_equal_machine_code_and_launch_are_the_same_kernel() -> Non
 def test_every_finished_attempt_of_a_search_has_a_rank() -> None:
     data = report_data(100)
     entries = s.standing(data.attempts, data.evidence, data.record)
-    assert len(entries) == sum(each.failure is None for each in data.attempts)
+    assert len(entries) == sum(stored.failure is None for stored in data.attempts)
     assert [entry.rank for entry in entries] == list(range(1, len(entries) + 1))
 
 
@@ -218,7 +218,7 @@ def test_a_title_tells_the_fields_in_which_problems_differ() -> None:
     data = report_data(3)
     assert [section.title for section in sections([data])] == ["flash_attention on sm_90a"]
     pair = sections([data, replace(data, problem={**data.problem, "head_dim": 64})])
-    assert [each.title for each in pair] == [f"flash_attention on sm_90a: head_dim={n}" for n in (72, 64)]
+    assert [candidate.title for candidate in pair] == [f"flash_attention on sm_90a: head_dim={n}" for n in (72, 64)]
 
 
 def test_only_what_has_flaws_is_passed_over() -> None:

@@ -21,7 +21,7 @@ OPTION = 'Argument("exponent", DType.FP32, role=Role.SCALAR)'
 def pair(place: Path, forward: tuple[str, str], backward: tuple[str, str] = ("", "")) -> Iterator[str]:
     """The name of a copy of square in `place`, whose gradients a copy of slopes computes; each with a text replaced."""
     with own_operator(place, ("operator.py", *backward), example=OPERATORS / "slopes") as slopes:
-        old, new = (each.replace("slopes", slopes) for each in forward)
+        old, new = (argument.replace("slopes", slopes) for argument in forward)
         edits = ("operator.py", '"slopes"', f'"{slopes}"'), ("operator.py", old, new)
         with own_operator(place, *edits, example=OPERATORS / "square") as name:
             yield name

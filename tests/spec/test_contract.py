@@ -181,7 +181,7 @@ def test_a_promise_beyond_being_right_is_checked(edits: tuple[Edit, ...], messag
         operator, implementation = operators.load(name), operators.implementation(name, "block")
         problem = operator.problem()
         instance = Instance(operator, implementation, problem, implementation.space(problem, TARGET.arch)[0])
-        assert [message in each for each in broken(instance, TARGET)] == [True]
+        assert [message in error for error in broken(instance, TARGET)] == [True]
 
 
 def test_a_race_is_named_although_only_its_numbers_were_seen_first(tmp_path: Path) -> None:

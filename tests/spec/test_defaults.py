@@ -119,8 +119,8 @@ def test_the_least_cost_moves_every_tensor_once_and_what_is_updated_twice() -> N
 
 def test_tails_keep_the_statics_and_leave_out_what_the_problem_refuses() -> None:
     result = OPERATOR.tails(Problem(causal=False))
-    assert [(each.rows, each.batch) for each in result] == [(1, 1), (7, 7), (131, 2)]
-    assert {(each.columns, each.causal) for each in result} == {(8, False)}
+    assert [(entry.rows, entry.batch) for entry in result] == [(1, 1), (7, 7), (131, 2)]
+    assert {(entry.columns, entry.causal) for entry in result} == {(8, False)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def test_a_region_reaches_from_its_lowest_element_to_its_highest(array: Any, bef
 def test_strides_are_kept_where_a_kernel_takes_them_and_memory_is_not_dense(operator: Operator[Any]) -> None:
     arrays = {"x": ROWS[:, :3], "bias": ROWS[0, ::2]}
     own, dense = (Layout.of(operator, Sizes, arrays, dense=dense).tensors for dense in (False, True))
-    assert [(each.name, each.strides, each.writable) for each in own] == [
+    assert [(array.name, array.strides, array.writable) for array in own] == [
         ("x", (24, 4), False),
         ("bias", (4,), False),
         ("y", (12, 4), True),

@@ -75,8 +75,8 @@ def test_any_strides_reach_the_kernel(row_add: Operator[Any]) -> None:
     given = inputs(row_add)
     turned = {**given, "x": np.ascontiguousarray(given["x"].T).T}
     one, other = (
-        emulator.run(Instance(row_add, naive()[0], row_add.problem(), naive()[1]), each, Mode(True))[0]
-        for each in (given, turned)
+        emulator.run(Instance(row_add, naive()[0], row_add.problem(), naive()[1]), variant, Mode(True))[0]
+        for variant in (given, turned)
     )
     assert np.array_equal(one["table"], other["table"])
 

@@ -244,8 +244,8 @@ class Graph:
 
     def launch(self, stream: Any) -> None:
         assert stream is Stream.null
-        for each in self._work:
-            each()
+        for task in self._work:
+            task()
 
 
 def _entry(attribute: int, function: str) -> str:

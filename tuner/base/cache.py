@@ -126,8 +126,8 @@ def safe_folder(kind: str) -> Path:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, writable by nobody else whatever the umask. Raises OSError."""
-    for each in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        each.mkdir(mode=0o755, exist_ok=True)
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir(mode=0o755, exist_ok=True)
 
 
 def _distrusted(path: Path) -> str:

@@ -31,7 +31,7 @@ def read(path: Path, begin: int = 0) -> list[dict[str, Any]]:
     """The lines of a journal from a byte on, without those that a kill cut off. Raises OSError without one."""
     with path.open("rb") as file:
         file.seek(begin)
-        return [each for line in file.read().split(b"\n") if (each := _object(line)) is not None]
+        return [row for line in file.read().split(b"\n") if (row := _object(line)) is not None]
 
 
 def _whole(path: Path) -> bool:

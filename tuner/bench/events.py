@@ -111,8 +111,8 @@ def _timed(entered: Sequence[Row], heard: Sequence[Event]) -> list[Row]:
 
 def _calm(states: Sequence[Sequence[State]]) -> Times:
     """The rounds that no throttle and no other process disturbed, as a mask; all, where that would leave none."""
-    session = usual([state for each in states for state in each])
-    calm = np.array([not any(disturbed(state, session) for state in each) for each in states])
+    session = usual([state for moment in states for state in moment])
+    calm = np.array([not any(disturbed(state, session) for state in moment) for moment in states])
     return calm if calm.any() else np.ones_like(calm)
 
 

@@ -54,7 +54,7 @@ def _blocks(problem: Any, config: Config) -> tuple[int, int]:
     """Of dQ, and of dK and dV, of which the wider has a thread for each of its shares."""
     widest = max(problem.head_dim, problem.head_dim_v)
     items = (query_rows(problem) * problem.head_dim, key_rows(problem) * widest)
-    of_queries, of_keys = (-(-each // config.columns // config.threads) for each in items)
+    of_queries, of_keys = (-(-work_item // config.columns // config.threads) for work_item in items)
     return of_queries, of_keys
 
 

@@ -44,11 +44,11 @@ def tiles(problem: Problem, config: Config, cut: Shared) -> Array:
     `PagedRowKeys::visited` of tcgen05/keys.cuh: all row tiles of a block have its places, but end apart.
     """
     queries = queries_of_block(problem, config)
-    each, count = queries // config.row_tiles, -(-problem.seq_q // queries)
-    first = queries * np.arange(count)[:, None] + each * np.arange(config.row_tiles)
+    rows_per_tile, count = queries // config.row_tiles, -(-problem.seq_q // queries)
+    first = queries * np.arange(count)[:, None] + rows_per_tile * np.arange(config.row_tiles)
     last = np.minimum(queries * (1 + np.arange(count)), problem.seq_q)[:, None]
     # Behind the last place that each row tile attends.
-    behind = places(problem, config, queries, count)[:, None] - np.maximum(last - first - each, 0)
+    behind = places(problem, config, queries, count)[:, None] - np.maximum(last - first - rows_per_tile, 0)
     begin = cut.most * np.arange(cut.parts)[:, None]
     own = np.where(first < problem.seq_q, -(-behind // config.BN), 1)[:, None] - begin
     return np.clip(own, 1, cut.most).reshape(-1, config.row_tiles)

@@ -45,7 +45,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     that its row tile visits, and 16 more a tile; and as much for their way from L2, which two row tiles share."""
     configs = space(problem, arch)
     sizes = ((BN, row_tiles) for row_tiles in (2, 1) for BN in range(128, 31, -16))
-    fitting = [each for size in sizes if configs.refusal(each := _sized(problem, arch, *size)) is None]
+    fitting = [config for size in sizes if configs.refusal(config := _sized(problem, arch, *size)) is None]
     if not fitting:
         raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
     return min(fitting, key=lambda c: int(np.max(tiles(problem, c))) * (c.BN + 16) * (1 + 1 / c.row_tiles))

@@ -90,7 +90,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """
     D = problem.head_dim
     sizes = ((BN, warpgroups) for warpgroups in ((2, 3) if D <= 96 else (2,)) for BN in range(256, 31, -16))
-    fitting = [each for size in sizes if _fits(D, each := _sized(problem, arch, *size), arch)]
+    fitting = [config for size in sizes if _fits(D, config := _sized(problem, arch, *size), arch)]
     if not fitting:
         raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
     return min(fitting, key=lambda c: _most_tiles(problem, c) * (c.BN + 16) * (1 + 2 / c.warpgroups))

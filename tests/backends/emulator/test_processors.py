@@ -38,7 +38,7 @@ extern "C" __global__ void each(float const* x, float const* y, {result}* out, i
 
 @pytest.mark.parametrize("name", ["min", "max"])
 def test_a_minimum_knows_signs_of_zeros_and_drops_a_nan(name: str) -> None:
-    x, y = (each.reshape(-1) for each in np.meshgrid(NUMBERS, NUMBERS, indexing="ij"))
+    x, y = (grid.reshape(-1) for grid in np.meshgrid(NUMBERS, NUMBERS, indexing="ij"))
     below = (x < y) | ((x == y) & np.signbit(x)) if name == "min" else (x > y) | ((x == y) & ~np.signbit(x))
     expected = np.where(np.isnan(y) | below, x, y)
     for spelled in (f"f{name}f(x[i], y[i])", f"{name}(x[i], y[i])", f"f{name}(x[i], y[i])"):

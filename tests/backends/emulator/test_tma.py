@@ -88,7 +88,7 @@ def multicast(array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], mode
 @pytest.mark.parametrize("mode", PLAIN + CHECKED, ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3, 4, 5])
 def test_a_box_lands_in_every_block_that_a_multicast_names(dims: int, mode: Mode) -> None:
-    shape, box, at = (each[5 - dims :] for each in ((1, 2, 3, 2, 64), (1, 1, 2, 2, 32), (0, 0, 2, 0, 48)))
+    shape, box, at = (extents[5 - dims :] for extents in ((1, 2, 3, 2, 64), (1, 1, 2, 2, 32), (0, 0, 2, 0, 48)))
     array = np.arange(1, np.prod(shape) + 1, dtype=np.int32).reshape(shape)
     raw, run = multicast(array, box, at, mode)
     assert run.findings == ()

@@ -60,7 +60,7 @@ def launch(operator: Any, kernel: Any, problem: Any, config: Any, arrays: Mappin
     plan_memory = {space.name: np.zeros(space.shape, space.dtype.numpy) for space in plan.workspaces}
     regions = [Region(name, array.dtype, array.shape, array.strides) for name, array in arrays.items()]
     layout = Layout(operator, problem, tuple(regions), scalars(operator, problem, given))
-    addresses = {name: each.__array_interface__["data"][0] for name, each in (plan_memory | dict(arrays)).items()}
+    addresses = {name: array.__array_interface__["data"][0] for name, array in (plan_memory | dict(arrays)).items()}
     for step, values in layout.launches(plan, addresses):
         run = built.run(step, values, emulator.Mode())
         assert not run.findings, run.findings
@@ -85,4 +85,4 @@ def test_offsets_do_not_wrap_at_32_bits(name: str, implementation: str) -> None:
     launch(operator, kernel, problem, kernel.default(served, first_arch(kernel, served)), arrays, given)
     outputs = {argument.name: np.ascontiguousarray(arrays[argument.name]) for argument in operator.written}
     messages = errors(operator, problem, given, outputs)
-    assert all(each.ok for each in messages), [each.reason for each in messages]
+    assert all(message.ok for message in messages), [message.reason for message in messages]

@@ -80,7 +80,9 @@ def test_a_launch_takes_the_maps_of_the_widths_that_its_panels_have(
     problem = operator.problem(head_dim=head_dim)
     plan = Instance.default(operator, implementation, problem, ARCHES[arch]).plan()
     assert len(plan.maps) == count  # the kernel asserts which
-    assert {each.name for each in plan.maps} <= {name for launch in plan.launches for name in launch.arguments or ()}
+    assert {descriptor.name for descriptor in plan.maps} <= {
+        name for launch in plan.launches for name in launch.arguments or ()
+    }
 
 
 def test_what_tma_cannot_read_is_refused_by_the_arguments_name() -> None:

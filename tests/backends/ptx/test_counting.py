@@ -29,7 +29,11 @@ def entry(body: str, before: str = "") -> object:
 
 
 def access(counts: Counts, space: str, kind: str = "load") -> Access:
-    (result,) = (each for each in counts.accesses if (each.space, each.kind) == (space, kind))
+    (result,) = (
+        counted_access
+        for counted_access in counts.accesses
+        if (counted_access.space, counted_access.kind) == (space, kind)
+    )
     return result
 
 

@@ -179,7 +179,7 @@ def test_every_swizzled_pattern_begins_at_its_boundary(name: str) -> None:
     assert all(start % boundary[span] == 0 for start, span in starts.items())
     for descriptor in told()[name].descriptors:
         start, *_, span = fields(descriptor)
-        within = start - max(each for each in starts if each <= start)
+        within = start - max(byte for byte in starts if byte <= start)
         assert within < span if name in KEYS else within % boundary[span] == 0
 
 

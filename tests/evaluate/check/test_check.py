@@ -142,7 +142,7 @@ def test_the_key_of_a_verdict_changes_with_all_that_decides_it(monkeypatch: pyte
 
 def test_what_judges_is_part_of_the_key() -> None:
     """Were this list empty, what was found by an older program would stand for ever."""
-    judging = {str(each) for each in verdict_cache.judging()}
+    judging = {str(change) for change in verdict_cache.judging()}
     modules = (
         "tuner.evaluate.check.checker",
         "tuner.evaluate.check.compare",

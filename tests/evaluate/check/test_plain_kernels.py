@@ -147,8 +147,11 @@ def test_what_the_headers_bring_is_what_they_say(arch: str, rng: np.random.Gener
     wide = x.astype(float)
     np.testing.assert_allclose(result["sums"], 3.5 * wide + np.sin(wide) + np.abs(wide) ** 1.5, rtol=1e-5, atol=1e-6)
     other = q.reshape(-1, 8)[:, ::-1].reshape(-1)
-    digits = [sum(np.int32(each).tobytes(), 0) - 256 * sum(b > 127 for b in np.int32(each).tobytes()) for each in other]
+    digits = [
+        sum(np.int32(instruction).tobytes(), 0) - 256 * sum(b > 127 for b in np.int32(instruction).tobytes())
+        for instruction in other
+    ]
     same = (q[:, :, None] == q[:, None, :]).sum(2).reshape(-1)
-    lowest = [(int(each) & -int(each)).bit_length() for each in other]
+    lowest = [(int(instruction) & -int(instruction)).bit_length() for instruction in other]
     np.testing.assert_array_equal(result["dots"], digits + q.reshape(-1) + same + lowest)
     assert result["halves"].tolist() == result["bf16s"].tolist() == [256, (x > 0).sum()]

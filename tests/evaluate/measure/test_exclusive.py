@@ -174,16 +174,16 @@ def test_those_that_time_nothing_are_there_together_and_who_times_waits_for_them
             order.append("judged")
 
     judges = [threading.Thread(target=judge) for _ in range(2)]
-    for each in judges:
-        each.start()
+    for process in judges:
+        process.start()
     inside.wait(30)
     timing = threading.Thread(target=lambda: times(order))
     timing.start()
     while not is_held(gpu_lock.FOLDER / f"{GPU}.next"):
         time.sleep(0.001)
     inside.wait(30)
-    for each in (*judges, timing):
-        each.join()
+    for process in (*judges, timing):
+        process.join()
     assert order == ["judged", "judged", "timed"]
 
 

@@ -269,7 +269,7 @@ def screened(stand: DeviceServer, config: Any, best_us: float, drift: DriftMonit
         kept = screen(stand.timer(code(config), POLICY).sample, stand.session, POLICY, best_us)
         if drift.confirms(code(config), kept):
             break
-    return estimate([each.time_us for each in kept]).mid
+    return estimate([stored.time_us for stored in kept]).mid
 
 
 @pytest.fixture(scope="module")
@@ -299,8 +299,10 @@ def test_a_search_on_a_device_ends_with_a_measured_record_that_knows_how_sure_it
         assert race == outcome.final
         assert race.settled(record) and len(race.rounds) == record.measurement.samples == POLICY.rounds
         assert {lap.sm_mhz for laps in race.rounds for lap in laps} == {record.measurement.sm_mhz} == {1980}
-        timed = [each.attempt.measurement for each in store.attempts(PAGED.name)]
-        assert [(each.sm_mhz, each.temperature_c, each.late) for each in timed if each] == [(1980, 60, 0.0)] * 4
+        timed = [stored.attempt.measurement for stored in store.attempts(PAGED.name)]
+        assert [(stored.sm_mhz, stored.temperature_c, stored.late) for stored in timed if stored] == [
+            (1980, 60, 0.0)
+        ] * 4
 
 
 def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Checker], calm_worker: Worker) -> None:
@@ -310,8 +312,8 @@ def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Ch
 
     instance = Instance.default(PAGED, NAIVE, DECODING, GPU.arch)
     identities = [
-        Measurer(each, DECODING, GPU, machines[0], Setup(calm_worker, POLICY)).identity(instance)
-        for each in (PAGED, PAGED, replace(PAGED, inputs=longer))
+        Measurer(operator, DECODING, GPU, machines[0], Setup(calm_worker, POLICY)).identity(instance)
+        for operator in (PAGED, PAGED, replace(PAGED, inputs=longer))
     ]
     assert identities[0] == identities[1] != identities[2]
     assert replace(identities[2], policy=identities[0].policy) == identities[0]
@@ -325,7 +327,10 @@ def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compi
         batch = [Instance(PAGED, NAIVE, DECODING, config) for config in (*others[:2], default)]
         results = [(position, attempt.measurement) for position, attempt in evaluator.try_all(batch)]
     assert results[0][0] == 2
-    assert [each.samples for _, each in results if each] == [POLICY.screening[-1][0], *[POLICY.screening[0][0]] * 2]
+    assert [measurement.samples for _, measurement in results if measurement] == [
+        POLICY.screening[-1][0],
+        *[POLICY.screening[0][0]] * 2,
+    ]
 
 
 def test_while_the_plain_kernel_and_the_default_are_on_the_device_the_whole_batch_compiles(
@@ -374,7 +379,7 @@ def test_samples_that_a_drift_of_the_reference_kernel_voids_are_drawn_again(mach
         with Worker(replace(calm, spell=spell)) as worker:
             evaluator = measurer(machines, worker)
             batch = [Instance(PAGED, NAIVE, DECODING, config) for config in configs]
-            times = [each.measurement.time_us for _, each in evaluator.try_all(batch) if each.measurement]
+            times = [stored.measurement.time_us for _, stored in evaluator.try_all(batch) if stored.measurement]
         assert times == pytest.approx([50.0] * 4, rel=0.03)
         assert bool(evaluator.drift_monitor.voided) == (spell[0] > 0)
 
@@ -449,7 +454,7 @@ def test_every_attempt_of_a_device_that_faults_is_a_row_with_its_class(machines:
     with Store.open(":memory:") as store, Worker(faulty) as worker:
         outcome = study.search(request(), store, measurer(machines, worker))
         assert outcome.record is None
-        reasons = [each.attempt.failure.reason for each in store.attempts(operator=PAGED.name)]
+        reasons = [stored.attempt.failure.reason for stored in store.attempts(operator=PAGED.name)]
     assert len(reasons) == 4
     assert all(reason.startswith(("illegal access", "crash", "not run")) for reason in reasons), reasons
     assert not all(reason.startswith("not run") for reason in reasons)
@@ -460,7 +465,7 @@ def test_an_implementation_that_never_comes_back_takes_the_device_down_twice_and
     falling = [config for config in SPACE if config.BM == SPACE[0].BM][:3]
     with Worker(planted("TIMEOUT")) as worker:
         fell = [worker.time(TimingRequest(code(config), POLICY)).failure for config in falling]
-        assert [each and each.fault for each in fell] == [Fault.TIMEOUT, Fault.TIMEOUT, Fault.SPARED]
+        assert [failure and failure.fault for failure in fell] == [Fault.TIMEOUT, Fault.TIMEOUT, Fault.SPARED]
         assert worker.restarts == 2
         default = NAIVE.default(DECODING, GPU.arch)
         other = Code(InstanceFields(PAGED.name, "naive", to_fields(DECODING), to_fields(default)), b"")

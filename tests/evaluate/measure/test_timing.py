@@ -45,7 +45,7 @@ def test_the_interval_of_a_median_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     for n in (3, 12, 30):
         results = [interval(rng.normal(0, 0.02, n)) for _ in range(400)]
-        held = sum(each.low <= 0 <= each.high for each in results) / 400
+        held = sum(result.low <= 0 <= result.high for result in results) / 400
         assert held >= 0.93, (n, held)
 
 
@@ -62,7 +62,7 @@ def test_values_that_go_with_their_neighbours_do_not_narrow_an_interval(correlat
     rng = np.random.default_rng(0)
     for n in (30, 100):
         results = [interval(alike(n, correlation, rng)) for _ in range(200)]
-        held = sum(each.low <= 0 <= each.high for each in results) / 200
+        held = sum(result.low <= 0 <= result.high for result in results) / 200
         assert held >= 0.88, (n, held)
 
 

@@ -36,10 +36,10 @@ def compiled(instance: Instance) -> Cubin:
     return cubin
 
 
-def products(each: Instruction) -> float:
+def products(instruction: Instruction) -> float:
     """Of an mma.sync, in units of m16n8k16."""
-    shape = next((part for part in each.opcode if part.startswith("m16n8k")), "")
-    return int(shape.removeprefix("m16n8k")) / 16 if each.opcode[0] == "mma" and shape else 0.0
+    shape = next((part for part in instruction.opcode if part.startswith("m16n8k")), "")
+    return int(shape.removeprefix("m16n8k")) / 16 if instruction.opcode[0] == "mma" and shape else 0.0
 
 
 def done(counts: Counts, work: Work) -> Mapping[str, float]:
@@ -120,6 +120,6 @@ def test_nothing_orders_configs_of_a_kernel_before_it_is_compiled_if_it_declares
         space = result.space(operator.problem(), TARGET.arch)
         some = [Instance(operator, result, operator.problem(), space[index]) for index in range(2)]
         predictor = Predictor(TARGET, compiler, Checker())
-        assert all(np.isnan(predictor.prior(each)) for each in some)
-        costs = [sum(cost.cost for _, cost in predict_launches(each, TARGET, compiled(each))) for each in some]
+        assert all(np.isnan(predictor.prior(access)) for access in some)
+        costs = [sum(cost.cost for _, cost in predict_launches(access, TARGET, compiled(access))) for access in some]
         assert predictor.compiled_costs(some) == costs

@@ -138,7 +138,7 @@ def test_launches_in_turn_cost_their_sum_and_the_time_between_them() -> None:
 
 def test_what_binds_the_costliest_launch_binds_the_plan() -> None:
     streams, multiplies = replace(WORK, dram_bytes=1e9), replace(WORK, mma=1e9)
-    results = [formula(each, H100, 2) for each in (streams, multiplies)]
+    results = [formula(kernel, H100, 2) for kernel in (streams, multiplies)]
     assert in_turn(results).bottleneck == max(results, key=lambda candidate: candidate.cost).bottleneck == "tensor"
     assert in_turn(results[::-1]).bottleneck == "tensor"
 

@@ -99,13 +99,13 @@ def test_16_bits_are_refused_by_name() -> None:
 @pytest.mark.parametrize("D", range(8, 257, 8))
 def test_every_head_dim_that_fits_has_dozens_of_configs_and_a_default_on_every_arch(problem: Problem, D: int) -> None:
     for arch in ARCHES.values():
-        each = replace(problem, head_dim=D, head_dim_v=D, causal=True)
-        if refused := MMA_TF32.refusal(each, arch):
+        causal = replace(problem, head_dim=D, head_dim_v=D, causal=True)
+        if refused := MMA_TF32.refusal(causal, arch):
             assert problem is FP32 and D > 128 and D % 32 and f"head_dim {D}" in refused
             continue
-        space = MMA_TF32.space(each, arch)
+        space = MMA_TF32.space(causal, arch)
         assert 20 < len(space) < 20_000
-        assert space.refusal(MMA_TF32.default(each, arch)) is None
+        assert space.refusal(MMA_TF32.default(causal, arch)) is None
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -209,5 +209,5 @@ DEALT = [(problem, i, D) for problem, dims in ((FP32, DIMS), (TF32, DIMS[::2])) 
 def test_defaults_never_spill(problem: Problem, i: int, D: int) -> None:
     """Every head_dim with two terms and every second with one; arches and masks are dealt out."""
     arch = ("sm_80", "sm_90a", "sm_100a", "sm_120a")[i % 4]
-    each = replace(problem, head_dim=D, head_dim_v=D, causal=(i // 4 + (problem is TF32)) % 2 == 1)
-    assert_no_spills(OPERATOR, MMA_TF32, each, arch)
+    causal = replace(problem, head_dim=D, head_dim_v=D, causal=(i // 4 + (problem is TF32)) % 2 == 1)
+    assert_no_spills(OPERATOR, MMA_TF32, causal, arch)

@@ -30,7 +30,7 @@ SERVING = {
     "flash_attention_backward": ("naive", "mma_sync"),
     "paged_attention": ("naive", "mma_sync", "split_keys"),
 }
-PAIRS = [(name, each) for name, serving in SERVING.items() for each in serving]
+PAIRS = [(name, case) for name, serving in SERVING.items() for case in serving]
 
 
 def dispatched(**options: Any) -> tuple[dict[str, Any], Any, Any]:

@@ -121,7 +121,7 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str) -> None:
     result = WGMMA.space(Problem(head_dim=D, causal=True), HOPPER).refusals(config)
-    assert any(reason in each for each in result)
+    assert any(reason in entry for entry in result)
 
 
 def test_the_register_rule_leaves_out_what_ptxas_was_seen_to_serialize() -> None:

@@ -23,7 +23,7 @@ def gradients_and_slopes(
     for name in "qkv":
         direction = rng.standard_normal(given[name].shape)
         moved = ({name: given[name] + step * direction} for step in (_STEP, -_STEP))
-        ahead, behind = (_loss(given, forward(given | each), problem.use_lse_gradient) for each in moved)
+        ahead, behind = (_loss(given, forward(given | array), problem.use_lse_gradient) for array in moved)
         yield float(np.sum(result[f"d{name}"] * direction)), (ahead - behind) / (2 * _STEP)
 
 

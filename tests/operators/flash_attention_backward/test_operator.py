@@ -81,7 +81,7 @@ def test_fp32_is_right_at_every_edge() -> None:
         for implementation in operators.implementations(OPERATOR.name)
         if implementation.refusal(problem, HOPPER) is None
     ]
-    assert [each.name for each in served] == ["naive"]
+    assert [implementation.name for implementation in served] == ["naive"]
     assert_right_at_edges(Instance.default(OPERATOR, served[0], problem, HOPPER))
 
 

@@ -106,7 +106,7 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str | None) -> None:
     result = TCGEN05.space(Problem(head_dim=D, causal=True), BLACKWELL).refusals(config)
-    assert any(reason in each for each in result) if reason else not result
+    assert any(reason in entry for entry in result) if reason else not result
 
 
 @pytest.mark.parametrize("D", CASES)

@@ -221,8 +221,8 @@ def test_it_multiplies_as_often_as_the_mathematics_asks() -> None:
 @pytest.mark.slow
 def test_defaults_pass_the_lint() -> None:
     """`python benchmarks/toolkits.py --configs 12` checks every head_dim and more configs."""
-    for each in _asked():
-        assert lint(compiled(render(Instance.default(OPERATOR, ONCE, each, HOPPER)), "sm_90a"), KERNEL) == Lint()
+    for problem in _asked():
+        assert lint(compiled(render(Instance.default(OPERATOR, ONCE, problem, HOPPER)), "sm_90a"), KERNEL) == Lint()
 
 
 def _asked() -> Iterator[Problem]:

@@ -144,4 +144,4 @@ def test_packed_sequences_of_equal_lengths_do_the_declared_products() -> None:
     work = instance.work(gpu("H200"))
     assert sum(launch_work.wgmma for launch_work in work) == happened.counters.wgmma_m16n8k16
     _, *launches = instance.plan().launches
-    assert [each.ctas for each in work[1:]] == [math.prod(launch.grid) for launch in launches]
+    assert [launch_work.ctas for launch_work in work[1:]] == [math.prod(launch.grid) for launch in launches]

@@ -179,10 +179,10 @@ def test_gradients_of_a_shared_head_are_those_of_its_value_heads_summed() -> Non
     apart = replace(TINY, heads=2)
     arrays = drawn(TINY, "strong_gate")
     repeated = {**arrays, **{name: np.repeat(arrays[name], 2, axis=2) for name in ("q", "k")}}
-    shared, each = OPERATOR.reference(TINY, arrays), OPERATOR.reference(apart, repeated)
+    shared, separate = OPERATOR.reference(TINY, arrays), OPERATOR.reference(apart, repeated)
     for name in ("dq", "dk"):
-        np.testing.assert_allclose(shared[name], each[name].sum(axis=2, keepdims=True), atol=1e-12)
-    np.testing.assert_array_equal(shared["dg"], each["dg"])
+        np.testing.assert_allclose(shared[name], separate[name].sum(axis=2, keepdims=True), atol=1e-12)
+    np.testing.assert_array_equal(shared["dg"], separate["dg"])
 
 
 def test_a_call_names_the_gradient_of_o_as_its_peers_do_and_leaves_absent_states_out() -> None:

@@ -137,8 +137,8 @@ def test_a_packed_sequence_that_becomes_nan_leaves_the_others_as_they_are(name: 
 def test_tokens_behind_the_last_boundary_have_gradients_of_zero_and_change_nothing_else(name: str, end: int) -> None:
     problem = replace(EVERYTHING, boundaries=5)
     arrays = draw(problem) | {"cu_seqlens": np.array([0, 0, 4, 41, 90], np.int32) * (end > 0)}
-    for each in ("q", "k", "v", "d_o"):
-        arrays[each][:, end:] = np.nan
+    for array_name in ("q", "k", "v", "d_o"):
+        arrays[array_name][:, end:] = np.nan
     outputs, _ = run(name, problem, arrays=arrays, mode=IN_ORDER)
     assert all(not outputs[name][:, end:].any() for name in ("dq", "dk", "dv"))
 
@@ -193,7 +193,7 @@ def test_tiles_are_right_and_equal_in_every_bit_whatever_order_they_come_in() ->
     modes = [IN_ORDER, *(Mode(True, "random", "random", seed) for seed in range(2))]
     results = [run("lookback", problem, config, mode, arrays)[0] for mode in modes]
     for name in GRADIENTS.values():
-        assert all(np.array_equal(each[name], results[0][name]) for each in results), name
+        assert all(np.array_equal(result[name], results[0][name]) for result in results), name
 
 
 def test_the_compiler_may_move_no_access_to_what_tiles_exchange() -> None:

@@ -269,7 +269,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name() -> None:
         ("v_cache", arrays["v_cache"][:, :2], "page_size is 2, but 4 in k_cache"),
     ):
         with pytest.raises(InputError, match=said):
-            Dispatcher(EMPTY).call("paged_attention", *({**arrays, name: wrong}[each] for each in names))
+            Dispatcher(EMPTY).call("paged_attention", *({**arrays, name: wrong}[gradient] for gradient in names))
 
 
 # Each head_dim and each arch; dtypes and numbers of queries are dealt out.

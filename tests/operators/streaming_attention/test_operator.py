@@ -228,7 +228,7 @@ def test_a_warp_takes_a_narrow_span_where_it_holds_all_that_its_rows_attend(narr
 
 def tiles(walks: Walks, block: int) -> list[range]:
     """The keys of each tile that a block visits."""
-    prefix, begin, end = (int(each[block]) for each in (walks.keys.prefix, walks.window_begin, walks.keys.last + 1))
+    prefix, begin, end = (int(bound[block]) for bound in (walks.keys.prefix, walks.window_begin, walks.keys.last + 1))
     firsts = (*range(0, prefix, walks.BN), *range(begin, end, walks.BN))
     return [range(first, min(first + walks.BN, prefix) if first < prefix else first + walks.BN) for first in firsts]
 
@@ -296,7 +296,7 @@ def test_lengths_that_no_cache_has_count_as_the_nearest(implementation: Any, D: 
     default = implementation.default(Problem(head_dim=D, ragged=True), ARCHES["sm_80"])
     config = BASE if implementation is MMA_SYNC else default
     full = OPERATOR.inputs(replace(problem, ragged=False), np.random.default_rng(5), "normal")
-    wrong, nearest = (full | {"cache_seqlens": np.array(each, np.int32)} for each in ([-1, 21], [0, 20]))
+    wrong, nearest = (full | {"cache_seqlens": np.array(interval, np.int32)} for interval in ([-1, 21], [0, 20]))
     outputs, _ = found(implementation, problem, config, wrong)
     assert all(error.ok for error in errors(OPERATOR, problem, nearest, outputs))
 

@@ -112,15 +112,15 @@ def _loop(entry: Entry, start: int, stop: int, registers: frozenset[str]) -> Loo
                 carried.add(name)
     exits = []
     for at in body:
-        each = entry.code[at]
-        if each.opcode[0] != "bra" or not each.guard:
+        instruction = entry.code[at]
+        if instruction.opcode[0] != "bra" or not instruction.guard:
             continue
-        inside = entry.labels[each.word(-1)] in body
+        inside = entry.labels[instruction.word(-1)] in body
         if inside and at != stop:
             continue
-        setp = compared.get(each.guard.lstrip("!"), [])
+        setp = compared.get(instruction.guard.lstrip("!"), [])
         plain = len(setp) == 1 and setp[0].opcode[0] == "setp" and len(setp[0].opcode) == 3 and not setp[0].guard
-        exits.append(Exit(setp[0] if plain else None, holds=inside != each.guard.startswith("!")))
+        exits.append(Exit(setp[0] if plain else None, holds=inside != instruction.guard.startswith("!")))
     return Loop(start, stop, tuple(exits), tuple(sorted(carried)))
 
 

@@ -43,9 +43,9 @@ def needed(entry: Entry) -> Needed:
         if at in executed:
             return
         executed.add(at)
-        each = entry.code[at]
-        work.extend(read(each))
-        if each.opcode[0] in ACCESSES and (space := space_of(each)) not in spaces and space != "param":
+        step = entry.code[at]
+        work.extend(read(step))
+        if step.opcode[0] in ACCESSES and (space := space_of(step)) not in spaces and space != "param":
             spaces.add(space)
             for store in stores[space]:
                 execute(store)
@@ -59,37 +59,37 @@ def needed(entry: Entry) -> Needed:
     return Needed(frozenset(executed), frozenset(registers), bool(spaces & {"global", "const", "generic"}))
 
 
-def written(each: Instruction) -> tuple[str, ...]:
+def written(instruction: Instruction) -> tuple[str, ...]:
     """The registers that an instruction leaves a result in."""
-    if each.opcode[0] in _WITHOUT_RESULT and each.opcode[:2] != ("bar", "red"):
+    if instruction.opcode[0] in _WITHOUT_RESULT and instruction.opcode[:2] != ("bar", "red"):
         return ()
-    if not each.operands or isinstance(each.operands[0], Address):
+    if not instruction.operands or isinstance(instruction.operands[0], Address):
         return ()
-    return tuple(part for word in each.words(0) for part in word.split("|"))
+    return tuple(part for word in instruction.words(0) for part in word.split("|"))
 
 
-def read(each: Instruction) -> Iterator[str]:
+def read(instruction: Instruction) -> Iterator[str]:
     """The registers that an instruction reads, with its guard."""
-    results = bool(written(each))
-    for operand in each.operands[results:]:
+    results = bool(written(instruction))
+    for operand in instruction.operands[results:]:
         yield from _names(operand)
-    if results and each.guard:
-        yield from written(each)  # what stays where the guard does not hold
-    if each.guard:
-        yield each.guard.lstrip("!")
+    if results and instruction.guard:
+        yield from written(instruction)  # what stays where the guard does not hold
+    if instruction.guard:
+        yield instruction.guard.lstrip("!")
 
 
-def _roots(each: Instruction) -> Iterator[str]:
-    if each.opcode[0] in _ALWAYS:
-        yield from read(each)
-    for operand in each.operands:
-        if isinstance(operand, Address) and space_of(each) != "param":
+def _roots(instruction: Instruction) -> Iterator[str]:
+    if instruction.opcode[0] in _ALWAYS:
+        yield from read(instruction)
+    for operand in instruction.operands:
+        if isinstance(operand, Address) and space_of(instruction) != "param":
             yield from _names(operand)
-    if each.guard:
-        yield each.guard.lstrip("!")
+    if instruction.guard:
+        yield instruction.guard.lstrip("!")
 
 
 def _names(operand: str | tuple[str, ...] | Address) -> Sequence[str]:
     if isinstance(operand, Address):
         return (operand.base,)
-    return tuple(each.lstrip("!") for each in ((operand,) if isinstance(operand, str) else operand))
+    return tuple(name.lstrip("!") for name in ((operand,) if isinstance(operand, str) else operand))

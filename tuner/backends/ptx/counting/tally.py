@@ -74,32 +74,32 @@ class L1Cache:
         return misses
 
 
-def kind_of(each: Instruction) -> str:
-    return {"ld": "load", "ldu": "load", "st": "store", "cp": "load"}.get(each.opcode[0], "atomic")
+def kind_of(instruction: Instruction) -> str:
+    return {"ld": "load", "ldu": "load", "st": "store", "cp": "load"}.get(instruction.opcode[0], "atomic")
 
 
-def width_of(each: Instruction) -> int:
+def width_of(instruction: Instruction) -> int:
     """Bytes of a lane."""
-    if each.opcode[0] == "cp":
-        return int(each.word(2), 0)
-    if each.opcode[0] in ("ldmatrix", "stmatrix"):
+    if instruction.opcode[0] == "cp":
+        return int(instruction.word(2), 0)
+    if instruction.opcode[0] in ("ldmatrix", "stmatrix"):
         return 16
-    values = 1 if each.opcode[0] in ("st", "red") else 0
-    return BYTES[each.type] * len(each.words(values))
+    values = 1 if instruction.opcode[0] in ("st", "red") else 0
+    return BYTES[instruction.type] * len(instruction.words(values))
 
 
-def counted(wave: Wave, each: Instruction, at: int, tally: Array, cache: L1Cache, real: Step | None) -> Step:
+def counted(wave: Wave, instruction: Instruction, at: int, tally: Array, cache: L1Cache, real: Step | None) -> Step:
     """A step that counts an access to global, shared or local memory, and makes it where `real` is given."""
-    space, width, kind = space_of(each), width_of(each), kind_of(each)
-    where = next(i for i, operand in enumerate(each.operands) if not isinstance(operand, str | tuple))
-    if each.opcode[0] == "cp":
+    space, width, kind = space_of(instruction), width_of(instruction), kind_of(instruction)
+    where = next(i for i, operand in enumerate(instruction.operands) if not isinstance(operand, str | tuple))
+    if instruction.opcode[0] == "cp":
         space, where = "global", 1
-    if each.opcode[0] in ("ldmatrix", "stmatrix"):
+    if instruction.opcode[0] in ("ldmatrix", "stmatrix"):
         space = "shared"
-    locate = addresses(wave, each.address(where), space)
-    banked = space == "shared" or each.opcode[0] in ("ldmatrix", "stmatrix")
-    fed = WARP if not banked or "matrix" not in each.opcode[0] else 8 * _matrices(each)
-    held = kind == "load" and not each.has("cg", "volatile", "cv", "relaxed", "acquire", "cs")
+    locate = addresses(wave, instruction.address(where), space)
+    banked = space == "shared" or instruction.opcode[0] in ("ldmatrix", "stmatrix")
+    fed = WARP if not banked or "matrix" not in instruction.opcode[0] else 8 * _matrices(instruction)
+    held = kind == "load" and not instruction.has("cg", "volatile", "cv", "relaxed", "acquire", "cs")
     counts: dict[bytes, tuple[tuple[float, ...], Array]] = {}
 
     def step(mask: Mask) -> Mask:
@@ -127,8 +127,8 @@ def counted(wave: Wave, each: Instruction, at: int, tally: Array, cache: L1Cache
     return step
 
 
-def _matrices(each: Instruction) -> int:
-    return next((int(part[1:]) for part in each.opcode if part in ("x1", "x2", "x4")), 1)
+def _matrices(instruction: Instruction) -> int:
+    return next((int(part[1:]) for part in instruction.opcode if part in ("x1", "x2", "x4")), 1)
 
 
 def _interleaved(offsets: Array, lanes: Array, width: int) -> tuple[Array, Array]:
@@ -146,7 +146,7 @@ def _lines(at: Array, lanes: Array, width: int) -> tuple[tuple[float, ...], Arra
     """
     warps = lanes // WARP
     requests = len(np.unique(warps))
-    addresses, sectors, lines = (_unique_pairs(warps, each) for each in (at, at // SECTOR, at // LINE))
+    addresses, sectors, lines = (_unique_pairs(warps, unit) for unit in (at, at // SECTOR, at // LINE))
     wavefronts = max(_banks(at, lanes, width)[0][3], requests + (lines - requests) / _LINES_PER_CYCLE)
     return (requests, addresses, sectors, wavefronts), np.unique(at // SECTOR)
 

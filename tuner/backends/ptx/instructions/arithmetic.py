@@ -85,7 +85,7 @@ TOWARDS: Mapping[str, float] = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}
 
 def _side(instruction: Instruction) -> str:
     """Another rounding than to the nearest, or nothing."""
-    return next((each for each in TOWARDS if instruction.has(each)), "")
+    return next((direction for direction in TOWARDS if instruction.has(direction)), "")
 
 
 def _sum(sign: int) -> Decoder:

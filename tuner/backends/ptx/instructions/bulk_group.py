@@ -70,7 +70,7 @@ def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
 def leave(wave: Wave) -> None:
     """All lanes have exited: stores that were only known to have been read are written."""
     for groups in wave.part(_groups).values():
-        for store in (each for group in groups.committed for each in group if each.data is not None):
+        for store in (operation for group in groups.committed for operation in group if operation.data is not None):
             store.lands()
 
 

@@ -59,7 +59,7 @@ def _converter(to: str, source: str, opcode: tuple[str, ...]) -> Conversion:
         return lambda x: inner(bf16_floats(x))
     if source.startswith("f") and to[0] in "us":
         return lambda x: _to_integer((integral or np.trunc)(x), to)
-    side = next((each for each in TOWARDS if each in opcode), "")
+    side = next((direction for direction in TOWARDS if direction in opcode), "")
     if to == "f16" and (integral or side) and "relu" not in opcode:
         return lambda x: f16_bits(integral(x) if integral else towards(x, np.dtype(np.float16), TOWARDS[side]))
     if to in _NARROW:

@@ -75,10 +75,10 @@ class Races:
         number = np.arange(self._wave.lanes)[lanes]
         cells = offsets[:, None] + np.arange(nbytes)
         now = self._passed[self._wave.block_of[number]]
-        return cells, *(np.broadcast_to(each[:, None], cells.shape) for each in (number // WARP, now))  # type: ignore[return-value]
+        return cells, *(np.broadcast_to(value[:, None], cells.shape) for value in (number // WARP, now))  # type: ignore[return-value]
 
     def _fault(self, verb: str, cells: Array, raced: Array, warp: Array, owner: Array, did: str) -> FaultError:
-        byte, one, other = (int(each[raced][0]) for each in (cells, warp, owner[cells]))
+        byte, one, other = (int(column[raced][0]) for column in (cells, warp, owner[cells]))
         warps = self._wave.lanes_of_block // WARP
         whose = "several warps" if other == _SEVERAL else f"warp {other % warps}"
         offset = byte % self._wave.shared.stride

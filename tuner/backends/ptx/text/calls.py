@@ -82,17 +82,19 @@ def _copied(body: Body, prefix: str, arguments: Mapping[str, str]) -> list[Instr
     return [_moved(instruction, prefix, arguments, renamed) for instruction in body.code]
 
 
-def _moved(each: Instruction, prefix: str, arguments: Mapping[str, str], renamed: Callable[[str], str]) -> Instruction:
-    guard = renamed(each.guard) if each.guard else ""
-    if each.opcode[0] == "ret":
-        return replace(each, guard=guard, opcode=("bra",), operands=(f"{prefix}end",))
-    if each.opcode[0] == "bra":
-        return replace(each, guard=guard, operands=(prefix + each.word(0),))
-    operands = tuple(_operand(operand, renamed) for operand in each.operands)
-    if each.opcode[0] == "brx":
-        operands = (operands[0], tuple(prefix + label for label in each.words(1)))
-    moved = replace(each, guard=guard, operands=operands)
-    passes = any(isinstance(operand, Address) and operand.base in arguments for operand in each.operands)
+def _moved(
+    instruction: Instruction, prefix: str, arguments: Mapping[str, str], renamed: Callable[[str], str]
+) -> Instruction:
+    guard = renamed(instruction.guard) if instruction.guard else ""
+    if instruction.opcode[0] == "ret":
+        return replace(instruction, guard=guard, opcode=("bra",), operands=(f"{prefix}end",))
+    if instruction.opcode[0] == "bra":
+        return replace(instruction, guard=guard, operands=(prefix + instruction.word(0),))
+    operands = tuple(_operand(operand, renamed) for operand in instruction.operands)
+    if instruction.opcode[0] == "brx":
+        operands = (operands[0], tuple(prefix + label for label in instruction.words(1)))
+    moved = replace(instruction, guard=guard, operands=operands)
+    passes = any(isinstance(operand, Address) and operand.base in arguments for operand in instruction.operands)
     return moved.in_local() if passes else moved
 
 
