@@ -70,11 +70,11 @@ class Run:
         self._step = ""  # that is under way
         self.rows = Rows(out)
         self._end_in_time(stack)
-        self.place = _simulation() if simulate else Physical()
+        self.opener = _simulation() if simulate else Physical()
         self.policy = MeasurementPolicy()
         self._stack = stack
-        self.worker = stack.enter_context(Worker(self.place))
-        self.venue = stack.enter_context(Venue(self.place))
+        self.worker = stack.enter_context(Worker(self.opener))
+        self.venue = stack.enter_context(Venue(self.opener))
         self.outcomes: list[study.Outcome] = []
 
     @cached_property

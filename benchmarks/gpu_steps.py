@@ -97,7 +97,7 @@ def device(run: Run) -> dict[str, Any]:
 
 def timed_by_others(run: Run, question: timer.Question, pool: Pool[Any, Any]) -> dict[str, Any]:
     """A row of the timer's own."""
-    for _, answer in pool.run([(run.place, question.name)], question.may_take_s):
+    for _, answer in pool.run([(run.opener, question.name)], question.may_take_s):
         if isinstance(answer, Lost):
             return {"error": f"{answer.reason} {answer.log[-500:]}".strip()}
         return _warning(timer.warned(answer, run.gpu.name))

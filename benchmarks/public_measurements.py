@@ -160,9 +160,9 @@ def reductions(sources: Path) -> Iterator[Row]:
     header = sources / "Performance-Tests-NvBench" / "reduction" / "reduction_kernels.cuh"
     types = "typedef unsigned int uint32_t;\ntypedef unsigned char uint8_t;"
     text = header.read_text().replace("#include <iostream>", types)
-    with tempfile.TemporaryDirectory() as place:
-        _write_reductions(Path(place), text)
-        with operators.folder(Path(place)):
+    with tempfile.TemporaryDirectory() as folder:
+        _write_reductions(Path(folder), text)
+        with operators.folder(Path(folder)):
             operator, kernel = operators.load("sums"), operators.implementation("sums", "public")
             for row in read("reductions_sm86.tsv"):
                 config = kernel.config(which=int(row["kernel"]))

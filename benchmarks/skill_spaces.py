@@ -151,14 +151,14 @@ SPACES = {
 
 def recording_of(space: Recorded, hub: Path, gpu: str) -> Path:
     """The file of a GPU's measurements. Raises UsageError, with those that there are, where it has none."""
-    place = hub / space.recording
+    folder = hub / space.recording
     wanted_gpu = gpu.replace("RTX A", "A").replace(" ", "").replace("_", "").lower()
-    recordings = {path.name.removesuffix(".json.gz"): path for path in sorted(place.parent.glob("*.json.gz"))}
+    recordings = {path.name.removesuffix(".json.gz"): path for path in sorted(folder.parent.glob("*.json.gz"))}
     for name, path in recordings.items():
         if name.replace("_", "").lower() == wanted_gpu:
             return path
     raise UsageError(
-        f"{place.parent} has no recording of {space.name} on {gpu} (known: {', '.join(recordings) or 'none'})"
+        f"{folder.parent} has no recording of {space.name} on {gpu} (known: {', '.join(recordings) or 'none'})"
     )
 
 

@@ -44,14 +44,14 @@ def add_folder(folder: Path) -> None:
 
 
 @contextmanager
-def folder(place: Path) -> Iterator[None]:
-    """Operators of `place` are found by this process for as long as this lasts, and then forgotten."""
-    __path__.append(str(place))
+def folder(added: Path) -> Iterator[None]:
+    """Operators of `added` are found by this process for as long as this lasts, and then forgotten."""
+    __path__.append(str(added))
     try:
         yield
     finally:
-        __path__.remove(str(place))
-        for name in (path.parent.name for path in place.glob("*/operator.py")):
+        __path__.remove(str(added))
+        for name in (path.parent.name for path in added.glob("*/operator.py")):
             for module in [loaded for loaded in sys.modules if loaded.startswith(f"{__name__}.{name}")]:
                 del sys.modules[module]
 
@@ -63,21 +63,21 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Operator[Any]:
     """The operator of a folder. Raises UsageError where there is none, or several; TemplateError for a broken one."""
-    if not name.isidentifier() or not _places(name):
+    if not name.isidentifier() or not _folders(name):
         raise UsageError(f"unknown operator {name!r}: {suggestion(name, names(), 'tuner operators')}")
     return _load(name)
 
 
-def _places(name: str) -> list[str]:
+def _folders(name: str) -> list[str]:
     """The folders that hold an operator of this name."""
     return [root for root in dict.fromkeys(__path__) if Path(root, name, "operator.py").is_file()]
 
 
 @cache
 def _load(name: str) -> Operator[Any]:
-    if len(places := _places(name)) > 1:
-        raise UsageError(f"operator {name!r} is in {' and in '.join(places)}: give one of the folders another name")
-    _check_shape(Path(places[0], name))
+    if len(folders := _folders(name)) > 1:
+        raise UsageError(f"operator {name!r} is in {' and in '.join(folders)}: give one of the folders another name")
+    _check_shape(Path(folders[0], name))
     module = _module(name, "operator")
     operator = getattr(module, "OPERATOR", None)
     if not isinstance(operator, Operator) or operator.name != name:
@@ -109,8 +109,8 @@ def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
     for folder in sorted(template.parent for template in operator.folder.glob(f"*/{TEMPLATE}")):
         implementation = getattr(_module(name, f"{folder.name}.implementation"), "IMPLEMENTATION", None)
         if not isinstance(implementation, Implementation) or implementation.name != folder.name:
-            place, wanted = f"{name}/{folder.name}/implementation.py", f"an Implementation named {folder.name!r}"
-            raise TemplateError(f"{place} must define IMPLEMENTATION, {wanted}")
+            path, wanted = f"{name}/{folder.name}/implementation.py", f"an Implementation named {folder.name!r}"
+            raise TemplateError(f"{path} must define IMPLEMENTATION, {wanted}")
         loaded.append(completed_implementation(operator, checked_implementation(operator, implementation)))
     if not loaded:
         raise TemplateError(f"{name} has no implementation: {operator.folder} holds no <implementation>/{TEMPLATE}")
@@ -152,7 +152,7 @@ def serves(implementation: Implementation[Any, Any], problem: Any) -> bool:
 
 
 def _module(operator: str, stem: str) -> Any:
-    name, place = f"{__name__}.{operator}.{stem}", f"{operator}/{stem.replace('.', '/')}.py"
+    name, file = f"{__name__}.{operator}.{stem}", f"{operator}/{stem.replace('.', '/')}.py"
     before = _peers_loaded()
     try:
         module = import_module(name)
@@ -160,15 +160,15 @@ def _module(operator: str, stem: str) -> Any:
         raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
-            raise TemplateError(f"{place} is missing beside {TEMPLATE}: it defines IMPLEMENTATION") from error
+            raise TemplateError(f"{file} is missing beside {TEMPLATE}: it defines IMPLEMENTATION") from error
         line = line_of(error, [Path(path, operator) for path in __path__])  # a SyntaxError says so itself
-        raise TemplateError(f"{place} cannot be imported: {type(error).__name__}: {error}{line}") from error
+        raise TemplateError(f"{file} cannot be imported: {type(error).__name__}: {error}{line}") from error
     if stem != _PEERS and (loaded := _peers_loaded() - before):
         for imported in (name, *loaded):  # another import then raises the same error
             parent, _, child = imported.rpartition(".")
             delattr(sys.modules[parent], child)
             del sys.modules[imported]
-        raise TemplateError(f"{place} imports {PEERS}, which no verdict hears of: move what both need to another file")
+        raise TemplateError(f"{file} imports {PEERS}, which no verdict hears of: move what both need to another file")
     return module
 
 

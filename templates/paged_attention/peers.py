@@ -35,9 +35,9 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     seen, size = _seen(problem, tensors), problem.page_size
 
     def visible(b: Any, _h: Any, query: Any, row: Any) -> Any:
-        place = owner[b, row // size]
-        position = place.clamp(min=0) * size + row % size
-        return (place >= 0) & seen[b, query, position]
+        page = owner[b, row // size]
+        position = page.clamp(min=0) * size + row % size
+        return (page >= 0) & seen[b, query, position]
 
     shape = {"B": problem.batch, "H": None, "Q_LEN": problem.seq_q, "KV_LEN": rows}
     mask = package.create_block_mask(visible, **shape, device=q.device, _compile=q.is_cuda)
@@ -69,11 +69,11 @@ def _seen(problem: Any, tensors: Tensors) -> Any:
 def _owners(problem: Any, tensors: Tensors) -> Any:
     """Which of a sequence's pages each page of the cache is, -1 for none: int64 [B, pages]."""
     torch, table = module("torch"), tensors["block_table"]
-    place = torch.arange(problem.max_pages, device=table.device)
+    page = torch.arange(problem.max_pages, device=table.device)
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k)
     owners = torch.full((problem.batch, problem.pages + 1), -1, device=table.device)
-    needed = place * problem.page_size < lengths[:, None]
-    owners.scatter_(1, torch.where(needed, table, problem.pages).long(), place.expand(problem.batch, -1))
+    needed = page * problem.page_size < lengths[:, None]
+    owners.scatter_(1, torch.where(needed, table, problem.pages).long(), page.expand(problem.batch, -1))
     return owners[:, :-1]
 
 

@@ -98,7 +98,7 @@ def test_a_race_between_rows_of_a_block_is_found_with_its_line() -> None:
     with emulator.Buffer("x", 64, writable=True) as x:
         run = kernel.run(Launch("k", (1, 1, 1), (16, 2), 64), [x], Mode(checked=True, schedule="random"))
     assert "race" in {finding.kind for finding in run.findings}
-    assert any("k.cu:5" in finding.place for finding in run.findings)
+    assert any("k.cu:5" in finding.location for finding in run.findings)
 
 
 def test_constants_are_no_parameters_and_too_many_are_refused_on_both_machines() -> None:

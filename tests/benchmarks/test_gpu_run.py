@@ -178,7 +178,7 @@ def test_the_timer_is_asked_on_any_device_and_says_what_an_answer_proves(run: An
             if question.name != "idle":
                 result = steps.timed_by_others(run, question, pool)
                 assert result["proves"] == question.proves and result["summary"]
-    assert timer.floor(run.place.open())["floor_us"].keys() == {"eager", "graph"}
+    assert timer.floor(run.opener.open())["floor_us"].keys() == {"eager", "graph"}
 
 
 def test_rates_below_those_of_a_device_s_model_and_timers_that_differ_are_warnings(programs: Programs) -> None:

@@ -47,7 +47,7 @@ class Meeting:
 
     code: Code
     context: tuple[Code, ...]  # kernels of ours for other problems on the same tensors
-    place: DeviceOpener
+    opener: DeviceOpener
     policies: tuple[MeasurementPolicy, ...]
     kind: str  # of inputs
     seed: int
@@ -123,13 +123,13 @@ class _Field:
     """The contenders of one meeting that came through, each with what samples it."""
 
     def __init__(self, meeting: Meeting, held: ExitStack) -> None:
-        self._meeting, self._held, self._device = meeting, held, _device(meeting.place)
+        self._meeting, self._held, self._device = meeting, held, _device(meeting.opener)
         self._began = time.monotonic()
         self._ends = self._began + meeting.seconds
         self._facts = self._device.facts()
         self._policies = tuple(dict.fromkeys(policy.on(self._facts) for policy in meeting.policies))
         self._inputs = _Inputs(meeting.code, meeting.kind)
-        self._copy = _copy(meeting.place, self._inputs.nbytes)
+        self._copy = _copy(meeting.opener, self._inputs.nbytes)
         self._samplers: dict[tuple[str, str], Sampler] = {}
         self._teller = Teller(meeting.journal)
         self._teller.meets(self._empty())
@@ -244,7 +244,7 @@ class _Field:
         if not isinstance(peer, peers.Rehearsed):
             raise AbsentError("peers need a GPU")
         peer.get_ready()
-        ready = _copy(self._meeting.place, int(peer.slower * self._inputs.nbytes))
+        ready = _copy(self._meeting.opener, int(peer.slower * self._inputs.nbytes))
         for policy in self._policies:
             yield policy.launch, self._sampler(ready, policy)
 

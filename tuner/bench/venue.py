@@ -34,7 +34,7 @@ class Venue(Closing):
     """A context manager around the process, which starts with a comparison, and anew after one that took it down."""
 
     def __init__(self, opener: DeviceOpener) -> None:
-        self._place = opener
+        self._opener = opener
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA maps all memory of the machine
         self._pool: Pool[Meeting, None] = Pool(meet, workers=1, limits=Limits(memory_bytes=memory))
 
@@ -66,8 +66,8 @@ class Venue(Closing):
         with tempfile.TemporaryDirectory() as folder:
             path = into or Path(folder) / "journal"
             begin = path.stat().st_size if path.exists() else 0
-            meeting = Meeting(code, context, self._place, policies, kind, seed, path, guests=guests)
-            with exclusive(self._place.bus_id):  # peers time kernels too, to choose among theirs
+            meeting = Meeting(code, context, self._opener, policies, kind, seed, path, guests=guests)
+            with exclusive(self._opener.bus_id):  # peers time kernels too, to choose among theirs
                 self._meet(meeting, begin, time.monotonic() + patience_s)
             comparison = events.comparison_of(journal.read(path, begin))
         assert comparison is not None, "somebody met, or an error was raised"

@@ -148,9 +148,9 @@ def _problems(operator: Operator[Any], options: Mapping[str, Any], lines: Sequen
         try:
             problems |= dict.fromkeys(_of_line(operator, options, line.fields))
         except UsageError as error:
-            if not line.place:
+            if not line.location:
                 raise
-            raise UsageError(f"{line.place}: {error}") from error
+            raise UsageError(f"{line.location}: {error}") from error
     yield from problems
 
 

@@ -15,11 +15,11 @@ class Line:
     """Fields of a problem as they are written, and where: empty for the command line alone."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
-    place: str = ""
+    location: str = ""
 
 
 def read(path: Path) -> list[Line]:
-    """A line for each problem. Raises UsageError with the place that cannot be read."""
+    """A line for each problem. Raises UsageError with the line that cannot be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
@@ -38,10 +38,10 @@ def _csv(path: Path, text: str) -> list[Line]:
         raise UsageError(f"{path}, line 1: there are several columns {twice[0]!r}: give one")
     lines = []
     for row in rows:
-        place_in_file = f"{path}, line {rows.line_num}"
+        location = f"{path}, line {rows.line_num}"
         if None in row or None in row.values():
-            raise UsageError(f"{place_in_file}: it does not have the {len(names)} columns of line 1")
-        lines.append(Line({name.strip(): value.strip() for name, value in row.items() if value.strip()}, place_in_file))
+            raise UsageError(f"{location}: it does not have the {len(names)} columns of line 1")
+        lines.append(Line({name.strip(): value.strip() for name, value in row.items() if value.strip()}, location))
     return lines
 
 

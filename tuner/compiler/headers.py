@@ -106,5 +106,5 @@ def _digest(names: tuple[str, ...], _: tuple[Path, ...]) -> str:
 
 
 def _found(name: str, beside: Path | None) -> Path | None:
-    places = (beside, *folders()) if beside else folders()
-    return next((path for folder in places if (path := folder / name).is_file()), None)
+    folders_ = (beside, *folders()) if beside else folders()
+    return next((path for folder in folders_ if (path := folder / name).is_file()), None)

@@ -26,7 +26,7 @@ _COLUMNS = range(0, 513, 32)  # of tensor memory: sums of powers of two, of whic
 
 
 def checked(
-    function: Callable[..., Any], place: str, folder: Path, called: str, check: Callable[..., Complaints]
+    function: Callable[..., Any], path: str, folder: Path, called: str, check: Callable[..., Complaints]
 ) -> Callable[..., Any]:
     """`function` of the file `place`, called as `called`; `check` gets what it returned and its arguments."""
     if function is not_defined:
@@ -40,9 +40,9 @@ def checked(
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}{line_of(error, [folder])}"
-            raise TemplateError(f"{place}: {called} failed: {reason}") from error
+            raise TemplateError(f"{path}: {called} failed: {reason}") from error
         for wrong in check(returned, *args):
-            raise TemplateError(f"{place}: {called} {wrong}")
+            raise TemplateError(f"{path}: {called} {wrong}")
         return returned
 
     return run
@@ -86,10 +86,10 @@ def validated(operator: Operator[Any]) -> Operator[Any]:
 
 def checked_operator(operator: Operator[Any]) -> Operator[Any]:
     """The operator with functions that check what they return."""
-    place = f"{operator.name}/operator.py"
+    path = f"{operator.name}/operator.py"
 
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
-        return checked(getattr(operator, name), place, operator.folder, f"{name}({called})", check)
+        return checked(getattr(operator, name), path, operator.folder, f"{name}({called})", check)
 
     return replace(
         operator,
@@ -237,15 +237,15 @@ def checked_implementation(
     operator: Operator[Any], implementation: Implementation[Any, Any]
 ) -> Implementation[Any, Any]:
     """The implementation with functions that check what they return. Raises TemplateError if Config is not frozen."""
-    place, config = f"{operator.name}/{implementation.name}/implementation.py", implementation.config
+    path, config = f"{operator.name}/{implementation.name}/implementation.py", implementation.config
     if not is_frozen(config):
-        raise TemplateError(f"{place}: Config must be a frozen dataclass: @dataclass(frozen=True, slots=True)")
+        raise TemplateError(f"{path}: Config must be a frozen dataclass: @dataclass(frozen=True, slots=True)")
 
     if implementation.checked_on not in ("emulator", "ptx"):
-        raise TemplateError(f"{place}: checked_on is {implementation.checked_on!r}: say 'emulator' or 'ptx'")
+        raise TemplateError(f"{path}: checked_on is {implementation.checked_on!r}: say 'emulator' or 'ptx'")
 
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
-        return checked(getattr(implementation, name), place, operator.folder, f"{name}({called})", check)
+        return checked(getattr(implementation, name), path, operator.folder, f"{name}({called})", check)
 
     def plans(returned: Any, problem: Any, config: Any) -> Complaints:
         yield from _plan(returned)
@@ -308,7 +308,7 @@ def _plan(returned: Any) -> Complaints:
 
 
 def _sampled(sample: Any, blocks: int) -> bool:
-    return sample is None or (bool(sample) and all(_whole(place) and 0 <= place < blocks for place in sample))
+    return sample is None or (bool(sample) and all(_whole(block) and 0 <= block < blocks for block in sample))
 
 
 def _threads(value: Any) -> bool:

@@ -88,8 +88,8 @@ class Space(Generic[C]):
         """Indices of up to `count` distinct configs, in random order, each as likely as any other."""
         if self._enumeration is not None:
             return rng.choice(len(self), size=min(count, len(self)), replace=False)
-        places = self._places
-        return rng.choice(places, size=min(count, len(places)), replace=False)
+        codes = self._codes
+        return rng.choice(codes, size=min(count, len(codes)), replace=False)
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """What each constraint removes: (reason, combinations), in the order of `constraints`.
@@ -116,8 +116,8 @@ class Space(Generic[C]):
         if refusal is not None:
             raise UsageError(f"{config} is not in the space: {refusal}")
         row = [list(self.choices[name]).index(getattr(config, name)) for name in self.names]
-        place = int(np.dot(row, self._strides))
-        return int(np.searchsorted(self._places, place)) if self.enumerated else place
+        code = int(np.dot(row, self._strides))
+        return int(np.searchsorted(self._codes, code)) if self.enumerated else code
 
     def refusal(self, config: C) -> str | None:
         """Why `config` is not in the space; None when it is."""
@@ -158,15 +158,15 @@ class Space(Generic[C]):
         wanted = np.sort(np.dot(row, self._strides) + np.concatenate([np.zeros(0, np.int64), *moves]))
         return self._indices_of(wanted)
 
-    def _indices_of(self, places: Array) -> Array:
+    def _indices_of(self, codes: Array) -> Array:
         """Indices of the valid ones among some places in the product, in their order."""
         if not self.enumerated:
-            columns = self._columns(self.codes_of(places))
-            refused = [~holds(constraint, columns, places.shape) for constraint in self.constraints]
-            valid: Array = places[~np.logical_or.reduce([np.zeros(places.shape, bool), *refused])]
+            columns = self._columns(self.codes_of(codes))
+            refused = [~holds(constraint, columns, codes.shape) for constraint in self.constraints]
+            valid: Array = codes[~np.logical_or.reduce([np.zeros(codes.shape, bool), *refused])]
             return valid
-        positions: Array = np.minimum(np.searchsorted(self._places, places), len(self) - 1)
-        indices: Array = positions[self._places[positions] == places]
+        positions: Array = np.minimum(np.searchsorted(self._codes, codes), len(self) - 1)
+        indices: Array = positions[self._codes[positions] == codes]
         return indices
 
     def _columns(self, codes: Array) -> Columns:
@@ -180,13 +180,13 @@ class Space(Generic[C]):
         return np.array([math.prod(sizes[j + 1 :]) for j in range(len(sizes))], dtype=np.int64)
 
     @cached_property
-    def _places(self) -> Array:
+    def _codes(self) -> Array:
         """Places in the product, ascending: of each valid config, or of those that draws come from."""
         codes = self._found.codes
-        places = np.zeros(len(codes), dtype=np.int64)
+        flat = np.zeros(len(codes), dtype=np.int64)
         for j, stride in enumerate(self._strides):
-            places += codes[:, j].astype(np.int64) * stride
-        return places
+            flat += codes[:, j].astype(np.int64) * stride
+        return flat
 
     @cached_property
     def _stages(self) -> Stages:

@@ -170,11 +170,11 @@ def constants(problem: Problem, kv_smem: int, q_smem: int) -> dict[str, Scalar]:
 def gradient_rows(problem: Problem) -> dict[str, str]:
     """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
     values, of_keys = {}, ("seq.first_key", "seq_k", "kv_head", "kv_heads")
-    places = {"dk": of_keys, "dv": of_keys, "dq": ("seq.first_query", "seq_q", "head", "heads")}
-    for name, (first, rows, head, heads) in places.items():
+    coordinates = {"dk": of_keys, "dv": of_keys, "dq": ("seq.first_query", "seq_q", "head", "heads")}
+    for name, (first, rows, head, heads) in coordinates.items():
         step = f"{name}_{rows}_stride"
-        place = f"{name} + {first} * {step} + {head} * {name}_{heads}_stride"
-        values[f"{name}_rows_argument"] = f"{place}, {step}" if problem.use_cu_seqlens else "nullptr, 0"
+        address = f"{name} + {first} * {step} + {head} * {name}_{heads}_stride"
+        values[f"{name}_rows_argument"] = f"{address}, {step}" if problem.use_cu_seqlens else "nullptr, 0"
     return values
 
 

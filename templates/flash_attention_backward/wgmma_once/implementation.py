@@ -134,8 +134,8 @@ def _gradient_rows(problem: Problem) -> dict[str, str]:
     """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
     values = {}
     for name in ("dk", "dv"):
-        place = f"{name} + seq.first_key * {name}_seq_k_stride + kv_head * {name}_kv_heads_stride"
-        values[f"{name}_rows_argument"] = f"{place}, {name}_seq_k_stride" if problem.use_cu_seqlens else "nullptr, 0"
+        address = f"{name} + seq.first_key * {name}_seq_k_stride + kv_head * {name}_kv_heads_stride"
+        values[f"{name}_rows_argument"] = f"{address}, {name}_seq_k_stride" if problem.use_cu_seqlens else "nullptr, 0"
     return values
 
 

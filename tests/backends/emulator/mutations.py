@@ -505,7 +505,7 @@ def table() -> str:
         said = sorted({finding.kind for seen in plain for finding in seen.findings})
         cells = (mutation.kernel, mutation.bug, numbers, ", ".join(said) or "nothing")
         lines.append(
-            f"| {' | '.join(cells)} | {named.kind if named else '**missed**'} | {named.place if named else ''} |"
+            f"| {' | '.join(cells)} | {named.kind if named else '**missed**'} | {named.location if named else ''} |"
         )
     return "\n".join(lines)
 

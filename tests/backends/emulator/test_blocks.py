@@ -123,7 +123,7 @@ extern "C" __global__ void endless(int* x) {{
             run = kernel.launch("endless", (1, 1, 1), 1, 0, [x], mode, most_seconds=most_seconds)
             if spins:
                 (finding,) = run.findings
-                assert (finding.kind, finding.place, finding.thread) == ("endless", "endless.cu:4", 0)
+                assert (finding.kind, finding.location, finding.thread) == ("endless", "endless.cu:4", 0)
             else:
                 assert (run.findings, x.view(np.int32, (3,))[0]) == ((), 1)
 

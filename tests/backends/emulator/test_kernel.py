@@ -101,7 +101,7 @@ def test_an_operators_own_header_is_named_in_findings() -> None:
     with Buffer("y", 128, writable=True, initialized=False) as y:
         kernel = build(Source(("k",), '#include "thread.cuh"\n' + text, result, "host"), checked=True)
         (finding,) = kernel.launch("k", (1, 1, 1), 32, 0, [y], Mode(checked=True)).findings
-    assert (finding.kind, finding.place) == ("out_of_bounds", "own.cuh:2")
+    assert (finding.kind, finding.location) == ("out_of_bounds", "own.cuh:2")
 
 
 def test_an_access_in_a_primitive_is_named_by_the_line_that_calls_it() -> None:
@@ -110,7 +110,7 @@ def test_an_access_in_a_primitive_is_named_by_the_line_that_calls_it() -> None:
     with Buffer("y", 128, writable=True) as y:
         kernel = build(Source(("k",), text, result, "host"), checked=True)
         finding = kernel.launch("k", (1, 1, 1), 1, 0, [y], Mode(checked=True)).findings[0]
-    assert (finding.kind, finding.place) == ("out_of_bounds", "k.cu:3")
+    assert (finding.kind, finding.location) == ("out_of_bounds", "k.cu:3")
 
 
 def test_kernels_are_unloaded_and_leave_no_mappings() -> None:

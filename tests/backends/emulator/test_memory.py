@@ -37,7 +37,7 @@ def test_a_copy_within_bounds_has_no_findings() -> None:
 def test_a_write_behind_a_buffer_is_found_with_its_offset_and_line() -> None:
     (finding,) = findings_of_copy(64, shift=3)
     assert (finding.kind, finding.buffer, finding.offset) == ("out_of_bounds", "y", 256)
-    assert finding.place == "copy.cu:5"
+    assert finding.location == "copy.cu:5"
 
 
 def test_a_write_before_a_buffer_is_found() -> None:

@@ -78,7 +78,7 @@ extern "C" __global__ void divide(int const* x, int* y) {{
         run = snippet(text, "divide", checked=mode.checked).launch("divide", (1, 1, 1), 32, 0, [x, y], mode)
     (finding,) = run.findings
     assert finding.kind == "undefined_behaviour" and "division by zero" in finding.message
-    assert finding.place == "divide.cu:5"
+    assert finding.location == "divide.cu:5"
 
 
 LARGE_PAGES = """

@@ -13,7 +13,16 @@ import numpy as np
 from tuner.backends.emulator.build import shared_object
 from tuner.backends.emulator.build import symbol as symbol_of
 from tuner.backends.emulator.memory import Array, Buffer, encode
-from tuner.backends.emulator.runtime import EXCLUSIVE, CFinding, CIndex, COptions, Counters, CSumRule, place, runtime
+from tuner.backends.emulator.runtime import (
+    EXCLUSIVE,
+    CFinding,
+    CIndex,
+    COptions,
+    Counters,
+    CSumRule,
+    location_of,
+    runtime,
+)
 from tuner.backends.tensor_cores import of_mma_sync, of_tcgen05, of_wgmma
 from tuner.compiler.source import Source
 from tuner.errors import InputError, TemplateError
@@ -42,25 +51,25 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a kernel. `kind` is a word of templates/primitives/README.md; `place` is `file:line`."""
+    """Something wrong with a kernel. `kind` is a word of templates/primitives/README.md; `location` is `file:line`."""
 
     kind: str
     message: str
     block: tuple[int, int, int] = (0, 0, 0)
     thread: int | None = None
-    place: str = ""
+    location: str = ""
     buffer: str = ""
     offset: int = 0  # bytes into the buffer
     other_thread: int | None = None
-    other_place: str = ""
+    other_location: str = ""
     count: int = 1
 
     def __str__(self) -> str:
         who = f" by thread {self.thread} of block {self.block}" if self.thread is not None else ""
-        where = f" at {self.place}" if self.place else ""
+        where = f" at {self.location}" if self.location else ""
         what = f", {self.buffer} offset {self.offset}" if self.buffer else ""
         other = f", against thread {self.other_thread}" if self.other_thread is not None else ""
-        line = f", other at {self.other_place}" if self.other_place else ""
+        line = f", other at {self.other_location}" if self.other_location else ""
         times = f" ({self.count} times)" if self.count > 1 else ""
         return f"{self.kind}{where}: {self.message}{what}{who}{other}{line}{times}"
 
@@ -232,11 +241,11 @@ def _finding(finding: CFinding) -> Finding:
         message=finding.message.decode(errors="replace"),
         block=(finding.block[0], finding.block[1], finding.block[2]),
         thread=finding.thread if finding.thread >= 0 else None,
-        place=place(finding.site),
+        location=location_of(finding.site),
         buffer=finding.buffer.decode(errors="replace"),
         offset=finding.offset,
         other_thread=finding.other_thread if finding.other_thread >= 0 else None,
-        other_place=place(finding.other_site),
+        other_location=location_of(finding.other_site),
         count=finding.count,
     )
 

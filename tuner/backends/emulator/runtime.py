@@ -136,7 +136,7 @@ def runtime() -> ctypes.CDLL:
 _LINE_SHIFT = 48  # a site is a line above the address of a file name; or, with line 0, of an instruction
 
 
-def place(site: int) -> str:
+def location_of(site: int) -> str:
     """`file:line` of a site; empty where it is unknown."""
     line, address = site >> _LINE_SHIFT, site & (1 << _LINE_SHIFT) - 1
     if not address:

@@ -39,7 +39,7 @@ def encoded(tensor: MappedTensor) -> np.void:
     rank, desk = len(tensor.shape), _DESK
     at = desk.put(tensor)
     status = _driver().cuTensorMapEncodeTiled(
-        desk.place,
+        desk.address,
         _DTYPES[tensor.dtype.tensor_map],
         rank,
         tensor.address,
@@ -61,8 +61,8 @@ class _Desk(threading.local):
 
     def __init__(self) -> None:
         self._room = ctypes.create_string_buffer(_BYTES + _ALIGNMENT + _MOST_DIMS * _DIM_BYTES)
-        self.place = -(-ctypes.addressof(self._room) // _ALIGNMENT) * _ALIGNMENT
-        self._given = self.place + _BYTES
+        self.address = -(-ctypes.addressof(self._room) // _ALIGNMENT) * _ALIGNMENT
+        self._given = self.address + _BYTES
         self._offset = self._given - ctypes.addressof(self._room)
         self.map = memoryview(self._room)[self._offset - _BYTES : self._offset]
 

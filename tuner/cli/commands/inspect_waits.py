@@ -57,7 +57,7 @@ def print_waiting(kernels: Sequence[Waiting]) -> None:
 def _row(path: PathCycles, warps: int) -> tuple[str, ...]:
     pipe, clocks = next(iter(path.pipes.items()))
     causes = (f"{cause} {clocks:.0f}" for cause, clocks in path.causes.items())
-    places = (f"{wait.index * BYTES:#x}: {wait.cause} {wait.cycles:.0f}" for wait in path.stalls)
+    stalls = (f"{wait.index * BYTES:#x}: {wait.cause} {wait.cycles:.0f}" for wait in path.stalls)
     together = f"{path.together:.0f} ({warps})" if path.path.repeats else ""
     return (
         _span(path),
@@ -66,7 +66,7 @@ def _row(path: PathCycles, warps: int) -> tuple[str, ...]:
         f"{path.alone:.0f}",
         together,
         ", ".join(islice(causes, _SHOWN)),
-        ", ".join(islice(places, _SHOWN)),
+        ", ".join(islice(stalls, _SHOWN)),
     )
 
 
