@@ -80,6 +80,7 @@ class Drawn:
 
     evidence = Evidence.MEASURED
     policy = "drawn"
+    device = ""
     drift = 0.0
 
     def __post_init__(self) -> None:

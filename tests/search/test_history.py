@@ -12,7 +12,7 @@ from tests.support.recorded import OPERATOR, PROBLEM, Recorded
 from tuner import operators
 from tuner.arch import gpu
 from tuner.base.canonical import encode
-from tuner.results.attempt import Attempt, Failed, Stage
+from tuner.results.attempt import Attempt, Evidence, Failed, Measurement, Stage
 from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.bandit import Method, prepared
@@ -255,3 +255,30 @@ def test_configs_without_a_cost_do_not_count_in_a_prior_s_correlation() -> None:
     cost = np.where(np.arange(40) % 2, np.nan, np.arange(40.0))
     results = {i: float(i if i % 2 == 0 else -i) for i in range(40)}
     assert Prior(cost).correlation(Observations.of(results), range(40)) == 1
+
+
+def test_times_of_another_gpu_of_the_model_are_timed_again_before_they_are_compared(store: Store) -> None:
+    class OnDevice(Recorded):
+        evidence, policy = Evidence.MEASURED, "measured/1"
+
+        def __init__(self, device: str, shift: int) -> None:
+            super().__init__(lambda config: cost(config) + shift)
+            self.device = device
+
+        def attempt(self, instance: Instance) -> Attempt:
+            made = super().attempt(instance)
+            assert made.prediction is not None
+            return replace(made, measurement=Measurement(*[made.prediction.cost] * 3, samples=3))
+
+    request = study.SearchRequest(OPERATOR, PROBLEM, SM_80, implementation="mma_sync", budget=20)
+    here, other = OnDevice("GPU-a", 0), OnDevice("GPU-b", 1000)
+    best = study.search(request, store, here).tried
+    outcome = study.search(request, store, other)
+    assert outcome.reused == 0
+    assert all(tried.attempt.measurement.time_us >= 1000 for tried in outcome.tried if tried.attempt.measurement)
+    fastest = min(best, key=lambda tried: tried.attempt.value or 1e9)
+    assert fastest.instance.key in {tried.instance.key for tried in outcome.tried[:8]}
+    assert study.search(request, store, OnDevice("GPU-a", 0)).reused == 20
+    assert {each.versions["device"] for each in store.studies()} == {"GPU-a", "GPU-b"}
+    known = study.recall(request, store, OnDevice("GPU-b", 1000))
+    assert {tried.row for tried in known.tried} == {tried.row for tried in outcome.tried}

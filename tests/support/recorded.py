@@ -25,6 +25,7 @@ class Recorded:
     evidence = Evidence.PREDICTED
     policy = "recorded/1"
     drift = 0.0
+    device: str | None = ""
 
     def __init__(
         self,

@@ -70,6 +70,7 @@ class Simulation:
         tuple[str, float], ...
     ] = ()  # (canonical config, to what share its power lowers the clock); others: 1
     floor_us: float = 0.0  # what a kernel that does nothing takes
+    uuid: str = "GPU-simulated"
     bus_id: str = ""  # of a device that several processes share; else each has its own
 
     def open(self) -> "SimulatedDevice":
@@ -120,7 +121,9 @@ class SimulatedDevice:
         self._burst_ends = 0  # the run
 
     def facts(self) -> Fields:
-        return {"gpu": self._gpu.name, "arch": self._gpu.arch.name, "model": SIMULATED, "seed": self._simulation.seed}
+        model = self._simulation
+        facts = {"gpu": self._gpu.name, "arch": self._gpu.arch.name, "model": SIMULATED}
+        return {**facts, "uuid": model.uuid, "seed": model.seed}
 
     def allocate(self, nbytes: int) -> int:
         buffer = Buffer("device", max(nbytes, 1), writable=True)

@@ -54,6 +54,7 @@ class Evaluator(Protocol):
     evidence: Evidence
     policy: str
     drift: float  # relative error of a value that goes unnoticed; 0 for predictions
+    device: str | None  # the UUID of the GPU that times; empty for predictions; None: of whichever GPU timed last
 
     def identity(self, instance: Instance) -> Identity: ...
 

@@ -69,6 +69,7 @@ class Measurer:
     """
 
     evidence = Evidence.MEASURED
+    device: str | None
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Measurer:
         self._pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)  # (predicted, measured)
         self._verdicts: dict[Identity, Verdict] = {}
         self._twins: dict[object, tuple[str, TimingResult]] = {}  # by machine code: the first config that is it
-        self._model = str(facts["model"])
+        self._model, self.device = str(facts["model"]), str(facts.get("uuid", ""))
         # What a simulation says must never be taken for what a device did.
         simulated = " simulated" if self._model == SIMULATED else ""
         self.policy = f"{self.setup.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"

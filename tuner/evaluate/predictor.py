@@ -18,9 +18,10 @@ from tuner.spec.instance import Instance
 class Predictor:
     """See `Evaluator`. Costs of equal models compare whenever they were computed, so nothing is current or outdated."""
 
-    evidence = Evidence.PREDICTED
-    policy = MODEL
+    evidence: Evidence = Evidence.PREDICTED
+    policy: str = MODEL
     drift = 0.0
+    device: str | None = ""
 
     def __init__(self, gpu: GPU, compiler: Compiler, checker: Checker) -> None:
         self._compilation, self._checker = Compilation(gpu, compiler, MODEL), checker
@@ -46,3 +47,14 @@ class Predictor:
 
     def settle(self, finalists: Finalists, seed: int) -> RaceOutcome | None:  # part of the protocol
         """A cost has no noise: nothing is left to settle."""
+
+
+class Remembered(Predictor):
+    """Knows the attempts of earlier sessions on a device, by their policy. It measures nothing itself."""
+
+    evidence = Evidence.MEASURED
+
+    def __init__(self, policy: str, gpu: GPU, compiler: Compiler, checker: Checker, device: str | None = None) -> None:
+        super().__init__(gpu, compiler, checker)
+        self.policy, self.device = policy, device
+        self.identity = Compilation(gpu, compiler, policy).identity

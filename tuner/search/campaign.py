@@ -1,7 +1,6 @@
 """One search over many problems: neighbours learn from each other, and a portfolio of few configs serves them all."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,9 @@ from tuner.results.attempt import Evidence
 from tuner.results.ranking import order, regret
 from tuner.search import portfolio
 from tuner.search.portfolio import Family, Portfolio, ServedProblem, Terms
-from tuner.search.session import Observe, Session, compilers_beside_timing, evidence_for, session
+from tuner.search.session import Searches, Watch, compilers_beside_timing, evidence_for, session
 from tuner.search.study import Outcome, SearchRequest, Tried
+from tuner.search.waves import family_of
 from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -26,8 +26,6 @@ from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.space import Array
 from tuner.store.records import distance
 from tuner.store.sql import Store
-
-Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
 
 _COLUMNS = 8  # configs to compare on all problems, if there are that many good ones; every winner is among them
 
@@ -79,18 +77,15 @@ def run(request: CampaignRequest, watch: Watch, stopped: Callable[[], bool]) -> 
 
 
 def campaign(
-    requests: Sequence[SearchRequest], searches: Session, watch: Watch, stopped: Callable[[], bool], terms: Terms
+    requests: Sequence[SearchRequest], searches: Searches, watch: Watch, stopped: Callable[[], bool], terms: Terms
 ) -> Campaign:
-    """Search the problems one after another, then find the portfolios. What one finds is where its neighbours start.
+    """Search the problems, then find the portfolios. What one finds is where its neighbours start: see `waves`.
 
     `stopped()` turning true ends it with the problems that were searched, and without portfolios.
     """
-    outcomes: list[Outcome] = []
-    for request in requests:
-        with watch(request) as observe:
-            outcomes.append(searches.search(request, observe, stopped))
-        if stopped():
-            return Campaign(tuple(outcomes), ())
+    outcomes = searches.search_all(requests, watch, stopped)
+    if stopped():
+        return Campaign(tuple(outcomes), ())
     families = []
     for positions in _families(outcomes):
         if stopped():
@@ -117,33 +112,26 @@ def portfolios(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
 
 
 def _families(outcomes: Sequence[Outcome]) -> Iterator[list[int]]:
-    """Places of problems with equal static fields, where there are several."""
+    """Positions of problems with equal static fields, where there are several."""
     grouped: dict[object, list[int]] = {}
     for position, outcome in enumerate(outcomes):
-        problem = outcome.request.problem
-        grouped.setdefault(tuple(getattr(problem, name) for name in statics(problem)), []).append(position)
+        grouped.setdefault(family_of(outcome.request.problem), []).append(position)
     return (positions for positions in grouped.values() if len(positions) > 1)
 
 
-def _share(outcomes: Sequence[Outcome], searches: Session, watch: Watch, terms: Terms) -> tuple[list[Outcome], Family]:
+def _share(outcomes: Sequence[Outcome], searches: Searches, watch: Watch, terms: Terms) -> tuple[list[Outcome], Family]:
     """Try the best of each on all, then choose; every member gets a verdict on each problem that it serves."""
     columns = list(_columns(outcomes, terms.within))
-    shared = []
-    for outcome in outcomes:
-        if wanted := outcome.bandit.untried(columns):
-            with watch(outcome.request) as observe:
-                outcome = searches.extend(outcome, wanted, observe)
-        shared.append(outcome)
+    shared = searches.extend_all([(outcome, outcome.bandit.untried(columns)) for outcome in outcomes], watch)
+    before: list[list[Instance]] = []
     while True:
         regrets = _regrets(shared, columns)
         chosen = portfolio.choose(regrets, terms)
         open_ = [_unjudged(outcome, columns, chosen.serves[i : i + 1]) for i, outcome in enumerate(shared)]
-        if not any(open_):
+        if not any(open_) or open_ == before:  # where nobody gives a verdict
             return shared, _family(shared, columns, regrets, chosen, terms)
-        for i, wanted in enumerate(open_):
-            if wanted:
-                with watch(shared[i].request) as observe:
-                    shared[i] = searches.check(shared[i], wanted, observe)
+        before = open_
+        shared = searches.check_all(list(zip(shared, open_, strict=True)), watch)
 
 
 def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:

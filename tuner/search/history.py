@@ -14,7 +14,7 @@ from tuner.spec.problem import canonical, extents, from_fields, statics, to_fiel
 from tuner.spec.space import Space
 from tuner.store.read import arch_of
 from tuner.store.records import distance
-from tuner.store.sql import Store
+from tuner.store.sql import Store, StoredAttempt
 
 _OTHER_ARCH = 1.0  # distance, in doublings of one size
 _AT_MOST = 3  # sources of each kind that are looked at for results
@@ -83,21 +83,21 @@ def transfer_results(
     """
     operator, problem = request.operator, request.problem
     transferred: dict[str, list[TransferResults]] = {}
-    every = list(_sources(store, operator, problem, request.gpu))
+    every = list(_sources(store, operator, problem, request.gpu, request.history_until))
     for kind in range(0 if request.resume else 1, 3):
         sources = sorted((searched for searched in every if searched.kind == kind), key=_nearest)
         taken: set[str] = set()
         for source in sources[:_AT_MOST]:
-            for name, results in _results(store, operator.name, request.code, source, policy, resumed).items():
+            for name, results in _results(store, request, source, policy, resumed).items():
                 if name not in taken:
                     taken.add(name)
                     transferred.setdefault(name, []).append(TransferResults(source.name, results))
     return transferred
 
 
-def _sources(store: Store, operator: Operator[Any], problem: Any, target: GPU) -> Iterable[_Source]:
+def _sources(store: Store, operator: Operator[Any], problem: Any, target: GPU, until: int | None) -> Iterable[_Source]:
     wanted, kinds = to_fields(problem), statics(operator.problem)
-    for text, name in store.searched(operator.name):
+    for text, name in store.searched(operator.name, until):
         stored = decode(text)
         if stored.keys() == wanted.keys() and all(stored[field] == wanted[field] for field in kinds):
             yield _source(operator, problem, target, text, name)
@@ -124,11 +124,12 @@ def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
 
 
 def _results(
-    store: Store, operator: str, code: str, source: _Source, policy: str, resumed: Collection[int]
+    store: Store, request: SearchRequest, source: _Source, policy: str, resumed: Collection[int]
 ) -> dict[str, dict[str, float | None]]:
-    """Implementation → canonical config → value. What is wrong by today's `code`, or has flaws, does not work."""
-    stored = store.attempts(operator=operator, problem=source.problem, gpu=source.gpu, policy=policy)
-    verdicts = store.verdicts([entry.id for entry in stored], code)
+    """Implementation → canonical config → value. What is wrong by today's code, or has flaws, does not work."""
+    stored = store.attempts(operator=request.operator.name, problem=source.problem, gpu=source.gpu, policy=policy)
+    stored = _of_one_device([row for row in stored if _counts(row, request.history_until)], store)
+    verdicts = store.verdicts([entry.id for entry in stored], request.code)
     wrong = {row for row, verdict in verdicts.items() if not verdict.ok}
     results: dict[str, dict[str, float | None]] = {}
     for entry in stored:
@@ -136,3 +137,21 @@ def _results(
             value = None if entry.id in wrong or entry.attempt.flawed else entry.attempt.value
             results.setdefault(entry.attempt.identity.implementation, {})[encode(entry.attempt.config)] = value
     return results
+
+
+def _counts(row: StoredAttempt, until: int | None) -> bool:
+    return until is None or row.study is None or row.study <= until
+
+
+def _of_one_device(stored: Sequence[StoredAttempt], store: Store) -> list[StoredAttempt]:
+    """Of what was measured on several GPUs of a model, the part of the GPU that measured last: times compare there."""
+    measured = [row.study for row in stored if row.attempt.measurement is not None]
+    devices = devices_of(store, measured)
+    last = devices.get(measured[-1]) if measured else None
+    return [row for row in stored if row.attempt.measurement is None or devices.get(row.study) == last]
+
+
+def devices_of(store: Store, studies: Iterable[int | None]) -> dict[int | None, str]:
+    """Study → UUID of the GPU that it measured on, as far as it names one."""
+    found = store.studies_of({study for study in studies if study is not None})
+    return {study.id: str(study.versions["device"]) for study in found if study.versions.get("device")}

@@ -1,6 +1,6 @@
 """The attempts of a search, kept in memory and in the store, and those of earlier sessions that it reuses."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -10,16 +10,18 @@ from tuner.results.attempt import Attempt, Identity, Stage
 from tuner.results.ranking import rank
 from tuner.results.verdict import Verdict
 from tuner.search.bandit import Bandit
+from tuner.search.history import devices_of
 from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, from_fields, to_fields
 from tuner.spec.space import Space
-from tuner.store.sql import Holder, Store, claims
+from tuner.store.sql import Holder, Store, StoredAttempt, claims
 
 _BY_SOURCE = {
     Stage.RENDER,
     Stage.COMPILE,
 }  # failures that the rendered text alone decides; others depend on the Python that judged them
+_ON_DEVICE = {Stage.VERIFY, Stage.LAUNCH, Stage.TIME}
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class ReusedAttempt:
     attempt: Attempt
     verdict: Verdict | None
     outdated: bool = False  # a cost by other Python: a plan, or what it declares, may have changed
+    elsewhere: bool = False  # what another GPU of the model made of it: its time does not compare with times here
 
 
 class Log:
@@ -85,21 +88,21 @@ class Log:
         self._store.append_verdict(tried.row, verdict, self._code)
         self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
 
-    def claim(self, instances: Sequence[Instance], policy: str) -> list[Instance]:
-        """Those that no other living search is evaluating under this policy: they are this search's until `release`."""
-        held = self._store.claim(self._scope(policy), [_name(instance) for instance in instances], self._holder)
+    def claim(self, instances: Sequence[Instance], evaluator: Evaluator) -> list[Instance]:
+        """Those that no other living search is evaluating like this, on this GPU: this search's until `release`."""
+        held = self._store.claim(self._scope(evaluator), [_name(instance) for instance in instances], self._holder)
         return [instance for instance in instances if _name(instance) in held]
 
-    def release(self, instances: Sequence[Instance], policy: str) -> None:
+    def release(self, instances: Sequence[Instance], evaluator: Evaluator) -> None:
         """Let other searches evaluate these."""
-        self._store.release(self._scope(policy), [_name(instance) for instance in instances], self._holder)
+        self._store.release(self._scope(evaluator), [_name(instance) for instance in instances], self._holder)
 
     def take_from_others(self, instances: Sequence[Instance], evaluator: Evaluator) -> int:
         """Take over what other searches have stored of these; how many attempts that are.
 
         The store is read at the first call, and while others hold claims or did so at the last call.
         """
-        holders = self._store.claimed(self._scope(evaluator.policy)).values()
+        holders = self._store.claimed(self._scope(evaluator)).values()
         others = any(holder != self._holder for holder in holders)
         if not (others or self._shared):
             return 0
@@ -113,6 +116,8 @@ class Log:
             policy=evaluator.policy,
             after=self._since,
         )
+        devices = devices_of(self._store, [row.study for row in rows])
+        rows = [row for row in rows if not _by_device(row.attempt) or devices.get(row.study, "") == evaluator.device]
         newest = {
             row.attempt.identity: row for row in rows if row.attempt.identity in wanted and not row.attempt.spared
         }
@@ -124,8 +129,8 @@ class Log:
             ]
         )
 
-    def _scope(self, policy: str) -> str:
-        request = self._request
+    def _scope(self, evaluator: Evaluator) -> str:
+        request, policy = self._request, " ".join(filter(None, (evaluator.policy, evaluator.device)))
         return claims.scope(request.operator.name, canonical(request.problem), request.gpu.name, policy)
 
     def find(self, instance: Instance) -> Tried | None:
@@ -167,6 +172,8 @@ def earlier(
         row: verdict for row, verdict in given.items() if not verdict.lost and (verdict.errors or not request.retry)
     }
     sessions = store.studies_of(entry.study for entry in stored if entry.study is not None)
+    devices = {study.id: str(study.versions.get("device", "")) for study in sessions}
+    device = evaluator.device if evaluator.device is not None else _last_device(stored, devices, evaluator.policy)
     today = {study.id for study in sessions if study.versions.get("code") == request.code}
     known = {
         implementation.name: (request.default(implementation), space)
@@ -183,7 +190,9 @@ def earlier(
         if instance is not None and evaluator.identity(instance) == identity:
             verdict = verdicts.get(entry.id) or (newest[identity].verdict if identity in newest else None)
             outdated = entry.study not in today and _predicted(entry.attempt)
-            newest[identity] = ReusedAttempt(entry.id, instance, entry.attempt, verdict, outdated)
+            elsewhere = _by_device(entry.attempt) and devices.get(entry.study or 0, "") != device
+            if not elsewhere or identity not in newest or newest[identity].elsewhere:
+                newest[identity] = ReusedAttempt(entry.id, instance, entry.attempt, verdict, outdated, elsewhere)
     return list(newest.values())
 
 
@@ -193,6 +202,19 @@ def _name(instance: Instance) -> str:
 
 def _predicted(attempt: Attempt) -> bool:
     return attempt.failure is None and attempt.measurement is None
+
+
+def _last_device(stored: Sequence[StoredAttempt], devices: Mapping[int, str], policy: str) -> str:
+    """The GPU that measured last under a policy; empty where none did, or it is not known."""
+    measured = (row for row in stored if row.attempt.measurement is not None and row.attempt.identity.policy == policy)
+    last = max(measured, key=lambda row: row.id, default=None)
+    return devices.get(last.study or 0, "") if last else ""
+
+
+def _by_device(attempt: Attempt) -> bool:
+    """Whether a device had a part in the outcome."""
+    failed = attempt.failure is not None and attempt.failure.stage in _ON_DEVICE
+    return attempt.measurement is not None or failed
 
 
 def _lasts(attempt: Attempt) -> bool:

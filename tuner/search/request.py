@@ -36,6 +36,7 @@ class SearchRequest:
     command: str = ""
     history: bool = True  # start from what is stored of other GPUs, other sizes and earlier code
     retry: bool = False  # what failed on the device, and perhaps for a fault of the machine, is tried again
+    history_until: int | None = None  # the last study that counts as history; None: all do
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

@@ -66,14 +66,14 @@ class RunningSearch:
 
         Configs that another search of the problem is evaluating are not evaluated again: its attempts are taken over.
         """
-        policy, missing = self.evaluator.policy, list(batch)
+        missing = list(batch)
         while missing and not self.stopped():
-            mine = self.log.claim(missing, policy)
+            mine = self.log.claim(missing, self.evaluator)
             try:
                 taken = self.log.take_from_others(missing, self.evaluator)
                 self._evaluate([instance for instance in mine if not self.log.find(instance)], phase, total)
             finally:
-                self.log.release(mine, policy)
+                self.log.release(mine, self.evaluator)
             evaluated = {instance.key for instance in mine}  # once, also where an evaluator leaves one out
             missing = [
                 instance for instance in missing if instance.key not in evaluated and not self.log.find(instance)

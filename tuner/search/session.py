@@ -3,7 +3,9 @@
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Protocol
 
 from tuner.arch import GPU, is_listed
 from tuner.backends import gpu
@@ -23,13 +25,29 @@ from tuner.search import study
 from tuner.search.final_race import final_race
 from tuner.search.request import SearchRequest
 from tuner.search.study import Outcome, Progress
+from tuner.search.waves import Wave, waves
 from tuner.spec.instance import Instance
 from tuner.store.sql import Store
 
 _KEPT_FREE = 2  # cores
 
 Observe = Callable[[Progress], None]
+Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
 Evaluators = Callable[[SearchRequest], Evaluator]
+Wanted = Sequence[tuple[Outcome, Sequence[Instance]]]  # configs of problems that were searched
+
+
+class Searches(Protocol):
+    """Searches of many problems: one after another here (`Session`), or side by side elsewhere (`fleet.Fleet`)."""
+
+    def search_all(self, requests: Sequence[SearchRequest], watch: Watch, stopped: Callable[[], bool]) -> list[Outcome]:
+        """What was found for each problem, in order; `stopped()` turning true leaves out those that did not begin."""
+
+    def extend_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:
+        """Each problem after these configs were tried on it; one without any as it is."""
+
+    def check_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:
+        """Each problem after these of its configs were given a verdict; one without any as it is."""
 
 
 class Session:
@@ -37,6 +55,34 @@ class Session:
 
     def __init__(self, store: Store, evaluator_of: Evaluators) -> None:
         self._store, self._evaluator_of = store, evaluator_of
+
+    def search_all(self, requests: Sequence[SearchRequest], watch: Watch, stopped: Callable[[], bool]) -> list[Outcome]:
+        """Search problems one after another; see `waves` for what one learns from others."""
+        outcomes: list[Outcome] = []
+        begun: dict[Wave, int] = {}  # the last study before a wave
+        for request, wave in zip(requests, waves(requests), strict=True):
+            if wave not in begun:
+                begun[wave] = self._store.last_study()
+            with watch(request) as observe:
+                outcomes.append(self.search(replace(request, history_until=begun[wave]), observe, stopped))
+            if stopped():
+                break
+        return outcomes
+
+    def extend_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:
+        return self._each(self.extend, wanted, watch)
+
+    def check_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:
+        return self._each(self.check, wanted, watch)
+
+    def _each(self, work: Callable[..., Outcome], wanted: Wanted, watch: Watch) -> list[Outcome]:
+        outcomes = []
+        for outcome, configs in wanted:
+            if configs:
+                with watch(outcome.request) as observe:
+                    outcome = work(outcome, configs, observe)
+            outcomes.append(outcome)
+        return outcomes
 
     def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         """Search one problem; a final race settles the record where configs were measured."""

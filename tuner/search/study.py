@@ -66,11 +66,12 @@ def search(
     request = replace(request)  # so that its digest of the code is of the files as they are now
     since = store.last_attempt()
     bandit, kept = _start(request, store, evaluator)
-    study = _begin(store, request, evaluator.policy)
+    study = _begin(store, request, evaluator)
     run = RunningSearch(request, evaluator, bandit, Log(request, store, study, bandit, since=since), observe, stopped)
     try:
-        reused = run.log.take([stored for stored in kept if not stored.outdated])
-        _predict_again(run, [stored for stored in kept if stored.outdated])
+        reused = run.log.take([stored for stored in kept if _holds(stored)])
+        _predict_again(run, [stored for stored in kept if stored.outdated and not stored.elsewhere])
+        _time_again(run, [stored for stored in kept if stored.elsewhere])
         _introduce(run)
         if run.log.best:
             evaluator.resume(run.log.best.instance)
@@ -89,7 +90,7 @@ def recall(request: SearchRequest, store: Store, evaluator: Evaluator) -> Outcom
     """What is stored about a problem, as the outcome of a search that tries nothing."""
     bandit, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
     run = RunningSearch(request, evaluator, bandit, Log(request, store, None, bandit))
-    reused = run.log.take(kept)
+    reused = run.log.take([stored for stored in kept if not stored.elsewhere])
     tried = tuple(run.log.tried)
     right = passed(tried)
     record = record_of(right, evaluator.evidence, len(tried)) if right else None
@@ -107,7 +108,7 @@ def extend(
     new = outcome.bandit.untried(wanted)
     if not new:
         return outcome
-    study = _begin(store, outcome.request, evaluator.policy)
+    study = _begin(store, outcome.request, evaluator)
     run = _reopened(outcome, store, evaluator, study, observe)
     before = run.log.best
     run.try_all(new, "share", len(outcome.tried) + len(new))
@@ -165,7 +166,7 @@ def _start(
     kept = earlier(request, store, evaluator, spaces) if request.resume else []
     transferred: Mapping[str, Sequence[TransferResults]] = {}
     if request.history:
-        resumed = {stored.row for stored in kept if not stored.outdated}
+        resumed = {stored.row for stored in kept if _holds(stored)}
         transferred = transfer_results(request, store, evaluator.policy, resumed)
     # Else the arms share the tries, and no small space is listed to its end.
     whole = sum(map(len, spaces)) <= request.tries
@@ -189,6 +190,18 @@ def _predict_again(run: RunningSearch, outdated: Sequence[ReusedAttempt]) -> Non
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
+def _holds(stored: ReusedAttempt) -> bool:
+    return not (stored.outdated or stored.elsewhere)
+
+
+def _time_again(run: RunningSearch, elsewhere: Sequence[ReusedAttempt]) -> None:
+    """Time here, within the budget, the best configs of another GPU of the model."""
+    worked = [stored for stored in elsewhere if stored.attempt.value is not None]
+    worked.sort(key=lambda stored: order(stored.attempt))
+    batch = [stored.instance for stored in worked[: min(FINALISTS, run.left)]]
+    run.try_all([instance for instance in batch if not run.log.find(instance)], "explore", run.request.tries)
+
+
 def _introduce(run: RunningSearch) -> None:
     """Where earlier sessions are resumed, the default of each implementation that they did not try: what is new is
     compared, although what there was has spent the budget.
@@ -199,7 +212,8 @@ def _introduce(run: RunningSearch) -> None:
         run.try_all(batch, "explore", len(run.log.tried) + len(batch))
 
 
-def _begin(store: Store, request: SearchRequest, policy: str) -> int:
+def _begin(store: Store, request: SearchRequest, evaluator: Evaluator) -> int:
+    device = {"device": evaluator.device} if evaluator.device else {}
     return store.begin_study(
         operator=request.operator.name,
         problem=canonical(request.problem),
@@ -209,7 +223,7 @@ def _begin(store: Store, request: SearchRequest, policy: str) -> int:
         method=request.method,
         effort=request.effort,
         budget=request.tries,
-        versions={"tuner": __version__, "policy": policy, "code": request.code},
+        versions={"tuner": __version__, "policy": evaluator.policy, "code": request.code, **device},
     )
 
 

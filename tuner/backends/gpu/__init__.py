@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
+from uuid import UUID
 
 from tuner import arch
 from tuner.arch import GPU
@@ -88,6 +89,17 @@ def current_gpu(ordinal: int | None = None) -> GPU:
 def exclusive(ordinal: int) -> bool:
     """Whether one process at a time may open a GPU, as batch systems set it."""
     return int(opened().cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, ordinal)) == _EXCLUSIVE_PROCESS
+
+
+def count() -> int:
+    """How many GPUs this process sees."""
+    return int(opened().cuda.runtime.getDeviceCount())
+
+
+def uuid(ordinal: int) -> str:
+    """What names one GPU among all there are, as nvidia-smi prints it; empty where the driver does not say."""
+    data = bytes(opened().cuda.runtime.getDeviceProperties(ordinal).get("uuid") or b"")[:16]
+    return f"GPU-{UUID(bytes=data)}" if len(data) == 16 else ""
 
 
 def bus_id(ordinal: int) -> str:

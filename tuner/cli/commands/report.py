@@ -16,11 +16,9 @@ from tuner.cli.output import DbOption, GpuOption, literal, other_database
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.compilation import Compilation
 from tuner.evaluate.measure.policy import is_of_times
-from tuner.evaluate.predictor import Predictor
+from tuner.evaluate.predictor import Predictor, Remembered
 from tuner.report import default_path, summary, write
-from tuner.results.attempt import Evidence
 from tuner.search import campaign, study
 from tuner.search.portfolio import Terms
 from tuner.spec import command_line
@@ -58,17 +56,6 @@ def report(
     typer.echo(f"report: {path}")
 
 
-class _Timed(Predictor):
-    """Knows the attempts of earlier sessions on a device, by their policy. It measures nothing itself."""
-
-    evidence = Evidence.MEASURED
-
-    def __init__(self, policy: str, gpu: GPU, compiler: Compiler, checker: Checker) -> None:
-        super().__init__(gpu, compiler, checker)
-        self.policy = policy
-        self.identity = Compilation(gpu, compiler, policy).identity
-
-
 def _recalled(
     operator: Operator[Any], problem: Any, target: GPU, store: Store, machines: tuple[Compiler, Checker]
 ) -> study.Outcome:
@@ -80,7 +67,7 @@ def _recalled(
         operator, problem, target, command=command_line.search_command(operator, problem, target)
     )
     for evaluator in (
-        *(_Timed(policy, *predicting) for policy in policies if is_of_times(policy)),
+        *(Remembered(policy, *predicting) for policy in policies if is_of_times(policy)),
         Predictor(*predicting),
     ):
         outcome = study.recall(request, store, evaluator)

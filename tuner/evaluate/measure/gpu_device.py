@@ -106,6 +106,7 @@ class GpuDevice:
             "gpu": self._found.name,
             "arch": self._found.arch.name,
             "model": properties["name"].decode(),
+            "uuid": gpu.uuid(self._ordinal),
             "driver": self._runtime.driverGetVersion(),
             "runtime": self._runtime.runtimeGetVersion(),
             "sm_count": int(properties["multiProcessorCount"]),

@@ -1,0 +1,37 @@
+"""The order in which problems learn from each other, whoever searches them, and on however many machines.
+
+Problems with equal static fields are a family, whose members learn from stored results of each other. Their searches
+form waves, each as large as all before it: 1, 1, 2, 4, 8 … A search takes as history what was stored before its wave
+began, so that what it finds does not depend on which others of the wave are faster.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.search.request import SearchRequest
+from tuner.spec.problem import statics
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Problems of a family that are searched side by side."""
+
+    family: tuple[object, ...]
+    number: int
+
+
+def family_of(problem: object) -> tuple[object, ...]:
+    """What problems have in common that share their kernels."""
+    return tuple(getattr(problem, name) for name in statics(problem))
+
+
+def waves(requests: Sequence[SearchRequest]) -> list[Wave]:
+    """The wave of each search. Without history a family is one wave."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    found = []
+    for request in requests:
+        family = family_of(request.problem)
+        found.append(Wave(family, seen[family].bit_length() if request.history else 0))
+        seen[family] += 1
+    return found
