@@ -20,6 +20,7 @@ from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
 from tuner.evaluate.check.compare import errors
 from tuner.spec.instance import Instance
+from tuner.spec.rounding import round_sizes
 from tuner.store.records import Snapshot
 
 __all__ = ["driver"]  # a fixture
@@ -73,7 +74,7 @@ def test_a_generation_is_planned_twice_for_dispatcher_its_kernels(at: Dispatcher
     for keys in range(65, 129):
         arrays = drawn(keys)
         check(arrays, at.call("flash_attention", **arrays))
-    sizes = {next(choice.round_sizes((keys,))) for keys in range(65, 129)}
+    sizes = {next(round_sizes((keys,))) for keys in range(65, 129)}
     assert chosen.calls <= 1 + len(sizes)
     assert sum(miss.calls for miss in at.misses()) == 64
     assert {miss.problem["seq_k"] for miss in at.misses()} == set(range(65, 129))

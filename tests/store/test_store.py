@@ -10,7 +10,7 @@ import pytest
 from tests.support.store_factory import OK, WRONG, attempt, identity, proof, race, record, study
 from tuner.errors import StoreError
 from tuner.results.attempt import Evidence, Measurement
-from tuner.store.read import proofs
+from tuner.store.records import Snapshot
 from tuner.store.sql import Store
 
 SERVER = os.environ.get("TUNER_TEST_POSTGRES", "")  # postgresql://…, an empty database that may be filled and emptied
@@ -192,9 +192,10 @@ def test_an_application_reads_of_proofs_what_a_device_found_right(tmp_path: Path
     with Store.open(tmp_path / "tuner.db") as store:
         for each in (proof(), proof(WRONG, source="bad"), proof(driver="12.8"), proof(WRONG, driver="12.8")):
             store.append_proof(each)
-    told = {(code.source, code.driver): ok for code, ok in proofs(tmp_path / "tuner.db", "scan", "H200").items()}
+    snapshot = Snapshot.load([tmp_path / "tuner.db"])
+    told = {(code.source, code.driver): ok for code, ok in snapshot.proofs("scan", "H200").items()}
     assert told == {("5eed", "13.0"): True, ("bad", "13.0"): False, ("5eed", "12.8"): False}
-    assert proofs(tmp_path / "tuner.db", "scan", "H100") == proofs(tmp_path / "missing.db", "scan", "H200") == {}
+    assert snapshot.proofs("scan", "H100") == {}
 
 
 def test_final_races_come_back_in_the_order_in_which_they_were_run(store: Store) -> None:

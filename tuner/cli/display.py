@@ -15,6 +15,7 @@ _ROOM_FOR_BEST, _ROOM_FOR_BAR = 76, 104  # columns of a terminal
 _EVERY_S = 5.0  # between lines when stderr is no terminal
 _BEFORE = "ranking configs by prediction"  # before the first try
 _PHASES = {
+    "prove": "judging defaults on this GPU",
     "explore": "searching",
     "sweep": "sweeping around the best",
     "share": "trying others' configs",

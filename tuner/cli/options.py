@@ -35,18 +35,24 @@ class OperatorGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def group_of(name: str, body: Body, lines: Sequence[str], *, help: str) -> TyperGroup:
-    """The commands `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems."""
+def group_of(name: str, body: Body, lines: Sequence[str], *, help: str, alone: Body | None = None) -> TyperGroup:
+    """The commands `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems.
+
+    `alone` is the command without an operator; by default that prints the help.
+    """
     more = f"Options: `{name} OPERATOR --help`."
     group = typer.Typer(
         name=name,
         cls=OperatorGroup,
-        no_args_is_help=True,
+        no_args_is_help=alone is None,
+        invoke_without_command=alone is not None,
         help=f"{help} {more}",
         epilog=examples(lines, operators.names()[0]),
         add_completion=False,
-        subcommand_metavar="OPERATOR [ARGS]...",
+        subcommand_metavar="OPERATOR [ARGS]..." if alone is None else "[OPERATOR [ARGS]...]",
     )
+    if alone is not None:
+        group.callback(help=f"{help} {more}", epilog=examples(lines, operators.names()[0]))(_unless_named(alone))
     for operator in operators.names():
         summary = _summary(operator)
         full_help = f"{help.split('. ')[0].rstrip('.')}: {summary}"
@@ -55,6 +61,20 @@ def group_of(name: str, body: Body, lines: Sequence[str], *, help: str) -> Typer
         )(_command(operator, body))
     without_bool_types(commands := get_group(group))
     return commands
+
+
+def _unless_named(alone: Body) -> Callable[..., None]:
+    """The body of a group that runs where none of its commands is named."""
+
+    def run(ctx: typer.Context, **options: Any) -> None:
+        if ctx.invoked_subcommand is None:
+            guarded(alone)(**options)
+
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context, *inspect.signature(alone).parameters.values()]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
 
 
 def _summary(name: str) -> str:

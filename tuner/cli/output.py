@@ -26,7 +26,7 @@ def literal(text: str) -> str:
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON to stdout instead of tables")]
-GpuOption = Annotated[str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …")]
+GpuOption = Annotated[str, typer.Option("--gpu", help="architecture or model: sm_90a, H200, 'RTX 5090' …; here")]
 CheckSecondsOption = Annotated[
     float, typer.Option("--check-seconds", metavar="N", min=1, help="the longest that checking a config may take")
 ]

@@ -24,11 +24,13 @@ class Command:
     examples: tuple[str, ...]  # of `{operator}` in place of an operator's name
     per_operator: bool = False
     module: str = ""  # where the name is a word of Python
+    alone: str = ""  # the function of the module that runs where no operator is named
 
     def load(self) -> Any:
         """The command itself, ready to run."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        body = getattr(import_module(f"tuner.cli.commands.{self.module or self.name}"), self.body)
+        module = import_module(f"tuner.cli.commands.{self.module or self.name}")
+        body = getattr(module, self.body)
         if not self.per_operator:
             app.command(self.name, help=self.help, epilog=examples(self.examples))(guarded(body))
             command = get_command(app)
@@ -36,7 +38,8 @@ class Command:
             return command
         from tuner.cli.options import group_of  # which loads every operator
 
-        return group_of(self.name, body, self.examples, help=self.help)
+        alone = getattr(module, self.alone) if self.alone else None
+        return group_of(self.name, body, self.examples, help=self.help, alone=alone)
 
 
 COMMANDS = (  # those first that are needed first
@@ -110,6 +113,14 @@ COMMANDS = (  # those first that are needed first
         ("tuner merge team.db mine.db yours.db", "tuner merge team.db postgresql://HOST/NAME records.jsonl"),
     ),
     Command("new", "new", "Write a small operator of your own to start from.", ("tuner new row_sum",)),
+    Command(
+        "prove",
+        "prove_command",
+        "Judge every implementation on the GPU of this machine.",
+        ("tuner prove", "tuner prove {operator} --gpu here"),
+        True,
+        alone="prove_all",
+    ),
     Command(
         "operators",
         "list_operators",

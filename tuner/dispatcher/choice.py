@@ -1,8 +1,7 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from tuner import operators
@@ -10,19 +9,20 @@ from tuner.arch import ARCHES, GPU, gpu
 from tuner.base.canonical import decode
 from tuner.base.fields import Fields, formatted
 from tuner.compiler.render import render
+from tuner.dispatcher import proven
 from tuner.errors import TunerError, UsageError
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.results.record import TuningRecord
-from tuner.spec.command_line import search_command
+from tuner.spec.command_line import prove_command, search_command
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator
 from tuner.spec.problem import extents, statics, to_fields
+from tuner.spec.rounding import Sizes, round_sizes
 from tuner.store.read import arch_of
 from tuner.store.records import Candidate, Match, Query, Snapshot
 
+_PROVEN = ", which the GPU here was found to run right ({verdicts})"
 _LISTED = 8  # records that an explanation names among those passed over
-_DIGITS, _EXACT = 3, 64  # of sizes for which defaults are chosen
-Sizes = tuple[int, ...]  # the extents of a problem, in order
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Explanation:
     passed_over: tuple[str, ...]  # a line a record of the operator that does not serve
     command: str  # tunes this problem
     compiler: str = ""  # the compiler of the machine code for a GPU
+    unproven: tuple[str, ...] = ()  # implementations predicted faster, which the GPU has not been found to run right
+    prove: str = ""  # the command that judges them there
 
     def __str__(self) -> str:
         if not self.implementation:
@@ -78,6 +80,7 @@ class Explanation:
             *self._checked(),
             *(f"  passed over: {line}" for line in self.passed_over[:_LISTED]),
             *([f"  passed over: {len(self.passed_over) - _LISTED} more"] if len(self.passed_over) > _LISTED else []),
+            *([f"  predicted faster, but unproven: {', '.join(self.unproven)}; {self.prove}"] if self.unproven else []),
             f"  to tune it{' further' if self._tuned else ''}: {self.command}",
         ]
         return "\n".join(lines)
@@ -109,7 +112,7 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
     matches = [(match, gpu) for gpu in gpus if (match := snapshot.find(_query(operator, plain, gpu), refusal))]
     nearest_first = sorted(matches, key=lambda pair: _nearest(pair[0].record, pair[0].distance, pair[1]))
     served = (_served(operator, problem, gpu, match, snapshot) for match, gpu in nearest_first)
-    return next(filter(None, served), None) or _default(operator, problem, gpus)
+    return next(filter(None, served), None) or default(operator, problem, gpus, snapshot)
 
 
 class Records:
@@ -159,6 +162,8 @@ def _recorded(record: TuningRecord) -> Instance:
 def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = "") -> Explanation:
     """A choice over `gpus` in words and plain data, with what was passed over for it."""
     runs = choice.instance.fields()
+    unproven = () if choice.record else _unproven(choice, snapshot)
+    problem = choice.instance.problem
     return Explanation(
         operator=runs.operator,
         problem=runs.problem,
@@ -170,7 +175,26 @@ def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: s
         passed_over=_passed_over(choice, gpus, snapshot),
         command=choice.command,
         compiler=compiler,
+        unproven=unproven,
+        prove=f"on its machine: {prove_command(choice.instance.operator, problem)}" if unproven else "",
     )
+
+
+def _unproven(choice: Choice, snapshot: Snapshot) -> tuple[str, ...]:
+    """Implementations whose defaults are predicted to be faster than a default that serves, and that nobody judged."""
+    operator, problem, target = choice.instance.operator, choice.instance.problem, choice.gpu
+    verdicts, least = proven.Verdicts(operator.name, target, snapshot), _cost(choice.instance, target)
+    defaults = (
+        Instance.default(operator, one, problem, target.arch)
+        for one in operators.implementations(operator.name)
+        if one.unproven and one.refusal(problem, target.arch) is None
+    )
+    faster = (one for one in defaults if verdicts.right(one) is None and _cost(one, target) < least)
+    return tuple(one.implementation.name for one in sorted(faster, key=lambda one: _cost(one, target)))
+
+
+def _cost(instance: Instance, target: GPU) -> float:
+    return uncompiled(instance.plan(), instance.work(target), target).cost
 
 
 def nothing(operator: Operator[Any], problem: Any, empty_dims: Mapping[str, int]) -> Explanation:
@@ -179,51 +203,44 @@ def nothing(operator: Operator[Any], problem: Any, empty_dims: Mapping[str, int]
     return Explanation(operator.name, {**to_fields(problem), **empty_dims}, "", "", {}, None, why, (), "")
 
 
-def _default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
-    """The default of the first round sizes whose config is in the problem's space, else the problem's own default."""
+def default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
+    """What runs without a record: the default of the first round sizes whose config fits, else the problem's own."""
     sizes = tuple(getattr(problem, name) for name in extents(operator.problem))
-    near = (typical(operator, problem, rounded, gpus) for rounded in round_sizes(sizes))
+    near = (typical(operator, problem, rounded, gpus, snapshot) for rounded in round_sizes(sizes))
     fitting = next((choice.at(problem) for choice in near if choice and choice.fits(problem)), None)
-    return fitting or _best_default(operator, problem, gpus)
+    return fitting or _best_default(operator, problem, gpus, snapshot)
 
 
-def round_sizes(sizes: Sizes) -> Iterator[Sizes]:
-    """Sizes for which defaults are chosen, in this order: lengths that are nearly equal then have one choice.
-
-    Rounded up to three binary digits; and so only above 64, where most are lengths and no numbers of heads.
-    """
-    coarse = tuple(map(_rounded, sizes))
-    yield coarse
-    yield tuple(size if size <= _EXACT else up for size, up in zip(sizes, coarse, strict=True))
-
-
-@lru_cache(maxsize=1 << 16)
-def _rounded(size: int) -> int:
-    step: int = 1 << max(size.bit_length() - _DIGITS, 0)
-    return -(-size // step) * step
-
-
-def typical(operator: Operator[Any], problem: Any, sizes: Sizes, gpus: Sequence[GPU]) -> Choice | None:
+def typical(
+    operator: Operator[Any], problem: Any, sizes: Sizes, gpus: Sequence[GPU], snapshot: Snapshot
+) -> Choice | None:
     """The default of a problem like this one with other sizes; None where that is no problem, or none serves it."""
     try:
         alike = replace(problem, **dict(zip(extents(operator.problem), sizes, strict=True)))
-        return replace(_best_default(operator, alike, gpus), foreign=True)
+        return replace(_best_default(operator, alike, gpus, snapshot), foreign=True)
     except (TunerError, ArithmeticError, TypeError, ValueError):
         return None
 
 
-def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU]) -> Choice:
+def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
     """The default config that is predicted to be best, on the first GPU for which there is one."""
-    proven = [one for one in operators.implementations(operator.name) if not one.unproven]
     reasons: dict[str, str] = {}
     for target in gpus:
-        refusals = {one.name: one.refusal(problem, target.arch) for one in proven}
-        serving = [one for one in proven if refusals[one.name] is None]
-        if serving:
-            defaults = [Instance.default(operator, one, problem, target.arch) for one in serving]
-            best = min(defaults, key=lambda default: uncompiled(default.plan(), default.work(target), target).cost)
-            return Choice(best, target, None, "no record serves it: the default config", foreign=False)
-        reasons |= {name: why for name, why in refusals.items() if why}
+        verdicts = proven.Verdicts(operator.name, target, snapshot)
+        usable: list[tuple[Instance, str]] = []
+        for one in operators.implementations(operator.name):
+            if (reason := one.refusal(problem, target.arch)) is not None:
+                reasons.update({} if one.unproven else {one.name: reason})
+                continue
+            default = Instance.default(operator, one, problem, target.arch)
+            right = verdicts.right(default)
+            if right or (right is None and not one.unproven):
+                usable.append((default, _PROVEN.format(verdicts=verdicts) if right else ""))
+            elif right is False:
+                reasons[one.name] = proven.WRONG
+        if usable:
+            best, why = min(usable, key=lambda one: _cost(one[0], target))
+            return Choice(best, target, None, f"no record serves it: the default config{why}", foreign=False)
     why_not = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {why_not}")
 

@@ -15,12 +15,13 @@ from tuner.compiler.standalone.sizes import remembers
 from tuner.dispatcher import choice
 from tuner.dispatcher.arrays import Facts
 from tuner.dispatcher.binding import Binding, bind
-from tuner.dispatcher.choice import Choice, Sizes
+from tuner.dispatcher.choice import Choice
 from tuner.dispatcher.following import Followed, follow
 from tuner.dispatcher.kernels import Kernel, PreparedCall
 from tuner.dispatcher.untuned import Tally, Untuned
 from tuner.spec.operator import Operator, Request
 from tuner.spec.problem import extents, statics
+from tuner.spec.rounding import Sizes, round_sizes
 from tuner.store.records import Snapshot
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class Lengths:
         self._size_arguments = tuple(
             name for name, value in request.statics.items() if _is_size_argument(value, name, sizes)
         )
-        self._gpus, self._problem = gpus, problem
+        self._gpus, self._problem, self._snapshot = gpus, problem, snapshot
         self._statics, self._extents = _values(problem)[0], extents(problem)
         self._records = choice.Records(operator, problem, gpus, snapshot)
         self._problems: list[Followed[Sizes]] = []
@@ -145,7 +146,7 @@ class Lengths:
             record, gpu, foreign = nearest
             yield self._recorded.get((id(record), gpu.name, foreign))
             yield None  # the second nearest record is not traced
-        for sizes in choice.round_sizes(own):
+        for sizes in round_sizes(own):
             if sizes not in self._typical:
                 yield None
             elif (config := self._typical[sizes]) is not None:
@@ -158,9 +159,11 @@ class Lengths:
             if (record, gpu, foreign) == (chosen.record, chosen.gpu, chosen.foreign):
                 yield self._recorded.setdefault((id(record), gpu.name, foreign), _Config(chosen))
             return
-        for sizes in choice.round_sizes(own):
+        for sizes in round_sizes(own):
             if sizes not in self._typical:
-                self._typical[sizes] = self._config(choice.typical(self._operator, self._problem, sizes, self._gpus))
+                self._typical[sizes] = self._config(
+                    choice.typical(self._operator, self._problem, sizes, self._gpus, self._snapshot)
+                )
             if (config := self._typical[sizes]) is not None:
                 yield config
 

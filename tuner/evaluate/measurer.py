@@ -12,7 +12,9 @@ import numpy as np
 
 from tuner import operators
 from tuner.arch import GPU
+from tuner.backends.gpu import driver_name
 from tuner.base.canonical import encode
+from tuner.compiler.checked import checked_code
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
@@ -30,6 +32,7 @@ from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.prefetch import first_item_first, prefetched
 from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Measurement, Stage
 from tuner.results.final_race import Lap
+from tuner.results.proof import CheckedCode, Proof
 from tuner.results.verdict import Verdict
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -41,6 +44,8 @@ _OWN_CLOCK_S = 10.0  # in which rounds at own clocks begin: each takes a tenth o
 # × the best one's predicted cost: nothing is that wrong which the session's times have borne out, by their rank
 # correlation over so many configs of an implementation.
 _HOPELESS, _CONFIRMED_BY, _CONFIRMED = 20.0, 8, 0.5
+# What a kernel did; other faults, as where memory is lacking, say nothing about it.
+_KERNEL_FAULTS = (Fault.WRONG, Fault.UNSTEADY, Fault.ILLEGAL, Fault.TIMEOUT, Fault.CRASH)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Measurer:
         setup: Setup,
     ) -> None:
         """Raises UsageError where the device is not the `gpu` to measure for."""
-        self._operator, self._problem, self._gpu = operator, problem, gpu
+        self.operator, self._problem, self.gpu = operator, problem, gpu
         facts = setup.worker.describe().facts
         self.setup = replace(setup, policy=setup.policy.on(facts))
         self.best_us = inf
@@ -96,6 +101,7 @@ class Measurer:
         self._twins: dict[object, tuple[str, TimingResult]] = {}  # by machine code: the first config that is it
         self._model, self.device = str(facts["model"]), str(facts.get("uuid", ""))
         # What a simulation says must never be taken for what a device did.
+        self._driver = SIMULATED if self._model == SIMULATED else driver_name(int(facts["driver"]))
         simulated = " simulated" if self._model == SIMULATED else ""
         self.policy = f"{self.setup.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
         self._compilation = Compilation(gpu, compiler, self.policy)
@@ -130,6 +136,27 @@ class Measurer:
             timed = self._on_device(identities[i], TimingRequest(code, self.setup.policy, timed=False))
             self._verdicts[identities[i]] = _verdict(timed, self._model)
         yield from enumerate(self._verdicts[identity] for identity in identities)
+
+    def checked_code(self, instance: Instance) -> CheckedCode:
+        """What the device's verdict on a config holds for."""
+        return checked_code(instance, self.gpu, self._driver)
+
+    def prove(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Proof | Failed]]:
+        """(position in `batch`, what the device said of it, or why it said nothing) as they finish."""
+        self._prepare_plain()  # which needs the compilers, as the batch does from here on
+        with prefetched(self._compilation.compile(list(map(render, batch)))) as outcomes:
+            for position, outcome in outcomes:
+                if isinstance(outcome, Failed):
+                    yield position, outcome
+                    continue
+                instance = batch[position]
+                identity, task = self.identity(instance), TimingRequest(_code(instance, outcome), self.setup.policy)
+                timed = self._on_device(identity, replace(task, timed=False))
+                if timed.failure and timed.failure.fault not in _KERNEL_FAULTS:
+                    yield position, Failed(timed.failure.fault.stage, timed.failure.reason)
+                    continue
+                verdict = _verdict(timed, self._model)
+                yield position, Proof(self.checked_code(instance), identity.problem, verdict)
 
     def race(
         self, contenders: Sequence[Instance], seed: int = 0, *, own_clock: bool = False
@@ -202,9 +229,9 @@ class Measurer:
         return self._plain
 
     def _plain_tasks(self) -> Iterator[tuple[str, TimingRequest]]:
-        for implementation in operators.implementations(self._operator.name):
-            if implementation.oracle and implementation.refusal(self._problem, self._gpu.arch) is None:
-                instance = Instance.default(self._operator, implementation, self._problem, self._gpu.arch)
+        for implementation in operators.implementations(self.operator.name):
+            if implementation.oracle and implementation.refusal(self._problem, self.gpu.arch) is None:
+                instance = Instance.default(self.operator, implementation, self._problem, self.gpu.arch)
                 (code,) = self._codes([instance])
                 yield _key(self.identity(instance)), TimingRequest(code, self.setup.policy, timed=False)
 
@@ -252,7 +279,7 @@ class Measurer:
 
     def _turn(self, instance: Instance) -> tuple[bool, float]:
         """Who goes first where nothing was timed yet: the default that is predicted best, for it is to be beaten."""
-        default = instance.implementation.default(instance.problem, self._gpu.arch)
+        default = instance.implementation.default(instance.problem, self.gpu.arch)
         expected = self.prior(instance)
         return instance.config != default, inf if np.isnan(expected) else expected
 

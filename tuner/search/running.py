@@ -20,7 +20,7 @@ BATCH = 16  # configs that compile side by side between two looks at the model
 class Progress:
     """Where a search stands; a stream of these is all that a display needs."""
 
-    phase: str  # "explore", "sweep", "share" (configs of other problems) or "check"
+    phase: str  # "prove" (defaults on the device), "explore", "sweep", "share" (configs of other problems) or "check"
     done: int
     total: int
     failed: int

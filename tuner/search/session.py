@@ -23,6 +23,7 @@ from tuner.evaluate.predictor import Predictor
 from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.search.final_race import final_race
+from tuner.search.prove import default_instances, judge
 from tuner.search.request import SearchRequest
 from tuner.search.study import Outcome, Progress
 from tuner.search.waves import Wave, waves
@@ -87,7 +88,17 @@ class Session:
     def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
         """Search one problem; a final race settles the record where configs were measured."""
         evaluator = self._evaluator_of(request)
+        if isinstance(evaluator, Measurer):
+            self._prove(evaluator, request, observe)
         return final_race(study.search(request, self._store, evaluator, observe, stopped), self._store, evaluator)[0]
+
+    def _prove(self, evaluator: Measurer, request: SearchRequest, observe: Observe) -> None:
+        """Judge the defaults that this device has no verdict on, so that calls without a record are served by it."""
+        instances, wrong = default_instances(request.operator, request.problem, request.gpu), 0
+        for done, judged in enumerate(judge(self._store, evaluator, instances), start=1):
+            wrong += not judged.right
+            if not judged.earlier:
+                observe(Progress("prove", done, len(instances), wrong, None))
 
     def extend(self, outcome: Outcome, configs: Sequence[Instance], observe: Observe) -> Outcome:
         """Try more configs on a problem that was searched."""

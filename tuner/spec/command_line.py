@@ -14,7 +14,16 @@ from tuner.spec.problem import to_fields
 
 def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
     """The command line that tunes a problem; fields that others imply are omitted."""
-    words = ["tuner", "search", operator.name, "--gpu", target.name]
+    return _command("search", operator, problem, target.name)
+
+
+def prove_command(operator: Operator[Any], problem: Any) -> str:
+    """The command line that judges every implementation of a problem on the GPU of the machine where it runs."""
+    return _command("prove", operator, problem, "here")
+
+
+def _command(name: str, operator: Operator[Any], problem: Any, target: str) -> str:
+    words = ["tuner", name, operator.name, "--gpu", target]
     for name, value in minimal_fields(problem).items():
         flag = name.replace("_", "-")
         words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]

@@ -192,5 +192,5 @@ class Implementation(Generic[P, C]):
     declares_work: bool = True  # whether `work` is the implementation's own
     example: P | None = None  # a problem it serves, where it refuses the operator's default problem
     checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
-    unproven: bool = False  # no GPU has run it yet: the dispatcher runs it only for a stored record
+    unproven: bool = False  # no GPU has run it yet: served only for a record, or where `tuner prove` found it right
     oracle: bool = False  # the naive implementation, one thread an output, that the others are compared with

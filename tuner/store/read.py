@@ -92,6 +92,10 @@ class RecordSource(ABC):
     def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
         """The records of an operator, or of one key, preferred ones first."""
 
+    def proofs(self, operator: str, gpu: str) -> dict[CheckedCode, bool]:  # noqa: ARG002
+        """Whether a device found compiled code of an operator right, where a source has such verdicts."""
+        return {}
+
     def _parsed(self, rows: Iterable[_Row]) -> list[StoredRecord]:
         found: list[StoredRecord] = []
         for row in rows:
@@ -215,6 +219,16 @@ class DatabaseRecords(RecordSource):
             rows = connection.execute(query, tuple(asked))
             return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
 
+    def proofs(self, operator: str, gpu: str) -> dict[CheckedCode, bool]:
+        """By the newest row for each code. A database from before proofs has none."""
+        names = ", ".join(field.name for field in fields(CheckedCode))
+        query = f"SELECT {names}, ok FROM proofs WHERE operator = ? AND gpu = ? ORDER BY id"
+        try:
+            with self._connection() as connection:
+                return {CheckedCode(*code): bool(ok) for *code, ok in connection.execute(query, (operator, gpu))}
+        except StoreError:
+            return {}
+
 
 def open_source(source: str | Path) -> RecordSource:
     """Raises StoreError, without the name of the source, where its records cannot be read."""
@@ -260,23 +274,6 @@ def races(source: str | Path) -> list[FinalRace]:
             ]
     except (sqlite3.Error, KeyError, TypeError, ValueError):  # reported by the function that reads its records
         return []
-
-
-def proofs(source: str | Path, operator: str, gpu: str) -> dict[CheckedCode, bool]:
-    """Whether a device found compiled code of an operator right, by the newest row of a SQLite file for each code.
-
-    Empty where the source is something else, cannot be read, or is from before proofs.
-    """
-    path = Path(source).expanduser()
-    if "://" in str(source) or is_text(source) or not path.exists():
-        return {}
-    names = ", ".join(field.name for field in fields(CheckedCode))
-    query = f"SELECT {names}, ok FROM proofs WHERE operator = ? AND gpu = ? ORDER BY id"
-    try:
-        with _READING, closing(_open(path)) as connection:
-            return {CheckedCode(*code): bool(ok) for *code, ok in connection.execute(query, (operator, gpu))}
-    except sqlite3.Error:
-        return {}
 
 
 @cache

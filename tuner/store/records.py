@@ -13,6 +13,7 @@ from tuner.base.canonical import encode
 from tuner.base.fields import Fields, Scalar, scalar
 from tuner.errors import StoreError
 from tuner.results.codec import fields_in
+from tuner.results.proof import CheckedCode
 from tuner.results.record import TuningRecord
 from tuner.store import places, signing
 from tuner.store.read import Key, RecordSource, StoredRecord, arch_of, label, open_source
@@ -151,6 +152,7 @@ class Snapshot:
         self._families: dict[object, Mapping[str, _Neighbours]] = {}
         self._stored: dict[_Entry, list[StoredRecord]] = {}
         self._refusals: dict[int, str | None] = {}
+        self._proofs: dict[tuple[str, str], Mapping[CheckedCode, bool]] = {}
         for sentence in refused:
             self._fail(sentence)
 
@@ -217,6 +219,18 @@ class Snapshot:
             if (tier := _tier(query, gpu)) is not None:
                 tiers.setdefault(tier, []).append(neighbours)
         return Nearby(self, extents, tiers, check)
+
+    def proofs(self, operator: str, gpu: str) -> Mapping[CheckedCode, bool]:
+        """Whether a device found compiled code of an operator right; an earlier source wins. Asked again, it is one
+        look-up.
+
+        Proofs are not signed, so that there are none where only signed records are served.
+        """
+        key = operator, gpu
+        if key not in self._proofs:
+            sources = () if self._trusted else reversed(self._sources)
+            self._proofs[key] = {code: ok for source in sources for code, ok in source.proofs(operator, gpu).items()}
+        return self._proofs[key]
 
     def explain(self, query: Query, check: Check) -> list[Candidate]:
         """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""

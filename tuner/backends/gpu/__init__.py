@@ -19,6 +19,7 @@ from tuner.compiler.cubin import symbol_sizes
 from tuner.compiler.toolkit import Toolkit
 from tuner.errors import InputError, MachineError, UsageError
 
+HERE = "here"  # the name for the GPU of this machine
 _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
 _NO_DEVICE = 100  # cudaErrorNoDevice
 _COMPUTE_MODE, _EXCLUSIVE_PROCESS = 20, 3  # cudaDevAttrComputeMode, cudaComputeModeExclusiveProcess
@@ -68,6 +69,15 @@ def driver() -> tuple[int, int]:
     return major, minor
 
 
+def driver_name(version: int | None = None) -> str:
+    """The driver in stored proofs: the newest CUDA that it supports, such as "13.0".
+
+    `version` is what the driver says of itself (13000), by default the one of this machine.
+    """
+    major, minor = driver() if version is None else divmod(version // 10, 100)
+    return f"{major}.{minor}"
+
+
 def check_driver(made_by: Toolkit) -> None:
     """Raises MachineError where the driver is of an older major version of CUDA than a compiler: it would refuse all
     that this makes, each image with a word that says nothing (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, or INVALID_IMAGE).
@@ -84,6 +94,14 @@ def current_gpu(ordinal: int | None = None) -> GPU:
     """The GPU with a CUDA ordinal, or the current device. Raises MachineError for an arch that is not listed."""
     cuda = opened().cuda
     return _gpu(cuda.runtime.getDevice() if ordinal is None else ordinal)
+
+
+def is_here(target: GPU) -> bool:
+    """Whether the current device of this machine is `target`, by name."""
+    try:
+        return available() and current_gpu().name == target.name
+    except MachineError:
+        return False
 
 
 def exclusive(ordinal: int) -> bool:
@@ -108,10 +126,13 @@ def bus_id(ordinal: int) -> str:
 
 
 def named(name: str) -> GPU:
-    """The GPU that a user names: one that `arch.gpu` lists, and the one in this machine where its model is not listed.
+    """The GPU that a user names: one that `arch.gpu` lists, `here` for the one in this machine, and that one's model
+    name where it is not listed.
 
-    Raises UsageError, with the list, for anything else.
+    Raises UsageError, with the list, for anything else, MachineError for `here` without a GPU.
     """
+    if name == HERE:
+        return current_gpu()
     try:
         gpu = arch.gpu(name)
     except UsageError:

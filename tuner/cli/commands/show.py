@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner import arch
+from tuner.backends.gpu import named
 from tuner.base.canonical import decode
 from tuner.base.fields import formatted
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
@@ -36,7 +36,7 @@ def show(
         raise UsageError(f"--out {out}: records are read from files named ….jsonl")
     if sign is not None and out is None:
         raise UsageError("--sign KEY signs the records that --out writes: give --out FILE.jsonl, too")
-    gpu_name = arch.gpu(gpu).name if gpu else None
+    gpu_name = named(gpu).name if gpu else None
     if operator is not None:
         _operators().load(operator)
     stored, source = _stored(db or places.database())

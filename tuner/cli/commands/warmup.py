@@ -4,14 +4,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from tuner import arch
 from tuner.arch import GPU
+from tuner.backends.gpu import is_here, named
 from tuner.base.cache import cache_dir
 from tuner.base.fields import formatted
-from tuner.cli.output import GpuOption, JsonOption, emit_json, table
+from tuner.cli.output import GpuOption, JsonOption, emit_json, say, table
 from tuner.dispatcher import choice
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError
+from tuner.search.prove import prover
 from tuner.spec import command_line
 from tuner.spec.operator import Operator
 from tuner.store.records import Snapshot
@@ -20,8 +21,14 @@ from tuner.store.records import Snapshot
 def warmup_command(
     operator: Operator[Any], problems: Sequence[Any], *, gpu: GpuOption, as_json: JsonOption = False
 ) -> None:
-    """Compile what the dispatcher would run, and keep it in the cache, where calls need no compiler for it."""
-    target, records = arch.gpu(gpu), Snapshot.load()
+    """Compile what the dispatcher would run, and keep it in the cache, where calls need no compiler for it.
+
+    On the machine of that GPU every default config is judged there first, unless it was before.
+    """
+    target = named(gpu)
+    if is_here(target):
+        _prove(operator, problems, target)
+    records = Snapshot.load()
     _compile(operator, problems, target, records)
     chosen = [choice.choose(operator, problem, [target], records) for problem in problems]
     if as_json:
@@ -47,6 +54,15 @@ def warmup_command(
         for served in chosen
     ]
     table(f"{operator.name} on {target.name}, compiled into {cache_dir()}", ("problem", "runs", "why"), rows)
+
+
+def _prove(operator: Operator[Any], problems: Sequence[Any], target: GPU) -> None:
+    """Judge defaults without a verdict, so that what is compiled is what calls without a record will run."""
+    with prover(target) as prove:
+        for problem in problems:
+            for judged in prove(operator, problem):
+                if not judged.right:
+                    say(f"{operator.name}/{judged.implementation} is not served without a record: {judged.reason}")
 
 
 def _compile(operator: Operator[Any], problems: Sequence[Any], target: GPU, records: Snapshot) -> None:

@@ -1,0 +1,36 @@
+"""What the GPU of this machine was found to run right: stored verdicts on default configs (`tuner prove`)."""
+
+from tuner.arch import GPU
+from tuner.backends import gpu
+from tuner.compiler.checked import checked_code
+from tuner.errors import MachineError
+from tuner.spec.instance import Instance
+from tuner.store.records import Snapshot
+
+WRONG = "the GPU here was found to run its default config wrong: `tuner prove --retry` looks again"
+
+
+class Verdicts:
+    """The verdicts on default configs of an operator on a GPU; none where that GPU is not in this machine.
+
+    A verdict holds for a driver, a compiler and a source. Where none is stored, nothing is rendered to look for one.
+    """
+
+    def __init__(self, operator: str, target: GPU, snapshot: Snapshot) -> None:
+        stored = snapshot.proofs(operator, target.name)
+        self._driver = gpu.driver_name() if stored and gpu.is_here(target) else ""
+        self._stored = {code: ok for code, ok in stored.items() if code.driver == self._driver}
+        self._names = {code.implementation for code in self._stored}
+        self._target = target
+
+    def __str__(self) -> str:
+        return f"driver for CUDA {self._driver}"
+
+    def right(self, instance: Instance) -> bool | None:
+        """Whether the code of a config is right; None where nothing is known of it."""
+        if instance.implementation.name not in self._names:
+            return None
+        try:
+            return self._stored.get(checked_code(instance, self._target, self._driver))
+        except MachineError:  # neither a compiler nor a cubin: what would run is unknown
+            return None
