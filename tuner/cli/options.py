@@ -22,10 +22,26 @@ from tuner.spec.operator import Operator
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
 _FILE = "problems_file"
+_ACROSS = "(several operators)"  # the hidden command of a group's option that names them
 
 
 class OperatorGroup(TyperGroup):
-    """A group with one command an operator, which says what operators there are when it does not know one."""
+    """A group with one command an operator, which says what operators there are when it does not know one.
+
+    `across` is an option that names a file with problems of several operators: a command of its own takes it.
+    """
+
+    across = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if (
+            self.across
+            and args
+            and args[0].startswith("-")
+            and any(word.partition("=")[0] == self.across for word in args)
+        ):
+            args = [_ACROSS, *args]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
@@ -35,10 +51,19 @@ class OperatorGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def group_of(name: str, body: Body, lines: Sequence[str], *, help: str, alone: Body | None = None) -> TyperGroup:
+def group_of(
+    name: str,
+    body: Body,
+    lines: Sequence[str],
+    *,
+    help: str,
+    alone: Body | None = None,
+    across: tuple[str, Callable[..., None]] | None = None,
+) -> TyperGroup:
     """The commands `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems.
 
-    `alone` is the command without an operator; by default that prints the help.
+    `alone` is the command without an operator; by default that prints the help. `across` is an option, such as
+    `--misses`, and the function that runs where it stands in place of an operator.
     """
     more = f"Options: `{name} OPERATOR --help`."
     group = typer.Typer(
@@ -59,7 +84,12 @@ def group_of(name: str, body: Body, lines: Sequence[str], *, help: str, alone: B
         group.command(
             operator, help=full_help, short_help=summary, rich_help_panel="Operators", epilog=examples(lines, operator)
         )(_command(operator, body))
+    if across:
+        group.command(_ACROSS, hidden=True, help=f"{help.split('. ')[0].rstrip('.')}.")(guarded(across[1]))
     without_bool_types(commands := get_group(group))
+    if across:
+        assert isinstance(commands, OperatorGroup)
+        commands.across = across[0]
     return commands
 
 

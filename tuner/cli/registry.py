@@ -25,6 +25,7 @@ class Command:
     per_operator: bool = False
     module: str = ""  # where the name is a word of Python
     alone: str = ""  # the function of the module that runs where no operator is named
+    across: tuple[str, str] = ("", "")  # an option in place of an operator, and the module whose `command()` takes it
 
     def load(self) -> Any:
         """The command itself, ready to run."""
@@ -39,7 +40,9 @@ class Command:
         from tuner.cli.options import group_of  # which loads every operator
 
         alone = getattr(module, self.alone) if self.alone else None
-        return group_of(self.name, body, self.examples, help=self.help, alone=alone)
+        option, across_module = self.across
+        across = (option, import_module(f"tuner.cli.commands.{across_module}").command()) if option else None
+        return group_of(self.name, body, self.examples, help=self.help, alone=alone, across=across)
 
 
 COMMANDS = (  # those first that are needed first
@@ -50,8 +53,10 @@ COMMANDS = (  # those first that are needed first
         (
             "tuner search {operator} --gpu sm_90a --effort quick",
             "tuner search {operator} --gpu H200 --budget 32 --report report.html",
+            "tuner search --misses misses.jsonl",
         ),
         True,
+        across=("--misses", "search_misses"),
     ),
     Command(
         "show",

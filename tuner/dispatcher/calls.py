@@ -10,12 +10,13 @@ from tuner import arch, operators
 from tuner.arch import GPU
 from tuner.backends import gpu
 from tuner.base.fork import Section, renew_in_child
-from tuner.dispatcher import arrays, choice, on_gpu
+from tuner.dispatcher import arrays, choice, miss_log, on_gpu
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
 from tuner.dispatcher.choice import Choice, Explanation
 from tuner.dispatcher.kernels import Kernels, idle
 from tuner.dispatcher.lengths import Kinds, Lengths, Ready
+from tuner.dispatcher.miss_log import MissLog
 from tuner.dispatcher.untuned import Miss, Untuned
 from tuner.errors import InputError, TemplateError, UsageError
 from tuner.spec.operator import Operator, Request
@@ -30,12 +31,19 @@ class Dispatcher:
     """Kernels for calls, over one immutable snapshot of records; any number of threads may call at once.
 
     `assumed` are the GPUs whose records and defaults the emulator may run, by default one of every arch; `strict`
-    makes a miss a UsageError.
+    makes a miss a UsageError, and `log` has misses logged.
     """
 
-    def __init__(self, snapshot: Snapshot, assumed: tuple[GPU, ...] = (), *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        assumed: tuple[GPU, ...] = (),
+        *,
+        strict: bool = False,
+        log: MissLog | None = None,
+    ) -> None:
         self._snapshot, self._assumed = snapshot, assumed or choice.any_gpu()
-        self._untuned, self._kernels = Untuned(strict=strict), Kernels()
+        self._untuned, self._kernels = Untuned(strict=strict, log=log), Kernels()
         self._prepared: dict[object, Ready] = {}
         self._kinds = Kinds()
         self._preparing = Section("compiled a kernel")
@@ -43,8 +51,8 @@ class Dispatcher:
 
     @classmethod
     def from_environment(cls) -> "Dispatcher":
-        """Over all stored records, as TUNER_GPU and TUNER_STRICT say. Raises UsageError for other values."""
-        return cls(Snapshot.load(strict=_strict()), _assumed(), strict=_strict())
+        """Over all stored records, as TUNER_GPU, TUNER_STRICT and TUNER_MISSES say. Raises UsageError otherwise."""
+        return cls(Snapshot.load(strict=_strict()), _assumed(), strict=_strict(), log=miss_log.of_environment())
 
     def call(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Any:
         """The outputs of an operator: one array, or a tuple where there are several. Raises InputError."""
@@ -80,6 +88,10 @@ class Dispatcher:
         chosen = self._choose(loaded, binding.problem, ordinal)
         compiler = self._kernels.compiler(chosen, ordinal)
         return choice.explain(chosen, self._gpus(ordinal), self._snapshot, compiler)
+
+    def close(self) -> None:
+        """Log the misses that are not logged yet; another dispatcher takes over."""
+        self._untuned.flush()
 
     def misses(self) -> tuple[Miss, ...]:
         """The problems that ran with a default config, the most frequent first."""
@@ -132,7 +144,7 @@ class Dispatcher:
         if binding.empty_dims:
             return idle(operator, binding, framework, ordinal), None
         chosen = self._choose(operator, problem, ordinal)
-        tally = None if chosen.record else self._untuned.tally(chosen)
+        tally = self._untuned.tally(chosen) if self._untuned.counted(chosen) else None
         kernel = self._kernels.load(chosen, framework, ordinal)
         numbers = kernel.numbers(chosen.instance, binding)
         if lengths := self._kinds.find(kind):  # from the second call on: many programs have but one length

@@ -34,7 +34,9 @@ def warmup(operator: str, *problems: Any, device: str | None = None, gpu: str | 
 def reload() -> None:
     """Read the records, `TUNER_GPU` and `TUNER_STRICT` again. Calls that are under way finish with the old ones."""
     global _dispatcher
-    _dispatcher = Dispatcher.from_environment()
+    before, _dispatcher = _dispatcher, Dispatcher.from_environment()
+    if before is not None:
+        before.close()
 
 
 def function(operator: Operator[Any]) -> Callable[..., Any]:

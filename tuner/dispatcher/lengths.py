@@ -191,7 +191,7 @@ class Lengths:
         return dict(zip(self._extents, own, strict=True))
 
     def _tally(self, chosen: Choice, own: Sizes, untuned: Untuned) -> Tally | None:
-        if chosen.record is not None:
+        if not untuned.counted(chosen):
             return None
         problem = self._problem
         return untuned.warned(chosen, (self._statics, own), lambda: chosen.at(replace(problem, **self._named(own))))

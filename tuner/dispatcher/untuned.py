@@ -1,8 +1,10 @@
-"""Calls that no record serves: counted by problem, warned of once a kernel and GPU, or refused."""
+"""Calls that no record serves: counted by problem, warned of once a kernel and GPU, logged, or refused."""
 
+import atexit
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +13,10 @@ from traceback import walk_stack
 from tuner.base.fields import Fields
 from tuner.base.fork import renew_in_child
 from tuner.dispatcher.choice import Choice
+from tuner.dispatcher.miss_log import MissLog
 from tuner.errors import UsageError
-from tuner.spec.problem import extents, statics, to_fields
+from tuner.spec.problem import canonical, extents, statics, to_fields
+from tuner.store.misses import Missed
 
 _REMEMBERED = 16384  # problems; the oldest is forgotten first
 
@@ -54,23 +58,88 @@ class Tally:
         with _counting:
             self._calls += 1
 
+    def flush(self) -> None:
+        """Log what is not logged yet."""
+
     def miss(self) -> Miss:
         choice = self._choice()
         instance, gpu = choice.instance, choice.gpu
         return Miss(instance.operator.name, to_fields(instance.problem), gpu.name, self._calls, choice.command)
 
 
-class Untuned:
-    """The tallies of one dispatcher. `strict` makes a miss a UsageError."""
+class _LoggedTally(Tally):
+    """A tally that is logged at the first call, and whenever the calls have doubled since."""
 
-    def __init__(self, *, strict: bool) -> None:
-        self._strict = strict
+    def __init__(self, choice: Callable[[], Choice], log: MissLog) -> None:
+        super().__init__(choice)
+        self.log, self._logged, self._next = log, 0, 1
+        _logged.add(self)
+
+    def add(self) -> None:
+        with _counting:
+            self._calls += 1
+            new = self._due() if self._calls >= self._next else 0
+        if new:
+            self._write(new)
+
+    def flush(self) -> None:
+        with _counting:
+            new = self._due()
+        if new:
+            self._write(new)
+
+    def _due(self) -> int:
+        """The calls since the last line, of which one is due now. Needs `_counting`."""
+        new, self._logged, self._next = self._calls - self._logged, self._calls, 2 * self._calls
+        return new
+
+    def _write(self, calls: int) -> None:
+        choice = self._choice()
+        instance = choice.instance
+        ran = "default" if choice.record is None else "nearest"
+        self.log.add(Missed(instance.operator.name, canonical(instance.problem), choice.gpu.name, ran, calls))
+
+
+_logged: "weakref.WeakSet[_LoggedTally]" = weakref.WeakSet()
+
+
+def _flush() -> None:
+    tallies = list(_logged)
+    for tally in tallies:
+        tally.flush()
+    for log in {tally.log for tally in tallies}:
+        log.close()
+
+
+def _leave_to_parent() -> None:
+    """In a child: what its parent counted is logged by that."""
+    for tally in list(_logged):
+        tally._logged = tally._calls
+
+
+renew_in_child(_leave_to_parent)
+atexit.register(_flush)
+
+
+class Untuned:
+    """The tallies of one dispatcher. `strict` makes a miss a UsageError; `log` has misses logged, and the calls that
+    the record of another problem or architecture serves."""
+
+    def __init__(self, *, strict: bool, log: MissLog | None = None) -> None:
+        self._strict, self._log = strict, log
         self._tallies: dict[object, Tally] = {}
+        self._nearest: dict[object, Tally] = {}
         self._warned: set[object] = set()
 
+    def counted(self, choice: Choice) -> bool:
+        """Whether calls that run a choice are counted."""
+        return choice.record is None or (self._log is not None and choice.foreign)
+
     def tally(self, choice: Choice) -> Tally:
-        """The tally of a problem; warns the application of the first problem with its static fields on a GPU."""
-        self._warn(choice)
+        """The tally of a problem; warns the application of the first problem with its static fields on a GPU, unless
+        a record serves it."""
+        if choice.record is None:
+            self._warn(choice)
         problem = choice.instance.problem
         fields = (tuple(getattr(problem, name) for name in names(problem)) for names in (statics, extents))
         return self.warned(choice, tuple(fields), lambda: choice)
@@ -79,12 +148,19 @@ class Untuned:
         """The tally of a problem of whose kernel the application was warned, by the values of its static fields and of
         its extents; `choice` is called when misses are listed."""
         key = kernel.instance.operator.name, kernel.gpu.name, problem
-        tally = self._tallies.get(key)
+        tallies = self._tallies if kernel.record is None else self._nearest
+        tally = tallies.get(key)
         if tally is None:
-            if len(self._tallies) >= _REMEMBERED:
-                self._tallies.pop(next(iter(self._tallies)), None)
-            tally = self._tallies.setdefault(key, Tally(choice))
+            if len(tallies) >= _REMEMBERED and (oldest := tallies.pop(next(iter(tallies)), None)):
+                oldest.flush()
+            new = Tally(choice) if self._log is None else _LoggedTally(choice, self._log)
+            tally = tallies.setdefault(key, new)
         return tally
+
+    def flush(self) -> None:
+        """Log what is not logged yet."""
+        for tally in [*self._tallies.values(), *self._nearest.values()]:
+            tally.flush()
 
     def misses(self) -> tuple[Miss, ...]:
         """The most frequent first."""

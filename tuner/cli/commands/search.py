@@ -86,8 +86,8 @@ def search(
     db: DbOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
     as_json: JsonOption = False,
-) -> None:
-    """Search, check, store and report."""
+) -> bool:
+    """Search, check, store and report; whether Ctrl-C ended it before its time."""
     target = named(gpu)
     request = CampaignRequest(
         tuple(
@@ -115,11 +115,11 @@ def search(
         db,
     )
     page = report or default_path(operator.name, target.name, problems, other_database(db))
-    _search(request, page, quiet=quiet, as_json=as_json)
+    return _search(request, page, quiet=quiet, as_json=as_json)
 
 
-def _search(request: CampaignRequest, page: Path, *, quiet: bool, as_json: bool) -> None:
-    """Refuse what cannot succeed, then search and report."""
+def _search(request: CampaignRequest, page: Path, *, quiet: bool, as_json: bool) -> bool:
+    """Refuse what cannot succeed, then search and report; whether Ctrl-C ended it before its time."""
     first = request.searches[0]
     serving, *_ = [search.implementations for search in request.searches]  # or all are refused
     _warn_of_promises(first, serving)
@@ -132,6 +132,7 @@ def _search(request: CampaignRequest, page: Path, *, quiet: bool, as_json: bool)
         summary.write(result.outcomes, page, result.families)
     show(result, page, as_json=as_json)
     _refuse_failed(result, page)
+    return stop.is_set()
 
 
 def _evidence(target: GPU) -> Evidence:

@@ -19,7 +19,7 @@ from tuner.store.sql import rows
 from tuner.store.sql.database import Database, Place, locate
 from tuner.store.sql.dialect import insert_new
 from tuner.store.sql.migrate import migrate, schema_version
-from tuner.store.sql.schema import ATTEMPTS, CLAIMS, DEVICES, LEDGER, PROOFS, RACES, RECORDS, STUDIES, VERDICTS
+from tuner.store.sql.schema import ATTEMPTS, CLAIMS, DEVICES, LEDGER, MISSES, PROOFS, RACES, RECORDS, STUDIES, VERDICTS
 from tuner.store.sql.store import Store
 
 _AT_ONCE = 5_000  # rows in one transaction
@@ -47,7 +47,7 @@ MERGED = (  # parents first
     _Merged(PROOFS, "uuid", rows.proof_of),
     _Merged(DEVICES, "digest", rows.facts_of),
 )
-LEFT = (CLAIMS, LEDGER)  # of processes on the machines of one database
+LEFT = (CLAIMS, LEDGER, MISSES)  # of processes that use one database
 
 
 @dataclass(frozen=True, slots=True)

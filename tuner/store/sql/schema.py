@@ -121,3 +121,12 @@ LEDGER = Table(
     _uuid(),
 )
 Index(None, LEDGER.c.scope, LEDGER.c.config)
+
+MISSES = Table(
+    "misses",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    *_required("operator", "problem", "gpu", "ran", "seen"),
+    Column("calls", Integer, nullable=False),
+)
+Index(None, *(MISSES.c[name] for name in ("operator", "problem", "gpu")), unique=True)

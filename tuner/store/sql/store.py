@@ -19,8 +19,9 @@ from tuner.results.proof import Proof
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 from tuner.store import lines
+from tuner.store.misses import Missed
 from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
-from tuner.store.sql import claims, ledger, rows
+from tuner.store.sql import claims, ledger, missed, rows
 from tuner.store.sql.claims import Holder
 from tuner.store.sql.database import Database, explained, locate, use_log
 from tuner.store.sql.dialect import insert_new
@@ -323,6 +324,16 @@ class Store(Closing):
 
     def devices(self) -> list[Facts]:
         return [rows.facts_of(row) for row in self._rows(select(DEVICES).order_by(DEVICES.c.id))]
+
+    # ---- misses of applications: see tuner.store.misses ----
+
+    def add_misses(self, misses: Sequence[Missed]) -> None:
+        """Add the calls of misses to those that are stored. Raises StoreError where there are too many problems."""
+        self._write(lambda connection: missed.add(connection, misses, rows.now()))
+
+    def misses(self) -> tuple[list[Missed], list[str]]:
+        """The misses, the most frequent first, and a sentence for each row that is none."""
+        return self._read(missed.read)
 
     # ---- the database itself ----
 

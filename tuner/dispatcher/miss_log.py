@@ -1,0 +1,123 @@
+"""Where `TUNER_MISSES` has the misses of this process logged: a file, or a server.
+
+A problem is logged at its first call and whenever its calls have doubled since, and the rest when the process ends. So
+a process writes a few lines a problem, a killed one loses less than half of a problem's calls, and no thread is needed:
+a line is written by the call that it counts. A server is written to by a thread, so that no call waits for a network.
+"""
+
+import os
+import queue
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tuner.base.fork import renew_in_child
+from tuner.errors import TunerError
+from tuner.store import misses
+from tuner.store.misses import Missed
+
+VARIABLE = "TUNER_MISSES"
+_WAITING = 4096  # misses that wait for a server; more are dropped
+_END_S = 5.0  # that the end of a process waits for a server
+
+
+class MissLogWarning(UserWarning):
+    """Misses are no longer logged by this process."""
+
+
+class MissLog:
+    """Logs misses to one place until that fails, which is one warning: a call never fails for it."""
+
+    def __init__(self, place: str) -> None:
+        self._place, self.failed = place, False
+        self._sender = _Sender(place, self._fail) if "://" in place else None
+
+    def add(self, missed: Missed) -> None:
+        if self.failed:
+            return
+        if self._sender is not None:
+            self._sender.put(missed)
+            return
+        try:
+            misses.append(Path(self._place).expanduser(), missed)
+        except (TunerError, RuntimeError) as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Wait for what is under way to a server, for some seconds."""
+        if self._sender is not None:
+            self._sender.close()
+
+    def _fail(self, error: Exception) -> None:
+        self.failed = True
+        warnings.warn(f"{error}; {VARIABLE} is ignored from now on", MissLogWarning, stacklevel=2)
+
+
+class _Sender:
+    """A thread that sends misses to a server, started by the first miss; a forked child starts one of its own."""
+
+    def __init__(self, place: str, fail: Callable[[Exception], None]) -> None:
+        self._place, self._fail = place, fail
+        self._begin()
+        _senders.add(self)
+
+    def _begin(self) -> None:
+        self._queue: queue.Queue[Missed | None] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def put(self, missed: Missed) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, args=(self._queue,), daemon=True, name="tuner misses")
+                self._thread.start()
+        with suppress(queue.Full):  # the server is slower than the application: counts are a lower bound
+            self._queue.put_nowait(missed)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(_END_S)
+
+    def _run(self, waiting: "queue.Queue[Missed | None]") -> None:
+        from tuner.store.sql import Store  # which takes a second
+
+        try:
+            with Store.open(self._place) as store:
+                while (first := waiting.get()) is not None:
+                    batch, ended = [first], False
+                    while not waiting.empty() and not ended:
+                        following = waiting.get()
+                        batch, ended = (batch, True) if following is None else ([*batch, following], False)
+                    store.add_misses(batch)
+                    if ended:
+                        return
+        except TunerError as error:
+            self._fail(error)
+
+
+_senders: "weakref.WeakSet[_Sender]" = weakref.WeakSet()
+
+
+def _renew() -> None:
+    for sender in list(_senders):
+        sender._begin()
+
+
+renew_in_child(_renew)
+
+
+_logs: dict[str, MissLog] = {}
+
+
+def of_environment() -> MissLog | None:
+    """The log that `TUNER_MISSES` names, one a place; None without it."""
+    place = os.environ.get(VARIABLE)
+    if not place:
+        return None
+    if place not in _logs or _logs[place].failed:
+        _logs[place] = MissLog(place)
+    return _logs[place]
