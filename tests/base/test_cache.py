@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from tuner.base.assets import ROOT
-from tuner.base.cache import Cache, Entry, cache_dir, digest_of, key_of
+from tuner.base.cache import Cache, CacheEntry, cache_dir, digest_of, key_of
 
 KEY = key_of("source", "options")
-ENTRY = Entry(b"\x7fELF" + bytes(range(256)) * 100, {"log": "ptxas: 5 µs\n", "seconds": 0.25})
+ENTRY = CacheEntry(b"\x7fELF" + bytes(range(256)) * 100, {"log": "ptxas: 5 µs\n", "seconds": 0.25})
 WRITER = """
 import sys
 from pathlib import Path
-from tuner.base.cache import Cache, Entry
+from tuner.base.cache import Cache, CacheEntry
 cache, letter = Cache(Path(sys.argv[1])), sys.argv[3].encode()
 print("ready", flush=True)
 for _ in range(int(sys.argv[4])):
-    cache.put(sys.argv[2], Entry(letter * 200_000, {"letter": sys.argv[3]}))
+    cache.put(sys.argv[2], CacheEntry(letter * 200_000, {"letter": sys.argv[3]}))
 """
 
 
@@ -39,8 +39,8 @@ def test_what_was_put_is_got(tmp_path: Path) -> None:
 
 
 def test_an_empty_entry_is_an_entry(tmp_path: Path) -> None:
-    Cache(tmp_path).put(KEY, Entry(b""))
-    assert Cache(tmp_path).get(KEY) == Entry(b"", {})
+    Cache(tmp_path).put(KEY, CacheEntry(b""))
+    assert Cache(tmp_path).get(KEY) == CacheEntry(b"", {})
 
 
 def test_an_unknown_key_is_a_miss(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_written_warns_once_and_costs_only_the_cache(tmp
 def test_a_full_disk_leaves_no_partial_file(tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))"
     load = "from pathlib import Path; from tuner.base.cache import *"
-    put = f"{load}; print(Cache(Path('.')).put('abc', Entry(bytes(99_999))))"
+    put = f"{load}; print(Cache(Path('.')).put('abc', CacheEntry(bytes(99_999))))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", f"{limit}\n{put}"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.base.assets import ROOT
-from tuner.base.cache import Cache, Entry, Limit, key_of, limit_of
+from tuner.base.cache import Cache, CacheEntry, Limit, key_of, limit_of
 from tuner.errors import UsageError
 
 DAY = 86400.0
@@ -20,7 +20,7 @@ def filled(root: Path, ages: dict[str, float], kind: str = "cubin") -> dict[str,
     """Entries of BYTES and a little, by name; each was used so many seconds ago."""
     cache = Cache(root / kind)
     for name, age in ages.items():
-        cache.put(key_of(name), Entry(bytes(BYTES)))
+        cache.put(key_of(name), CacheEntry(bytes(BYTES)))
         os.utime(cache.path(key_of(name)), (time.time() - age,) * 2)
     return {name: cache.path(key_of(name)) for name in ages}
 
@@ -71,7 +71,7 @@ def test_what_a_killed_writer_left_goes_in_its_turn(tmp_path: Path) -> None:
 def test_writing_keeps_the_caches_near_their_limit(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cubin", Limit(tmp_path, 100 * BYTES))
     for i in range(400):
-        cache.put(key_of(str(i)), Entry(bytes(BYTES)))
+        cache.put(key_of(str(i)), CacheEntry(bytes(BYTES)))
         os.utime(cache.path(key_of(str(i))), (i, i))
     assert 60 * BYTES < cache.size().bytes < 150 * BYTES
     assert cache.get(key_of("399")) and not cache.get(key_of("0"))
@@ -80,7 +80,7 @@ def test_writing_keeps_the_caches_near_their_limit(tmp_path: Path) -> None:
 def test_a_limit_of_0_is_none(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cubin", Limit(tmp_path, 0))
     for i in range(50):
-        cache.put(key_of(str(i)), Entry(bytes(BYTES)))
+        cache.put(key_of(str(i)), CacheEntry(bytes(BYTES)))
         os.utime(cache.path(key_of(str(i))), (i, i))
     assert cache.size().entries == 50
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.base import cache as caching
-from tuner.base.cache import Cache, Entry, cache_dir, key_of, make_folder, safe_folder
+from tuner.base.cache import Cache, CacheEntry, cache_dir, key_of, make_folder, safe_folder
 
 KEY = key_of("kernel")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
@@ -55,7 +55,7 @@ def test_a_folder_that_others_may_change_is_not_used_and_named_once(
     private: Path, tmp_path: Path, fault: "caching.Callable[[Path], None]", below: str
 ) -> None:
     (tmp_path / "cache" / "cubin").mkdir(parents=True)
-    Cache(tmp_path / "cache" / "cubin").put(KEY, Entry(b"foreign"))
+    Cache(tmp_path / "cache" / "cubin").put(KEY, CacheEntry(b"foreign"))
     fault(tmp_path / "cache" / below)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -63,7 +63,7 @@ def test_a_folder_that_others_may_change_is_not_used_and_named_once(
     (said,) = caught
     assert str(tmp_path / "cache") in str(said.message) and "chmod -R go-w" in str(said.message)
     assert caches[0].root.is_relative_to(private) and caches[0].get(KEY) is None
-    assert caches[0].put(KEY, Entry(b"mine")) and caches[1].get(KEY) == Entry(b"mine")
+    assert caches[0].put(KEY, CacheEntry(b"mine")) and caches[1].get(KEY) == CacheEntry(b"mine")
     assert stat.S_IMODE(caches[0].root.parent.stat().st_mode) == 0o700
 
 
@@ -72,10 +72,10 @@ def test_an_entry_that_others_may_change_is_a_miss_and_written_again(
     tmp_path: Path, fault: "caching.Callable[[Path], None]"
 ) -> None:
     cache = Cache(tmp_path)
-    cache.put(KEY, Entry(b"foreign"))
+    cache.put(KEY, CacheEntry(b"foreign"))
     fault(cache.path(KEY))
     assert cache.get(KEY) is None
-    assert cache.put(KEY, Entry(b"mine")) and cache.get(KEY) == Entry(b"mine")
+    assert cache.put(KEY, CacheEntry(b"mine")) and cache.get(KEY) == CacheEntry(b"mine")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -83,11 +83,11 @@ def test_nothing_is_read_or_written_in_a_folder_of_entries_that_others_may_chang
     tmp_path: Path, fault: "caching.Callable[[Path], None]"
 ) -> None:
     cache = Cache(tmp_path)
-    cache.put(KEY, Entry(b"foreign"))
+    cache.put(KEY, CacheEntry(b"foreign"))
     fault(cache.path(KEY).parent)
     assert cache.get(KEY) is None
     with pytest.warns(RuntimeWarning, match="cannot write"):
-        assert not cache.put(KEY, Entry(b"mine"))
+        assert not cache.put(KEY, CacheEntry(b"mine"))
     assert cache.folder(KEY, build) is None
 
 
@@ -106,7 +106,7 @@ def test_folders_are_made_writable_by_their_user_alone_whatever_the_umask(tmp_pa
     try:
         make_folder(tmp_path / "one" / "two")
         cache = Cache(tmp_path / "cache" / "cubin")
-        assert cache.put(KEY, Entry(b"mine")) and cache.folder(KEY, build) and cache.get(KEY)
+        assert cache.put(KEY, CacheEntry(b"mine")) and cache.folder(KEY, build) and cache.get(KEY)
     finally:
         os.umask(before)
     made = [path for path in tmp_path.rglob("*") if path.is_dir() and path.name != "deeper"]

@@ -37,7 +37,7 @@ _verified: set[tuple[Path, int]] = set()  # folders, with their inodes, whose ma
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """What was stored under a key."""
 
     data: bytes
@@ -193,7 +193,7 @@ class Cache:
         """Where the entry of `key` (hexadecimal, from `key_of`) lies once it was put."""
         return self.root / key[:2] / f"{key}.entry"
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         """The entry of `key`; None when there is none, or when the file is not whole."""
         path = self.path(key)
         if _distrusted(path.parent) or _distrusted(path):
@@ -205,7 +205,7 @@ class Cache:
         touch(path)
         return entry
 
-    def put(self, key: str, entry: Entry) -> bool:
+    def put(self, key: str, entry: CacheEntry) -> bool:
         """Store `entry` whole or not at all, and say which; the last of several writers wins."""
         content = _pack(entry)
         try:
@@ -321,19 +321,19 @@ def _holds(folder: Path) -> bool:
     return True
 
 
-def _pack(entry: Entry) -> bytes:
+def _pack(entry: CacheEntry) -> bytes:
     metadata = json.dumps(dict(entry.metadata), sort_keys=True).encode()
     body = entry.data + metadata
     return body + _FOOTER.pack(len(entry.data), len(metadata), sha256(body).digest(), _MAGIC)
 
 
-def _unpack(content: bytes) -> Entry | None:
+def _unpack(content: bytes) -> CacheEntry | None:
     if len(content) < _FOOTER.size:
         return None
     body = content[: -_FOOTER.size]
     data_bytes, metadata_bytes, digest, magic = _FOOTER.unpack_from(content, len(body))
     whole = magic == _MAGIC and data_bytes + metadata_bytes == len(body) and sha256(body).digest() == digest
-    return Entry(body[:data_bytes], json.loads(body[data_bytes:])) if whole else None
+    return CacheEntry(body[:data_bytes], json.loads(body[data_bytes:])) if whole else None
 
 
 @cache

@@ -1,9 +1,9 @@
-"""Forks of a process with threads: what other threads are in the middle of, a fork waits for.
+"""Makes `os.fork` safe in a process with threads.
 
-A child has only the thread that forked. A lock that another thread held stays locked there, and a library in the middle
-of a call, such as a compiler or a database, stays half done. Code with such state runs inside of a `Section`: `os.fork`
-waits until no other thread is in one, for at most `PATIENCE_S`. A section that takes longer raises MachineError in the
-child, by name. Processes that start by spawn, forkserver or subprocess share no state, and wait for nothing.
+A child has only the thread that forked. A lock that another thread held stays locked in the child, and a library in the
+middle of a call, such as a compiler or a database, stays in that state. Code with such state runs inside of a
+`ForkGuard`: `os.fork` waits up to `PATIENCE_S` until no other thread is inside a guard. If a guard is held for longer,
+using it in the child raises MachineError. Processes started by spawn, forkserver or subprocess share no state.
 """
 
 import os
@@ -19,21 +19,22 @@ from tuner.errors import MachineError
 
 PATIENCE_S = 60.0
 _gate = threading.Condition(threading.Lock())
-_inside: dict[int, int] = {}  # thread → sections that it is in
-_forks = 0  # under way
+_inside: dict[int, int] = {}  # thread → number of guards that it is inside of
+_forks = 0  # in progress
 _renewals: list[Callable[[], None]] = []
 
 
-class Section:
-    """A lock that its thread may take again, and that no child inherits locked.
+class ForkGuard:
+    """A reentrant lock that a child process never inherits locked.
 
-    `what` completes "this process was forked while a thread …". Raises MachineError on entry where it was.
+    `what` completes the message "this process was forked while a thread …". Entering raises MachineError in a child
+    that was forked while another thread was inside of the guard.
     """
 
     def __init__(self, what: str) -> None:
         self._what, self._lock = what, threading.RLock()
         self._owner, self._depth, self._torn = 0, 0, False
-        _sections.add(self)
+        _guards.add(self)
 
     def __enter__(self) -> None:
         thread = threading.get_ident()
@@ -47,7 +48,7 @@ class Section:
                     _inside[thread] = _inside.get(thread, 0) + 1
                     self._owner, self._depth = thread, self._depth + 1
                     return
-            self._lock.release()  # a fork came first: who is in a section may need this lock to leave it
+            self._lock.release()  # a fork came first: a thread inside of a guard may need this lock to leave it
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -74,7 +75,7 @@ class Section:
             )
 
     def _renew(self) -> None:
-        """In a child, with the lock of `_gate`: unlocked, but for what the forking thread holds."""
+        """Replace the lock in a child. The forking thread keeps its own acquisitions; other owners are gone."""
         thread = threading.get_ident()
         self._lock = threading.RLock()
         if self._owner == thread:
@@ -84,11 +85,11 @@ class Section:
             self._owner, self._depth, self._torn = 0, 0, True
 
 
-_sections: "weakref.WeakSet[Section]" = weakref.WeakSet()
+_guards: "weakref.WeakSet[ForkGuard]" = weakref.WeakSet()
 
 
 def renew_in_child(renewal: Callable[[], None]) -> None:
-    """Have every forked child call `renewal`, before anything else runs there."""
+    """Call `renewal` first in every forked child."""
     _renewals.append(renewal)
 
 
@@ -114,8 +115,8 @@ def _after_in_child() -> None:
     _forks, _gate = 0, threading.Condition(threading.Lock())
     for other in _inside.keys() - {thread}:
         del _inside[other]
-    for section in list(_sections):
-        section._renew()
+    for guard in list(_guards):
+        guard._renew()
     if sys.version_info < (3, 12):
         _renew_cached_properties()
     for renewal in _renewals:
@@ -123,7 +124,7 @@ def _after_in_child() -> None:
 
 
 def _renew_cached_properties() -> None:
-    """Before Python 3.12 each has a lock, which is held while it is computed."""
+    """Replace the locks of cached properties: before Python 3.12, computing one holds its lock."""
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "tuner"]
     classes = {value for module in modules for value in list(vars(module).values()) if isinstance(value, type)}
     for attribute in (value for kind in classes for value in vars(kind).values()):

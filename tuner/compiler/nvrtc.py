@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from tuner.arch import ARCHES
-from tuner.base.cache import Cache, Entry, key_of
+from tuner.base.cache import Cache, CacheEntry, key_of
 from tuner.base.closing import Closing
 from tuner.base.pool import Limits, Lost, Pool
 from tuner.compiler import headers as nvrtc_headers
@@ -114,7 +114,7 @@ def keep(source: Source, cubin: Cubin, cache: Cache) -> None:
     about = {"name": compiler.name, "version": compiler.version, "build": compiler.build}
     previous, entry = cache.get(key), _entry(cubin)
     if previous is None or previous.data != entry.data:
-        cache.put(key, Entry(entry.data, {**entry.metadata, **about}))
+        cache.put(key, CacheEntry(entry.data, {**entry.metadata, **about}))
 
 
 def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
@@ -141,7 +141,7 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
     except _RefusedError as refusal:
         return Failed(Stage.COMPILE, _first_error(refusal.log), refusal.log)
     if cache:
-        cache.put(key, Entry(text))
+        cache.put(key, CacheEntry(text))
     return text.decode()
 
 
@@ -308,11 +308,11 @@ def _first_error(log: str) -> str:
     return f"{first}: {nvrtc_headers.advice(lacking[1])}" if lacking else first
 
 
-def _entry(outcome: Cubin | Failed) -> Entry:
+def _entry(outcome: Cubin | Failed) -> CacheEntry:
     if isinstance(outcome, Failed):
-        return Entry(b"", {"reason": outcome.reason, "log": outcome.log})
+        return CacheEntry(b"", {"reason": outcome.reason, "log": outcome.log})
     packed = base64.b64encode(zlib.compress(outcome.ptx.encode(), 1)).decode()
-    return Entry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds, "ptx": packed})
+    return CacheEntry(outcome.image, {"log": outcome.log, "compile_seconds": outcome.compile_seconds, "ptx": packed})
 
 
 def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
@@ -324,7 +324,7 @@ def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
     return _cubin(entry, options, toolkit())
 
 
-def _cubin(entry: Entry, options: Options, compiler: Toolkit) -> Cubin:
+def _cubin(entry: CacheEntry, options: Options, compiler: Toolkit) -> Cubin:
     about = entry.metadata
     text = zlib.decompress(base64.b64decode(str(about["ptx"]))).decode() if "ptx" in about else ""
     return read(entry.data, str(about["log"]), options, compiler, float(about["compile_seconds"]), text)

@@ -9,7 +9,7 @@ from typing import Any
 from tuner import arch, operators
 from tuner.arch import GPU
 from tuner.backends import gpu
-from tuner.base.fork import Section, renew_in_child
+from tuner.base.fork import ForkGuard, renew_in_child
 from tuner.dispatcher import arrays, choice, miss_log, on_gpu
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
@@ -46,7 +46,7 @@ class Dispatcher:
         self._untuned, self._kernels = Untuned(strict=strict, log=log), Kernels()
         self._prepared: dict[object, Ready] = {}
         self._kinds = Kinds()
-        self._preparing = Section("compiled a kernel")
+        self._preparing = ForkGuard("compiled a kernel")
         _dispatchers.add(self)
 
     @classmethod

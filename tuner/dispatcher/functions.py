@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from tuner import arch
-from tuner.base.fork import Section
+from tuner.base.fork import ForkGuard
 from tuner.dispatcher.calls import Dispatcher, request_of
 from tuner.dispatcher.choice import Explanation
 from tuner.dispatcher.untuned import Miss
@@ -62,7 +62,7 @@ _DEVICE = """    device: "emulator" takes arrays in CPU memory, "cuda" arrays on
 
 
 _dispatcher: Dispatcher | None = None
-_starting = Section("read the records")
+_starting = ForkGuard("read the records")
 
 
 def _active() -> Dispatcher:

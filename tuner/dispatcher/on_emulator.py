@@ -5,7 +5,7 @@ from typing import Any
 
 from tuner.backends import emulator
 from tuner.backends.emulator import Mode
-from tuner.base.fork import Section
+from tuner.base.fork import ForkGuard
 from tuner.dispatcher.arrays import CPU, Framework
 from tuner.dispatcher.binding import Binding
 from tuner.errors import TemplateError
@@ -72,4 +72,4 @@ class EmulatedKernel:
         return result
 
 
-_ONE_CALL = Section("ran a kernel on the emulator")  # its memory is the process's, and a launch watches all of it
+_ONE_CALL = ForkGuard("ran a kernel on the emulator")  # its memory is the process's, and a launch watches all of it

@@ -18,7 +18,7 @@ from tuner.arch import gpu
 from tuner.base.assets import DB
 from tuner.base.canonical import decode, encode
 from tuner.base.fields import Fields
-from tuner.base.fork import Section
+from tuner.base.fork import ForkGuard
 from tuner.errors import StoreError, UsageError
 from tuner.results import codec
 from tuner.results.attempt import Evidence
@@ -33,7 +33,7 @@ MAGIC = b"SQLite format 3\0"
 NOT_A_DATABASE = "it is not a SQLite database: name another file with --db, or move this one away"
 DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqlite3 OLD .recover | sqlite3 NEW`"
 _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
-_READING = Section("read records")  # SQLite has locks of the process, which no child may inherit locked
+_READING = ForkGuard("read records")  # SQLite has locks of the process, which no child may inherit locked
 _OPERATOR = re.compile(r'"operator":"(\w+)"')  # in canonical JSON, where quotes inside a text are escaped
 _COLUMNS = "id, digest, record, operator, problem, gpu"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tuner.backends.emulator.compiler import compiler, run
 from tuner.base.assets import PRIMITIVES
-from tuner.base.cache import Cache, Entry, digest_of, key_of, make_folder, remove
+from tuner.base.cache import Cache, CacheEntry, digest_of, key_of, make_folder, remove
 from tuner.compiler.render import header
 from tuner.compiler.source import COMMENT, Source
 from tuner.errors import MachineError, TemplateError
@@ -217,10 +217,10 @@ def _cached(key: str, build: Callable[[Path], Path]) -> Path:
 def _built(store: Cache, key: str, build: Callable[[Path], Path]) -> Path:
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         data = build(Path(folder)).read_bytes()
-    store.put(key, Entry(data))
+    store.put(key, CacheEntry(data))
     if store.get(key) is None:
         store = _private()
-        store.put(key, Entry(data))
+        store.put(key, CacheEntry(data))
     return store.path(key)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tuner.backends.emulator.build import runtime_library
 from tuner.backends.tensor_cores import SumRule
-from tuner.base.fork import Section
+from tuner.base.fork import ForkGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ _SIGNATURES = {
 
 
 # The runtime has one state per process: callers hold this.
-EXCLUSIVE = Section("used the emulator")
+EXCLUSIVE = ForkGuard("used the emulator")
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 
 from tuner.backends.emulator.compiler import compiler
 from tuner.base.assets import PRIMITIVES, TEMPLATES, python_of
-from tuner.base.cache import Cache, Entry, digest_of, key_of
+from tuner.base.cache import Cache, CacheEntry, digest_of, key_of
 from tuner.base.canonical import decode, encode
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
@@ -56,7 +56,7 @@ class VerdictCache:
 
     def keep(self, key: str, verdict: Verdict) -> None:
         if verdict.ok:
-            self.cache.put(key, Entry(encode(asdict(verdict)).encode()))
+            self.cache.put(key, CacheEntry(encode(asdict(verdict)).encode()))
 
 
 def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from tuner.arch import GPU
 from tuner.backends import ptx
 from tuner.backends.ptx import FaultError
 from tuner.backends.ptx.counting import Budget, Counts, LoopCount, Sketch, count
-from tuner.base.cache import Cache, Entry, key_of
+from tuner.base.cache import Cache, CacheEntry, key_of
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.usage import occupancy
 from tuner.errors import UsageError
@@ -112,14 +112,16 @@ def _l1_bytes(launch: Launch, cubin: Cubin, gpu: GPU) -> int:
     return max(gpu.arch.l1_bytes // resident - shared, 1024)
 
 
-def _entry(counts: Counts) -> Entry:
+def _entry(counts: Counts) -> CacheEntry:
     file = BytesIO()
     np.savez_compressed(file, tally=counts.tally)
     about = {"loops": [asdict(loop) for loop in counts.loops], "warps": counts.warps}
-    return Entry(file.getvalue(), {"about": json.dumps({**about, "longest": counts.longest, "unsure": counts.unsure})})
+    return CacheEntry(
+        file.getvalue(), {"about": json.dumps({**about, "longest": counts.longest, "unsure": counts.unsure})}
+    )
 
 
-def _read(cached: Entry, entry: ptx.Entry) -> Counts:
+def _read(cached: CacheEntry, entry: ptx.Entry) -> Counts:
     about = json.loads(str(cached.metadata["about"]))
     loops = tuple(LoopCount(**fields) for fields in about["loops"])
     tally = np.load(BytesIO(cached.data))["tally"]

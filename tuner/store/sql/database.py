@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from tuner.base.fork import Section, renew_in_child
+from tuner.base.fork import ForkGuard, renew_in_child
 from tuner.errors import MachineError, StoreError, UsageError
 from tuner.store import places
 from tuner.store.read import DAMAGED, NOT_A_DATABASE, has_log, look_at_header
@@ -101,7 +101,7 @@ class Database:
     def __init__(self, place: Place, patience_s: float) -> None:
         self.place, self._patience_s, self._reached = place, patience_s, False
         self.engine = _engine(place, patience_s)
-        self._section = Section(f"used the database {place.label}")
+        self._section = ForkGuard(f"used the database {place.label}")
         _databases.add(self)
         self._writer = self.engine.execution_options(begin="BEGIN IMMEDIATE")
 
