@@ -34,7 +34,7 @@ from tuner.compiler.render import render
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
 from tuner.errors import TunerError
-from tuner.evaluate.predict.compiled import predict_launches
+from tuner.evaluate.predict.compiled import predict_config
 from tuner.evaluate.predict.cost import formula, in_turn, load_latency
 from tuner.results.attempt import Prediction
 from tuner.spec.instance import Instance
@@ -89,7 +89,7 @@ def prediction(instance: Instance, model: str) -> Prediction:
     cubin = nvrtc.compile(render(instance), Options(target.arch.name), Cache.of("cubin"))
     if not isinstance(cubin, Cubin):
         raise SystemExit(cubin.log)
-    return in_turn([cost for _, cost in predict_launches(instance, target, cubin)])
+    return predict_config(instance, target, cubin)
 
 
 def strides() -> Iterator[Row]:

@@ -29,8 +29,7 @@ from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
 from tuner.errors import TunerError
-from tuner.evaluate.predict.compiled import predict_launches, resources_of
-from tuner.evaluate.predict.cost import in_turn
+from tuner.evaluate.predict.compiled import predict_config, resources_of
 from tuner.results.attempt import Failed
 from tuner.search.replay import Replay, files, run
 from tuner.search.replay.recording import Recording
@@ -49,6 +48,8 @@ class Sample:
     indices: Array
     predicted: Array
     seconds: float  # of CPU that predicting took, without compiling
+    classes: tuple[str, ...]  # of kernels, as `evaluate.predict.classes` tells them apart
+    target: GPU
 
     @property
     def times(self) -> Array:
@@ -57,6 +58,13 @@ class Sample:
     @property
     def spearman(self) -> float:
         return float(spearmanr(self.predicted, self.times).statistic)
+
+    @property
+    def residuals(self) -> Array:
+        """Measured over predicted time at boost clock, minus 1, of those that are predicted to launch."""
+        launched = np.isfinite(self.predicted)
+        predicted_ms = self.predicted[launched] / (self.target.device.clock_mhz * 1e3)
+        return self.times[launched] / predicted_ms - 1
 
     def best_of(self, count: int) -> float:
         """The optimum's share that the best of those holds which are predicted best."""
@@ -83,10 +91,16 @@ def main() -> None:
         seconds = sample.seconds / len(sample.indices)
         head = f"{name:13}{arguments.gpu or space.gpu:13}{len(sample.indices):5}"
         print(f"{head}{sample.spearman:10.3f}{shares}{seconds:10.3f}", flush=True)
+        low, middle, high = np.quantile(sample.residuals, (0.05, 0.5, 0.95))
+        classes = ", ".join(sorted(set(sample.classes)))
+        band = f"median {middle:+.3f}, 90 % from {low:+.3f} to {high:+.3f}"
+        print(f"  measured over predicted time, minus 1: {band} (class: {classes})", flush=True)
         if arguments.search:
             _print_searches(sample)
         if arguments.dump:
-            np.savez(arguments.dump / f"{name}.npz", indices=sample.indices, cost=sample.predicted, time=sample.times)
+            path = arguments.dump / f"{name}.npz"
+            predicted_of = {"cost": sample.predicted, "residual": sample.residuals, "kernels": sample.classes}
+            np.savez(path, indices=sample.indices, time=sample.times, **predicted_of)
 
 
 def _arguments() -> argparse.Namespace:
@@ -107,9 +121,9 @@ def predicted(space: Recorded, hub: Path, name: str, count: int) -> Sample:
     with tempfile.TemporaryDirectory() as folder:
         write(space, hub, recording.space.choices, Path(folder))
         operators.add_folder(Path(folder))
-        costs, seconds = _costs(space, recording, indices, gpu(name))
+        costs, classes, seconds = _costs(space, recording, indices, gpu(name))
         operators.__path__.remove(folder)
-    return Sample(recording, indices, costs, seconds)
+    return Sample(recording, indices, costs, seconds, classes, gpu(name))
 
 
 def _drawn(space: Recorded, recording: Recording, count: int) -> Array:
@@ -122,7 +136,7 @@ def _drawn(space: Recorded, recording: Recording, count: int) -> Array:
     return np.sort(np.random.default_rng(0).permutation(drawn)[:count])
 
 
-def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -> tuple[Array, float]:
+def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -> tuple[Array, tuple[str, ...], float]:
     operator = operators.load(space.name)
     implementation = operators.implementation(space.name, "recorded")
     configs = (recording.space[int(index)] for index in indices)
@@ -136,7 +150,7 @@ def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -
         )
         for config in configs
     ]
-    costs, seconds = np.full(len(indices), np.inf), 0.0
+    costs, classes, seconds = np.full(len(indices), np.inf), [""] * len(indices), 0.0
     options = Options(target.arch.name)
     with Compiler() as compiler:
         for position, outcome in compiler.compile_many((render(instance), options) for instance in every):
@@ -144,11 +158,10 @@ def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -
                 print(f"  {every[position].config} does not compile: {outcome.reason}", file=sys.stderr)
             elif resources_of(outcome, every[position].plan(), target).ctas_per_sm:
                 began = time.thread_time()
-                costs[position] = in_turn(
-                    [prediction for _, prediction in predict_launches(every[position], target, outcome)]
-                ).cost
+                prediction = predict_config(every[position], target, outcome)
+                costs[position], classes[position] = prediction.cost, prediction.kernels
                 seconds += time.thread_time() - began
-    return costs, seconds
+    return costs, tuple(classes), seconds
 
 
 def _print_searches(sample: Sample) -> None:

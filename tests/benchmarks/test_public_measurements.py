@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -18,13 +19,14 @@ from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
-from tuner.evaluate.predict.compiled import predict_undeclared
+from tuner.evaluate.predict.classes import SHARING, STREAMING
+from tuner.evaluate.predict.compiled import predict_config
 from tuner.evaluate.predict.cost import MODEL
-from tuner.evaluate.predict.times import EVIDENCE, class_of, predicted_time
+from tuner.evaluate.predict.times import EVIDENCE, UNJUDGED, predicted_time, time_or_rank
 from tuner.results.attempt import Prediction
 from tuner.spec.instance import Instance
 
-PREDICTION = Prediction(1_410_000.0, {}, "DRAM", MODEL)
+PREDICTION = Prediction(1_410_000.0, {}, "DRAM", MODEL, STREAMING)
 
 
 @pytest.fixture(autouse=True)
@@ -71,15 +73,20 @@ def test_every_data_file_names_its_source_and_licence() -> None:
 
 
 def test_a_class_with_evidence_has_a_time_with_its_band() -> None:
-    time = predicted_time(PREDICTION, gpu("A100"), "streaming")
+    time = predicted_time(PREDICTION, gpu("A100"))
     assert time is not None and time.time_us == pytest.approx(1000.0)
     assert time.low_us < time.time_us < time.high_us
+    assert str(time).startswith("1 ms -11% … +27%: 90 % of ")
     assert "384 measurements of streaming kernels on A100 and H100 PCIe" in str(time)
 
 
-@pytest.mark.parametrize(("name", "kernels"), [("A100", ""), ("RTX 3090", "streaming")])
-def test_a_class_or_an_arch_without_evidence_has_no_time(name: str, kernels: str) -> None:
-    assert predicted_time(PREDICTION, gpu(name), kernels) is None
+@pytest.mark.parametrize(
+    ("name", "change"), [("A100", {"kernels": ""}), ("RTX 3090", {}), ("A100", {"model": "predicted/1"})]
+)
+def test_a_class_an_arch_or_a_model_without_evidence_has_no_time(name: str, change: dict[str, str]) -> None:
+    prediction = replace(PREDICTION, **change)
+    assert predicted_time(prediction, gpu(name)) is None
+    assert time_or_rank(prediction, gpu(name)) == UNJUDGED
 
 
 @pytest.fixture
@@ -89,17 +96,23 @@ def softmax(tmp_path: Path) -> Iterator[Instance]:
         yield Instance.default(operator, kernel, operator.problem(), gpu("A100").arch)
 
 
-def test_a_softmax_is_no_streaming_kernel(softmax: Instance) -> None:
-    assert class_of(undeclared(softmax)) == ""
+def test_a_softmax_shares_values_and_is_no_streaming_kernel(softmax: Instance) -> None:
+    assert predicted(softmax).kernels == SHARING
 
 
 def test_a_copy_is_a_streaming_kernel() -> None:
     with operators.folder(import_module("public_measurements").KERNELS):
         operator, kernel = operators.load("streams"), operators.implementation("streams", "fp64")
-        assert class_of(undeclared(Instance(operator, kernel, operator.problem(kernel=2), kernel.config(threads=256))))
+        copy = Instance(operator, kernel, operator.problem(kernel=2), kernel.config(threads=256))
+        assert predicted(copy).kernels == STREAMING
 
 
-def undeclared(instance: Instance) -> Any:
+def test_declared_work_belongs_to_no_class_that_was_measured() -> None:
+    operator, kernel = operators.load("linear_attention"), operators.implementations("linear_attention")[0]
+    assert predicted(Instance.default(operator, kernel, operator.problem(), gpu("A100").arch)).kernels == ""
+
+
+def predicted(instance: Instance) -> Prediction:
     cubin = nvrtc.compile(render(instance), Options("sm_80"), Cache.of("cubin"))
     assert isinstance(cubin, Cubin), cubin
-    return predict_undeclared(instance, gpu("A100"), cubin)
+    return predict_config(instance, gpu("A100"), cubin)

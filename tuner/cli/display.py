@@ -6,8 +6,10 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from tuner.arch import GPU
 from tuner.cli.output import say, stderr
-from tuner.results.attempt import Evidence
+from tuner.evaluate.predict.times import predicted_time
+from tuner.results.attempt import Attempt, Evidence
 from tuner.search.study import Progress as Step
 from tuner.search.study import Tried
 
@@ -33,8 +35,8 @@ def live(console: Console) -> Progress:
 class Display:
     """Shows the steps of one search."""
 
-    def __init__(self, title: str, evidence: Evidence, quiet: bool) -> None:
-        self._title, self._evidence, self._quiet = title, evidence, quiet
+    def __init__(self, title: str, evidence: Evidence, gpu: GPU, quiet: bool) -> None:
+        self._title, self._evidence, self._gpu, self._quiet = title, evidence, gpu, quiet
         self._live = stderr.is_terminal and not quiet
         self._phase, self._last = "", 0.0
         self._task: TaskID | None = None
@@ -82,5 +84,11 @@ class Display:
     def _best(self, best: Tried | None) -> str:
         if best is None or best.attempt.value is None:
             return "nothing valid yet"
-        unit = "us" if self._evidence is Evidence.MEASURED else "predicted"
-        return f"best {best.instance.implementation.name} {best.attempt.value:.4g} ({unit})"
+        return f"best {best.instance.implementation.name} {self._value(best.attempt, best.attempt.value)}"
+
+    def _value(self, attempt: Attempt, value: float) -> str:
+        """A measured time; a predicted one with its band, where devices have judged such kernels; else a rank."""
+        if self._evidence is Evidence.MEASURED:
+            return f"{value:.4g} (us)"
+        time = predicted_time(attempt.prediction, self._gpu) if attempt.prediction else None
+        return f"predicted {time.short}" if time else f"{value:.4g} (predicted)"

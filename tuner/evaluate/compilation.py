@@ -10,8 +10,8 @@ from tuner.compiler.nvrtc import Compiler, made_by
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
-from tuner.evaluate.predict.compiled import predict_launches, resources_of
-from tuner.evaluate.predict.cost import in_turn, uncompiled
+from tuner.evaluate.predict.compiled import predict_config, resources_of
+from tuner.evaluate.predict.cost import uncompiled
 from tuner.results.attempt import Attempt, Failed, Identity, Resources, Stage
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
@@ -56,8 +56,7 @@ class Compilation:
         costs = [nan] * len(sample)
         for position, outcome in self.compile(list(map(render, sample))):
             if isinstance(outcome, Cubin):
-                launches = predict_launches(sample[position], self.gpu, outcome)
-                costs[position] = in_turn([cost for _, cost in launches]).cost
+                costs[position] = predict_config(sample[position], self.gpu, outcome).cost
         return costs
 
     def compile(self, sources: Sequence[Source]) -> Iterator[tuple[int, Cubin | Failed]]:
@@ -72,7 +71,7 @@ class Compilation:
         resources = resources_of(outcome, instance.plan(), self.gpu)
         if resources.ctas_per_sm == 0:
             return Attempt(identity, config, failure=_cannot_launch(resources), resources=resources, seconds=seconds)
-        prediction = in_turn([cost for _, cost in predict_launches(instance, self.gpu, outcome)])
+        prediction = predict_config(instance, self.gpu, outcome)
         return Attempt(identity, config, resources=resources, prediction=prediction, seconds=seconds)
 
 

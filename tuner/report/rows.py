@@ -30,7 +30,7 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("margin", f"{_to_runner_up(outcome, record)}{_to_default(outcome)}"),
     ]
     if prediction is not None:
-        rows.append(("binds", f"{prediction.bottleneck} (by {prediction.model}: a rank, not a time)"))
+        rows.append(("binds", f"{prediction.bottleneck} (by {prediction.model})"))
     rows += [(f"against {rival.implementation}", rival.reason) for rival in rivals(outcome)]
     if record.measurement is not None:
         m = record.measurement

@@ -15,6 +15,7 @@ from tuner.arch import GPU
 from tuner.base.assets import TEMPLATES
 from tuner.compiler.render import render
 from tuner.evaluate.predict import floor
+from tuner.evaluate.predict.times import UNJUDGED, predicted_time
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.report.headline import Headline, headline
 from tuner.results.codec import to_data
@@ -111,15 +112,25 @@ def rivals(outcome: Outcome) -> tuple[Rival, ...]:
 
 def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
     """What the winner does against the least that any implementation must do, and at what rate where it was timed."""
-    least = won.operator.cost(won.problem)
+    least, time = won.operator.cost(won.problem), _time_facts(gpu, record)
     if not won.implementation.declares_work:
-        return (UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
+        return (*time, UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
     total = floor.total(floor.declared(won, gpu))
     facts = []
     if total.mma:
         facts.append(Fact("tensor work", f"{total.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
     facts.append(Fact("DRAM traffic", f"{total.bytes_ratio:.2f} ×", "the least possible, as declared"))
-    return (*facts, *_rate_facts(least, gpu, record, multiplies=total.mma > 0))
+    return (*time, *facts, *_rate_facts(least, gpu, record, multiplies=total.mma > 0))
+
+
+def _time_facts(gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
+    """The predicted time at the boost clock, with its band, or that the cost is a rank."""
+    if record.prediction is None:
+        return ()
+    time = predicted_time(record.prediction, gpu)
+    clock = f"on {gpu.device.name} at {gpu.device.clock_mhz:.0f} MHz"
+    value, note = (time.band, f"{clock}: {time.judged}") if time else ("none", UNJUDGED)
+    return (Fact("predicted time", value, note),)
 
 
 def _rate_facts(least: Cost, gpu: GPU, record: TuningRecord, *, multiplies: bool) -> Iterator[Fact]:
@@ -147,9 +158,17 @@ def data(outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 2),
         "why_stopped": outcome.why_stopped,
         "guided_by": [asdict(fact) for fact in _search_facts(outcome).beliefs],
+        "predicted_time": _predicted_time(outcome),
         "gain": _gain(headline(outcome)),
         "rivals": {rival.implementation: rival.reason for rival in rivals(outcome)},
     }
+
+
+def _predicted_time(outcome: Outcome) -> dict[str, Any] | None:
+    """That of the winner with its band; null where no device has judged its class of kernels."""
+    prediction = outcome.record.prediction if outcome.record else None
+    time = predicted_time(prediction, outcome.request.gpu) if prediction else None
+    return asdict(time) if time else None
 
 
 def _gain(first: Headline | None) -> dict[str, Any] | None:

@@ -70,12 +70,16 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A cost that ranks configs of one problem on one GPU. It has no unit: it is never to be read as time."""
+    """A cost that ranks configs of one problem on one GPU.
+
+    It is a time only where devices have judged its class of kernels: `evaluate.predict.times` converts it, with a band.
+    """
 
     cost: float
     terms: Fields  # pipe or effect → its cost alone; they overlap, so they do not add up
     bottleneck: str
     model: str  # version of the model; costs of different models do not compare
+    kernels: str = ""  # the class of kernels that the launches belong to; empty for a class without measurements
 
 
 @dataclass(frozen=True, slots=True)

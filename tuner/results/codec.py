@@ -15,7 +15,7 @@ from tuner.results.verdict import Verdict
 
 V = TypeVar("V")
 # Fields that came later. Where their value is unknown they are left out, so that an older record keeps its digest.
-_LATER = ("usual_limit", "case", "sm_mhz", "throttle", "temperature_c", "late", "floor_us", "signature")
+_LATER = ("usual_limit", "case", "sm_mhz", "throttle", "temperature_c", "late", "floor_us", "signature", "kernels")
 
 
 def to_data(value: Any) -> Any:
@@ -46,6 +46,7 @@ def _parts(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from data.get("errors") or ()
     yield from (data.get("verdict") or {}).get("errors", ())
     yield data.get("measurement") or {}
+    yield data.get("prediction") or {}
     for laps in data.get("rounds") or ():
         yield from laps
 

@@ -11,6 +11,7 @@ from tuner.cli.chosen import over, serving, snapshot
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.dispatcher import choice
 from tuner.dispatcher.choice import Choice
+from tuner.evaluate.predict.times import UNJUDGED, recorded_time
 from tuner.results.codec import to_data
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
@@ -34,10 +35,15 @@ def explain(
         _explain_config(chosen, as_json)
         return
     explanation = choice.explain(served, [served.gpu], records)
+    record = explanation.record
+    time = recorded_time(record) if record else None
     if as_json:
-        emit_json({**asdict(explanation), "record": to_data(explanation.record) if explanation.record else None})
-    else:
-        typer.echo(str(explanation))
+        data = to_data(record) if record else None
+        emit_json({**asdict(explanation), "record": data, "predicted_time": asdict(time) if time else None})
+        return
+    typer.echo(str(explanation))
+    if record and record.prediction:
+        typer.echo(f"  predicted time on {record.identity.gpu}: {time or UNJUDGED}")
 
 
 def _explain_config(chosen: Choice, as_json: bool) -> None:

@@ -20,10 +20,10 @@ from tuner.compiler.usage import occupancy
 from tuner.dispatcher.choice import Choice
 from tuner.errors import NoValidConfigError
 from tuner.evaluate.predict import floor
-from tuner.evaluate.predict.compiled import predict_launches, predict_undeclared
+from tuner.evaluate.predict.compiled import predict_config, predict_launches, predict_undeclared
 from tuner.evaluate.predict.cost import MODEL, TERMS, in_turn
 from tuner.evaluate.predict.floor import DeclaredLaunch
-from tuner.evaluate.predict.times import UNJUDGED, class_of, predicted_time
+from tuner.evaluate.predict.times import UNJUDGED, predicted_time
 from tuner.results.attempt import Failed, Lint, Prediction
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -60,7 +60,7 @@ def inspect_command(
     counted = (
         () if chosen.instance.implementation.declares_work else predict_undeclared(chosen.instance, chosen.gpu, cubin)
     )
-    time = predicted_time(costs[-1][1], chosen.gpu, class_of(counted))
+    time = predicted_time(predict_config(chosen.instance, chosen.gpu, cubin), chosen.gpu)
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
     if as_json:
         code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(lint)}

@@ -173,7 +173,7 @@ def _warn_of_promises(request: study.SearchRequest, tried: Sequence[Implementati
 
 @contextmanager
 def _shown(evidence: Evidence, quiet: bool, request: study.SearchRequest) -> Iterator[Observe]:
-    with Display(title(request), evidence, quiet) as display:
+    with Display(title(request), evidence, request.gpu, quiet) as display:
         yield display.step
 
 

@@ -67,8 +67,12 @@ def show(
 def _data(record: TuningRecord, races: Sequence[FinalRace]) -> dict[str, Any]:
     """With all that is known of a time: its cycles, what the device was like, and the rounds that settled it."""
     data: dict[str, Any] = to_data(record)
-    if (time := record.measurement) is not None:
-        data["measurement"] = asdict(time) | {"cycles": time.cycles}
+    from tuner.evaluate.predict.times import recorded_time  # which a list without records does not need
+
+    time = recorded_time(record)
+    data["predicted_time"] = asdict(time) if time else None
+    if (measured := record.measurement) is not None:
+        data["measurement"] = asdict(measured) | {"cycles": measured.cycles}
         settled = [race for race in races if race.settled(record)]
         data["race"] = to_data(settled[-1]) if settled else None
     return data
@@ -147,4 +151,7 @@ def standing(record: TuningRecord) -> str:
     if record.evidence is Evidence.MEASURED and record.measurement:
         time = record.measurement
         return f"measured {time.time_us:.1f} us" + (f", {time.cycles:.0f} cycles" if time.cycles else "")
-    return "predicted"
+    from tuner.evaluate.predict.times import recorded_time
+
+    predicted = recorded_time(record)
+    return f"predicted {predicted.band}" if predicted else "predicted, a rank"

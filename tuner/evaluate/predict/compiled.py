@@ -1,6 +1,6 @@
 """Predicts the cost of a compiled config, and reads the resources that it uses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from tuner.arch import GPU
@@ -9,7 +9,8 @@ from tuner.compiler.lint import lint_all
 from tuner.compiler.sass.paths import outer_mix, steady_mix
 from tuner.compiler.usage import occupancy
 from tuner.evaluate.predict.block_counts import NotCounted, block_counts
-from tuner.evaluate.predict.cost import MODEL, combine, formula, from_cubin
+from tuner.evaluate.predict.classes import class_of
+from tuner.evaluate.predict.cost import MODEL, combine, formula, from_cubin, in_turn
 from tuner.evaluate.predict.counted import CountedLaunch, counted_launch
 from tuner.evaluate.predict.static_work import static_work
 from tuner.results.attempt import Lint, Prediction, Resources
@@ -26,6 +27,15 @@ def predict_launches(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[tuple[
         return tuple((one.launch.entry, one.prediction) for one in predict_undeclared(instance, gpu, cubin))
     launches = zip(instance.plan().launches, instance.work(gpu), strict=True)
     return tuple((launch.entry, predict_launch(cubin, launch, work, gpu)) for launch, work in launches)
+
+
+def predict_config(instance: Instance, gpu: GPU, cubin: Cubin) -> Prediction:
+    """The prediction of a compiled config: all its launches in turn, with the class of kernels that they are."""
+    if instance.implementation.declares_work:
+        return in_turn([prediction for _, prediction in predict_launches(instance, gpu, cubin)])
+    launches = predict_undeclared(instance, gpu, cubin)
+    total = in_turn([launch.prediction for launch in launches])
+    return replace(total, kernels=class_of([launch.counted for launch in launches]))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
 """Predicted time, for kernels of a class that devices have judged, with a band from the residuals of that class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.arch import GPU
-from tuner.evaluate.predict.compiled import UndeclaredLaunch
-from tuner.evaluate.predict.cost import MODEL
+from tuner.arch import gpu as gpu_of
+from tuner.errors import UsageError
+from tuner.evaluate.predict.classes import STREAMING
 from tuner.results.attempt import Prediction
+from tuner.results.record import TuningRecord
 
 UNJUDGED = "no device has judged such kernels: the cost is a rank, not a time"
-_FROM_DRAM = 0.5  # of the bytes that a streaming kernel moves between L2 and the SMs, at least
+_LARGE_US = 1000.0  # from here on in milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,9 @@ class Evidence:
     source: str
 
 
-# By class. The percentiles are printed by `python benchmarks/public_measurements.py streams`.
+# By class. Each source names the command that prints the percentiles.
 EVIDENCE: Mapping[str, Evidence] = {
-    "streaming": Evidence(
+    STREAMING: Evidence(
         kernels="streaming kernels",
         low=-0.114,
         high=0.270,
@@ -36,7 +38,7 @@ EVIDENCE: Mapping[str, Evidence] = {
         devices="A100 and H100 PCIe",
         arches=("sm_80", "sm_90a"),
         model="predicted/9",
-        source="tests/evaluate/predict/data/stream_occupancy.tsv, without the device on which constants were chosen",
+        source="python benchmarks/public_measurements.py streams, without the device on which constants were chosen",
     ),
 }
 
@@ -50,30 +52,53 @@ class PredictedTime:
     high_us: float
     evidence: Evidence
 
-    def __str__(self) -> str:
+    @property
+    def band(self) -> str:
+        """`12.3 µs, -11% … +27%`"""
         low, high = (f"{bound / self.time_us - 1:+.0%}" for bound in (self.low_us, self.high_us))
-        judged = f"{self.evidence.measurements} measurements of {self.evidence.kernels} on {self.evidence.devices}"
-        return f"{self.time_us:.4g} µs, {low} … {high}: 90 % of {judged}"
+        return f"{self.time} {low} … {high}"
+
+    @property
+    def short(self) -> str:
+        """The same where there is little room."""
+        low, high = (round(100 * (bound / self.time_us - 1)) for bound in (self.low_us, self.high_us))
+        return f"{self.time} {low:+d}…{high:+d}%"
+
+    @property
+    def time(self) -> str:
+        large = self.time_us >= _LARGE_US
+        return f"{self.time_us / _LARGE_US:.4g} ms" if large else f"{self.time_us:.4g} µs"
+
+    @property
+    def judged(self) -> str:
+        """What the band is of."""
+        evidence = self.evidence
+        return f"90 % of {evidence.measurements} measurements of {evidence.kernels} on {evidence.devices}"
+
+    def __str__(self) -> str:
+        return f"{self.band}: {self.judged}"
 
 
-def predicted_time(prediction: Prediction, gpu: GPU, kernels: str) -> PredictedTime | None:
-    """The time of a class of kernels (a key of EVIDENCE); None if no device of this arch has judged it."""
-    evidence = EVIDENCE.get(kernels)
-    if evidence is None or gpu.arch.name not in evidence.arches or evidence.model != MODEL:
+def predicted_time(prediction: Prediction, gpu: GPU) -> PredictedTime | None:
+    """The time of a config of a class in EVIDENCE; None if no device of this arch has judged that class.
+
+    A stored prediction of another model has none either: the residuals are not its own.
+    """
+    evidence = EVIDENCE.get(prediction.kernels)
+    if evidence is None or gpu.arch.name not in evidence.arches or evidence.model != prediction.model:
         return None
     time_us = prediction.cost / gpu.device.clock_mhz
     return PredictedTime(time_us, time_us * (1 + evidence.low), time_us * (1 + evidence.high), evidence)
 
 
-def class_of(launches: Sequence[UndeclaredLaunch]) -> str:
-    """The class of a config with undeclared work: "streaming", or empty.
+def recorded_time(record: TuningRecord) -> PredictedTime | None:
+    """That of a record's config on the GPU that the record names; None for a GPU that only another machine knows."""
+    try:
+        return predicted_time(record.prediction, gpu_of(record.identity.gpu)) if record.prediction else None
+    except UsageError:
+        return None
 
-    A streaming kernel is one launch whose threads pass no loop, share nothing and move most of their bytes from or to
-    DRAM, as those do that have been measured.
-    """
-    counted = [launch.counted for launch in launches]
-    if len(counted) != 1 or counted[0] is None or counted[0].counts.unsure:
-        return ""
-    work, counts = counted[0].work, counted[0].counts
-    shares = work.barriers or counts.loops or any(access.space != "global" for access in counts.accesses)
-    return "" if shares or work.dram_bytes < _FROM_DRAM * work.l2_bytes else "streaming"
+
+def time_or_rank(prediction: Prediction, gpu: GPU) -> str:
+    """`12.3 µs -11% … +27%: 90 % of …` at the GPU's boost clock, or that the cost is a rank."""
+    return str(predicted_time(prediction, gpu) or UNJUDGED)
