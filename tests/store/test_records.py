@@ -371,3 +371,13 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(tmp_path: Path)
 
 def test_every_record_that_ships_can_be_read() -> None:
     assert Snapshot.load(sorted(SHIPPED.glob("*.jsonl"))).refused == ()
+
+
+def test_records_that_do_not_serve_are_tried_up_to_a_limit(tmp_path: Path) -> None:
+    stale = [record(16, problem={"T": 1000 + step}) for step in range(300)]
+    records = snapshot(tmp_path, *stale, record(32, problem={"T": 64000}))
+    asked: list[TuningRecord] = []
+    assert find(records, check=lambda tried: asked.append(tried) or not_16(tried)) is None  # type: ignore[func-returns-value]
+    assert len(asked) == 256
+    assert records.refused == ("scan: of the 256 nearest records of a problem none serves",)
+    assert block(find(records, check=not_16, T=999)) == 32  # the next call tries the others

@@ -1,7 +1,8 @@
 """Which implementation and config serve a problem: the best record that is still today's code, else a default."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from tuner import operators
@@ -149,9 +150,23 @@ def refusal(record: TuningRecord) -> str | None:
         return f"it is not valid here: {error}"
     if reason is not None:
         return f"it is not valid here: {reason}"
-    if render(instance).digest != record.identity.source:
+    fixed = tuple(getattr(instance.problem, name) for name in statics(instance.problem))
+    if _digest(_Rendering((instance.operator.folder, instance.key, fixed), instance)) != record.identity.source:
         return "its source has changed since it was made"
     return None
+
+
+@dataclass(frozen=True)
+class _Rendering:
+    """An instance that equals those with the same source: sizes are not part of it."""
+
+    selects: tuple[object, ...]
+    instance: Instance = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _digest(rendering: _Rendering) -> str:
+    return render(rendering.instance).digest
 
 
 def _recorded(record: TuningRecord) -> Instance:

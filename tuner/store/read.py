@@ -88,6 +88,10 @@ class RecordSource(ABC):
     def keys(self, operator: str, statics: Fields) -> Iterable[Key]:
         """What the records of an operator are for; problems with other values of `statics` may be left out."""
 
+    def families(self, operator: str, family: str) -> dict[str, str]:  # noqa: ARG002
+        """By GPU, the sizes of a family (see `tuner.store.packed`), a line a problem; `keys` leaves these out."""
+        return {}
+
     @abstractmethod
     def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
         """The records of an operator, or of one key, preferred ones first."""
@@ -190,6 +194,8 @@ class DatabaseRecords(RecordSource):
         self._path = path
         with self._connection() as connection:
             _refuse_schema(connection)
+            columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(records)")}
+            self._packed = "family" in columns  # not in older schemas
             if path.stat().st_size <= _SMALL:
                 (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if said != "ok":
@@ -204,7 +210,16 @@ class DatabaseRecords(RecordSource):
         except (sqlite3.Error, OSError) as error:
             raise StoreError(_meaning(error)) from error
 
+    def families(self, operator: str, family: str) -> dict[str, str]:
+        if not self._packed:
+            return {}
+        query = "SELECT gpu, group_concat(sizes, char(10)) FROM records WHERE operator = ? AND family = ? GROUP BY gpu"
+        with self._connection() as connection:
+            return dict(connection.execute(query, (operator, family)))
+
     def keys(self, operator: str, statics: Fields) -> Iterable[Key]:
+        if self._packed:
+            return []
         texts = [f'"{name}":{encode(value)}' for name, value in statics.items() if not isinstance(value, float)]
         having = "".join(" AND instr(problem, ?)" for _ in texts)
         query = f"SELECT DISTINCT operator, problem, gpu FROM records WHERE operator = ?{having}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import hypot, inf, log2
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tuner.arch import ARCHES
 from tuner.base.canonical import encode
@@ -16,14 +16,14 @@ from tuner.results.codec import fields_in
 from tuner.results.proof import CheckedCode
 from tuner.results.record import TuningRecord
 from tuner.store import places, signing
+from tuner.store.neighbours import Entry, Listed, Neighbours, Packed, Sizes
+from tuner.store.packed import numbers_in, packed
 from tuner.store.read import Key, RecordSource, StoredRecord, arch_of, label, open_source
-
-if TYPE_CHECKING:
-    from tuner.store.nearest import Nearest
 
 T = TypeVar("T")
 Check = Callable[[TuningRecord], str | None]  # why a record must not be served; None: it may
 _REMEMBERED = 65536  # problems whose match is kept
+_CONSIDERED = 256  # records near a problem that may turn out not to serve it
 _TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {other}, of the family of {arch}")
 
 
@@ -76,48 +76,13 @@ class _Usable:
     stored: StoredRecord
 
 
-_Entry = tuple[int, Key]  # the number of a source, and what its records are for
-_Sizes = tuple[Scalar, ...]
-
-
-class _Neighbours:
-    """The problems of one kernel that have records on one GPU, by their sizes."""
-
-    def __init__(self) -> None:
-        self._entries: dict[_Sizes, list[_Entry]] = {}
-        self._index: tuple[Nearest | None, list[_Sizes]] | None = None
-
-    def add(self, sizes: _Sizes, entry: _Entry) -> None:
-        self._entries.setdefault(sizes, []).append(entry)
-
-    def search(self, sizes: _Sizes) -> Iterator[tuple[float, list[_Entry]]]:
-        """Rising distances, each with what is stored there; at infinity what has a size that is no number."""
-        index, points = self._index or self._built()
-        if index is not None:
-            for distance, indices in index.search(sizes):  # type: ignore[arg-type]  # a problem's sizes are numbers
-                yield distance, [entry for each in indices for entry in self._entries[points[each]]]
-        if rest := [entry for entry in self._entries if not _measurable(entry)]:
-            yield inf, [entry for each in rest for entry in self._entries[each]]
-
-    def _built(self) -> "tuple[Nearest | None, list[_Sizes]]":
-        from tuner.store.nearest import Nearest  # NumPy is for applications that look for a neighbour
-
-        points = [sizes for sizes in self._entries if _measurable(sizes)]
-        self._index = Nearest(points) if points else None, points  # type: ignore[arg-type]
-        return self._index
-
-
-def _measurable(sizes: _Sizes) -> bool:
-    return all(not isinstance(size, str) and abs(size) < 2**63 for size in sizes)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Nearby:
     """Records that could serve problems with equal static fields on one GPU, by tier; false without any."""
 
     snapshot: "Snapshot"
     extents: tuple[str, ...]
-    tiers: Mapping[int, Sequence[_Neighbours]]
+    tiers: Sequence[tuple[int, Sequence[Neighbours]]]  # best first
     check: Check
 
     def __bool__(self) -> bool:
@@ -125,10 +90,8 @@ class Nearby:
 
     def nearest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float] | None:
         """The record that `find` returns for a problem of these extents, in order, and its distance."""
-        for usable in self.snapshot.rising(self, tuple(sizes)):
-            if self.snapshot.refusal(usable.stored, self.check) is None:
-                return usable.stored.record, usable.distance
-        return None
+        usable = self.snapshot.first(self, tuple(sizes))
+        return (usable.stored.record, usable.distance) if usable else None
 
 
 class Snapshot:
@@ -149,8 +112,8 @@ class Snapshot:
         self._sources, self._strict, self._trusted = tuple(sources), strict, trusted
         self._unreadable: dict[str, None] = {}
         self._matches: dict[object, Match | None] = {}
-        self._families: dict[object, Mapping[str, _Neighbours]] = {}
-        self._stored: dict[_Entry, list[StoredRecord]] = {}
+        self._families: dict[object, Mapping[str, Sequence[Neighbours]]] = {}
+        self._stored: dict[Entry, list[StoredRecord]] = {}
         self._refusals: dict[int, str | None] = {}
         self._proofs: dict[tuple[str, str], Mapping[CheckedCode, bool]] = {}
         for sentence in refused:
@@ -182,7 +145,7 @@ class Snapshot:
         """Every record of an operator, those of earlier sources first, and preferred ones first within a source."""
         found: list[StoredRecord] = []
         for number, source in enumerate(self._sources):
-            entries: dict[_Entry, list[StoredRecord]] = {}
+            entries: dict[Entry, list[StoredRecord]] = {}
             for stored in self._read(source, partial(source.records, operator)):
                 entries.setdefault((number, stored.key), []).append(stored)
             for entry, of_key in entries.items():
@@ -202,7 +165,7 @@ class Snapshot:
         except KeyError:
             if len(self._matches) >= _REMEMBERED:
                 self._matches.clear()
-            match = self._matches[key] = self._exact(query, check) or next(self.matches(query, check), None)
+            match = self._matches[key] = self._exact(query, check) or self._near(query, check)
             return match
 
     def matches(self, query: Query, check: Check) -> Iterator[Match]:
@@ -214,11 +177,11 @@ class Snapshot:
     def nearby(self, query: Query, check: Check) -> Nearby:
         """The records that could serve the query, or the same with other sizes."""
         extents = tuple(name for name in query.problem if name not in query.statics)
-        tiers: dict[int, list[_Neighbours]] = {}
+        tiers: dict[int, list[Neighbours]] = {}
         for gpu, neighbours in self._family(query, extents).items():
             if (tier := _tier(query, gpu)) is not None:
-                tiers.setdefault(tier, []).append(neighbours)
-        return Nearby(self, extents, tiers, check)
+                tiers.setdefault(tier, []).extend(neighbours)
+        return Nearby(self, extents, sorted(tiers.items()), check)
 
     def proofs(self, operator: str, gpu: str) -> Mapping[CheckedCode, bool]:
         """Whether a device found compiled code of an operator right; an earlier source wins. Asked again, it is one
@@ -248,13 +211,38 @@ class Snapshot:
             self._refusals[id(stored)] = untrusted or check(stored.record)
         return self._refusals[id(stored)]
 
-    def rising(self, nearby: Nearby, sizes: _Sizes) -> Iterator[_Usable]:
+    def first(self, nearby: Nearby, sizes: Sizes) -> _Usable | None:
+        """What serves a problem of these sizes. Of each tier, about `_CONSIDERED` records are tried."""
+        for tier, groups in nearby.tiers:
+            considered = 0
+            while near := _closest(groups, sizes):
+                distance, tied = near
+                entries = [entry for neighbours, points in tied for entry in neighbours.entries(points)]
+                for stored in self._ordered(entries, nearby.extents, sizes):
+                    if self.refusal(stored, nearby.check) is None:
+                        return _Usable(tier, distance, stored)
+                for neighbours, points in tied:
+                    neighbours.drop(points)
+                considered += len(entries)
+                if considered >= _CONSIDERED:
+                    operator = entries[0][1].operator
+                    self._note(f"{operator}: of the {considered} nearest records of a problem none serves")
+                    break
+        return None
+
+    def rising(self, nearby: Nearby, sizes: Sizes) -> Iterator[_Usable]:
         """What could serve a problem of these sizes, best first."""
-        for tier in sorted(nearby.tiers):
-            for distance, entries in _merged([each.search(sizes) for each in nearby.tiers[tier]]):
-                stored = [(number, each) for number, key in entries for each in self._records((number, key))]
-                for _, each in sorted(stored, key=partial(_preference, nearby.extents, sizes)):
-                    yield _Usable(tier, distance, each)
+        for tier, groups in nearby.tiers:
+            for distance, entries in _merged([neighbours.rising(sizes) for neighbours in groups]):
+                for stored in self._ordered(entries, nearby.extents, sizes):
+                    yield _Usable(tier, distance, stored)
+
+    def _ordered(self, entries: list[Entry], extents: tuple[str, ...], sizes: Sizes) -> Sequence[StoredRecord]:
+        """The records of entries at one distance, preferred ones first."""
+        if len(entries) == 1:
+            return self._records(entries[0])
+        stored = [(entry[0], each) for entry in entries for each in self._records(entry)]
+        return [each for _, each in sorted(stored, key=partial(_preference, extents, sizes))]
 
     def _judged(self, query: Query, usable: list[_Usable], check: Check) -> Iterator[Candidate]:
         served = False
@@ -280,21 +268,31 @@ class Snapshot:
                     return _match(query, _Usable(0, 0.0, stored))
         return None
 
-    def _family(self, query: Query, extents: tuple[str, ...]) -> Mapping[str, _Neighbours]:
+    def _near(self, query: Query, check: Check) -> Match | None:
+        nearby = self.nearby(query, check)
+        usable = self.first(nearby, tuple(query.problem[name] for name in nearby.extents))
+        return _match(query, usable) if usable else None
+
+    def _family(self, query: Query, extents: tuple[str, ...]) -> Mapping[str, Sequence[Neighbours]]:
         """By GPU, the problems of the operator with the same fields, and with equal values of the static ones."""
         statics = {name: query.problem[name] for name in query.statics if name in query.problem}
         family = query.operator, query.statics, extents, tuple(statics.values())
         if family not in self._families:
-            found: dict[str, _Neighbours] = {}
+            found: dict[str, list[Neighbours]] = {}
+            listed: dict[str, Listed] = {}
             for number, source in enumerate(self._sources):
+                for of_gpu in self._read(source, partial(_packed, source, number, query, extents)):
+                    found.setdefault(of_gpu.gpu, []).append(of_gpu)
                 for key in self._read(source, partial(source.keys, query.operator, statics)):
                     if (problem := _fields(key)).keys() == query.problem.keys() and statics.items() <= problem.items():
                         sizes = tuple(problem[name] for name in extents)
-                        found.setdefault(key.gpu, _Neighbours()).add(sizes, (number, key))
+                        listed.setdefault(key.gpu, Listed()).add(sizes, (number, key))
+            for gpu, neighbours in listed.items():
+                found.setdefault(gpu, []).append(neighbours)
             self._families[family] = found
         return self._families[family]
 
-    def _records(self, entry: _Entry) -> list[StoredRecord]:
+    def _records(self, entry: Entry) -> list[StoredRecord]:
         if entry not in self._stored:
             source, key = self._sources[entry[0]], entry[1]
             self._stored.setdefault(entry, list(self._read(source, partial(source.records, key=key))))
@@ -307,6 +305,9 @@ class Snapshot:
             self._fail(f"{source.name}: {error}")
             return ()
 
+    def _note(self, sentence: str) -> None:
+        self._unreadable[sentence] = None
+
     def _fail(self, sentence: str) -> None:
         if sentence in self._unreadable:
             return
@@ -318,7 +319,26 @@ class Snapshot:
             warnings.warn(text, UnreadableRecordsWarning, stacklevel=4)
 
 
-def _merged(searches: list[Iterator[tuple[float, list[_Entry]]]]) -> Iterator[tuple[float, list[_Entry]]]:
+def _packed(source: RecordSource, number: int, query: Query, extents: tuple[str, ...]) -> list[Packed]:
+    """The problems of a query's family that a source keeps as sizes, by GPU."""
+    if not numbers_in(query.problem).keys() >= set(extents):
+        return []
+    families = source.families(query.operator, packed(query.problem)[0])
+    return [
+        Packed(number, Key(query.operator, "", gpu), query.problem, extents, lines) for gpu, lines in families.items()
+    ]
+
+
+def _closest(groups: Sequence[Neighbours], sizes: Sizes) -> tuple[float, list[tuple[Neighbours, list[int]]]] | None:
+    """The least distance over groups, and the points at it."""
+    near = [(neighbours, *closest) for neighbours in groups if (closest := neighbours.closest(sizes))]
+    if not near:
+        return None
+    least = min(distance for _, distance, _ in near)
+    return least, [(neighbours, points) for neighbours, distance, points in near if distance == least]
+
+
+def _merged(searches: list[Iterator[tuple[float, list[Entry]]]]) -> Iterator[tuple[float, list[Entry]]]:
     """Rising distances over several searches, each advanced only when it is its turn: a second step costs a sort."""
     heads = [(head, search) for search in searches if (head := next(search, None))]
     while heads:
@@ -339,7 +359,7 @@ def _match(query: Query, usable: _Usable) -> Match:
     return Match(usable.stored.record, usable.distance, partial(_describe, query, usable))
 
 
-def _preference(extents: tuple[str, ...], sizes: _Sizes, of: tuple[int, StoredRecord]) -> tuple[object, ...]:
+def _preference(extents: tuple[str, ...], sizes: Sizes, of: tuple[int, StoredRecord]) -> tuple[object, ...]:
     """Of records at one distance: this very problem, then by source, then by their rank in it."""
     number, stored = of
     return tuple(stored.problem[name] for name in extents) != sizes, number, stored.rank
@@ -388,6 +408,8 @@ def _describe(query: Query, usable: _Usable) -> str:
 def _mismatch(query: Query, stored: StoredRecord) -> str:
     if wrong := _other_fields(query, stored):
         return f"another kernel: {', '.join(wrong)}"
+    if _tier(query, stored.record.identity.gpu) is not None:
+        return "its sizes are no whole numbers"
     return f"made for {stored.record.identity.gpu}, not for {query.arch}"
 
 

@@ -1,0 +1,15 @@
+"""Problems as a family and sizes, as a database keeps them beside a record: an index of the sizes is read at once."""
+
+from tuner.base.canonical import encode
+from tuner.base.fields import Fields
+
+
+def numbers_in(problem: Fields) -> dict[str, int]:
+    """The fields that may be sizes, sorted by name: whole numbers that 63 bits hold."""
+    return {name: value for name, value in sorted(problem.items()) if type(value) is int and 0 <= value < 2**62}
+
+
+def packed(problem: Fields) -> tuple[str, str]:
+    """The family of a problem, canonical JSON with null for its numbers, and the numbers in a line."""
+    numbers = numbers_in(problem)
+    return encode({**problem, **dict.fromkeys(numbers)}), " ".join(map(str, numbers.values()))
