@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.backends.gpu import named
 from tuner.base.canonical import decode
 from tuner.base.fields import formatted
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
@@ -36,7 +35,7 @@ def show(
         raise UsageError(f"--out {out}: records are read from files named ….jsonl")
     if sign is not None and out is None:
         raise UsageError("--sign KEY signs the records that --out writes: give --out FILE.jsonl, too")
-    gpu_name = named(gpu).name if gpu else None
+    gpu_name = _named(gpu) if gpu else None
     if operator is not None:
         _operators().load(operator)
     stored, source = _stored(db or places.database())
@@ -137,6 +136,12 @@ def _config(record: TuningRecord) -> str:
         return formatted(record.config)
     declared = {choice.name: record.config[choice.name] for choice in fields(kind) if choice.name in record.config}
     return formatted(declared | dict(record.config))
+
+
+def _named(gpu: str) -> str:
+    from tuner.backends.gpu import named  # which needs what a list of all records does not
+
+    return named(gpu).name
 
 
 def _operators() -> Any:
