@@ -1,6 +1,6 @@
-"""Discovery: a folder with an operator.py is an operator, a folder in it with a kernel.cu.jinja an implementation.
+"""Operator discovery: a folder with operator.py is an operator, and a subfolder with kernel.cu.jinja an implementation.
 
-Nothing is registered.
+There is no registration.
 """
 
 import os
@@ -26,26 +26,26 @@ from tuner.spec.problem import from_fields
 
 VARIABLE = "TUNER_OPERATORS"
 _PEERS = PEERS.removesuffix(".py")
-# What an older folder imports, and where that is now.
+# Rewrites the imports of folders written for older versions.
 _IMPORTS = r"s/from tuner\.(operator|space|argument|dtype|tensor_map|draw|result) import/from tuner.spec import/"
 _RELATIVE = r"s/^from \.(\w*) import/from ..\1 import/"
 
-# templates/<name>/operator.py is importable as tuner.operators.<name>.operator; folders of the user come after.
+# templates/<name>/operator.py is importable as tuner.operators.<name>.operator; user folders come after it.
 __path__ = [str(TEMPLATES), *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
 
 
 def add_folder(folder: Path) -> None:
-    """Look for operators in `folder` too."""
+    """Search `folder` for operators, too."""
     if not folder.is_dir():
-        raise UsageError(f"no folder of operators at {folder}: give a folder that holds <operator>/operator.py")
+        raise UsageError(f"{folder} is not a folder of operators: name a folder that contains <operator>/operator.py")
     if str(folder) not in __path__:
         __path__.append(str(folder))
-        os.environ[VARIABLE] = os.pathsep.join(__path__[1:])  # worker processes find it there
+        os.environ[VARIABLE] = os.pathsep.join(__path__[1:])  # worker processes read this variable
 
 
 @contextmanager
 def folder(added: Path) -> Iterator[None]:
-    """Operators of `added` are found by this process for as long as this lasts, and then forgotten."""
+    """Make the operators of a folder available in this process inside the `with` block."""
     __path__.append(str(added))
     try:
         yield
@@ -57,19 +57,19 @@ def folder(added: Path) -> Iterator[None]:
 
 
 def names() -> tuple[str, ...]:
-    """Every operator that can be found, sorted."""
+    """Return the names of all available operators, sorted."""
     return tuple(sorted({path.parent.name for root in __path__ for path in Path(root).glob("*/operator.py")}))
 
 
 def load(name: str) -> Operator[Any]:
-    """The operator of a folder. Raises UsageError where there is none, or several; TemplateError for a broken one."""
+    """Load an operator by name. Raises UsageError if there is none or several, and TemplateError if it is broken."""
     if not name.isidentifier() or not _folders(name):
         raise UsageError(f"unknown operator {name!r}: {suggestion(name, names(), 'tuner operators')}")
     return _load(name)
 
 
 def _folders(name: str) -> list[str]:
-    """The folders that hold an operator of this name."""
+    """Return the folders that contain an operator of this name."""
     return [root for root in dict.fromkeys(__path__) if Path(root, name, "operator.py").is_file()]
 
 
@@ -86,7 +86,7 @@ def _load(name: str) -> Operator[Any]:
 
 
 def backward(operator: Operator[Any]) -> Operator[Any] | None:
-    """The operator of an operator's gradients, None where it has none. Raises TemplateError if they do not fit."""
+    """Return the operator of the gradients, or None if there is none. Raises TemplateError if the two do not fit."""
     if operator.gradient is None:
         return None
     try:
@@ -97,13 +97,13 @@ def backward(operator: Operator[Any]) -> Operator[Any] | None:
 
 
 def peers(name: str) -> Any | None:
-    """The module peers.py of an operator's folder, if there is one; for `bench` alone. Raises what `load` raises."""
+    """Return peers.py of an operator's folder, if present, for `bench`. Raises what `load` raises."""
     return _module(name, _PEERS) if (load(name).folder / PEERS).is_file() else None
 
 
 @cache
 def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
-    """Every implementation of an operator, by name."""
+    """Return every implementation of an operator, sorted by name."""
     operator = load(name)
     loaded = []
     for folder in sorted(template.parent for template in operator.folder.glob(f"*/{TEMPLATE}")):
@@ -118,7 +118,7 @@ def implementations(name: str) -> tuple[Implementation[Any, Any], ...]:
 
 
 def _check_shape(folder: Path) -> None:
-    """Raises TemplateError where implementations are files, with the command that makes folders of them."""
+    """Raise TemplateError if implementations are files, with the command that converts them to folders."""
     if not (templates := sorted(folder.glob("*.cu.jinja"))):
         return
     names = " ".join(template.name.removesuffix(".cu.jinja") for template in templates)
@@ -127,12 +127,12 @@ def _check_shape(folder: Path) -> None:
     command = f"cd {quote(str(folder))} && for each in {names}; do {move} && {adapt}; done"
     raise TemplateError(
         f"{folder.name}/{templates[0].name}: an implementation is a folder now. "
-        f"This makes folders of them: {command} && sed -i -E {quote(_IMPORTS)} *.py */*.py"
+        f"Convert them with: {command} && sed -i -E {quote(_IMPORTS)} *.py */*.py"
     )
 
 
 def implementation(operator: str, name: str) -> Implementation[Any, Any]:
-    """One implementation by name. Raises UsageError with the known ones."""
+    """Return one implementation by name. Raises UsageError, which lists the known ones."""
     by_name = {implementation.name: implementation for implementation in implementations(operator)}
     if name not in by_name:
         near = suggestion(name, by_name, f"tuner operators {operator}")
@@ -141,13 +141,13 @@ def implementation(operator: str, name: str) -> Implementation[Any, Any]:
 
 
 def instance(by: InstanceFields) -> Instance:
-    """What arrived by names and data. Raises UsageError for what is not known here."""
+    """Build an instance from names and plain data. Raises UsageError if a name is unknown."""
     operator, one = load(by.operator), implementation(by.operator, by.implementation)
     return Instance(operator, one, from_fields(operator.problem, by.problem), from_fields(one.config, by.config))
 
 
 def serves(implementation: Implementation[Any, Any], problem: Any) -> bool:
-    """Whether there is an arch on which the implementation does not refuse the problem, whose sizes may be why."""
+    """Return whether the implementation serves the problem on at least one arch."""
     return any(implementation.refusal(problem, arch) is None for arch in ARCHES.values())
 
 
@@ -161,14 +161,14 @@ def _module(operator: str, stem: str) -> Any:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise TemplateError(f"{file} is missing beside {TEMPLATE}: it defines IMPLEMENTATION") from error
-        line = line_of(error, [Path(path, operator) for path in __path__])  # a SyntaxError says so itself
+        line = line_of(error, [Path(path, operator) for path in __path__])  # a SyntaxError names its line itself
         raise TemplateError(f"{file} cannot be imported: {type(error).__name__}: {error}{line}") from error
     if stem != _PEERS and (loaded := _peers_loaded() - before):
-        for imported in (name, *loaded):  # another import then raises the same error
+        for imported in (name, *loaded):  # forget them, so that another import raises the same error
             parent, _, child = imported.rpartition(".")
             delattr(sys.modules[parent], child)
             del sys.modules[imported]
-        raise TemplateError(f"{file} imports {PEERS}, which no verdict hears of: move what both need to another file")
+        raise TemplateError(f"{file} imports {PEERS}, which no verdict depends on: move shared code to another file")
     return module
 
 

@@ -63,11 +63,11 @@ def test_a_model_is_not_taken_for_another_whose_name_it_contains(name: str) -> N
         ("Card (sm_89, 0 SMs)", "unknown GPU"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "did you mean RTX 4090, or describe it as"),
         ("sm_80,sm_90a", "unknown GPU 'sm_80,sm_90a': give one"),
-        ("V100", r"^V100 is too old: sm_80 is the first architecture that is served; `tuner gpus` lists all$"),
+        ("V100", r"^V100 is too old: sm_80 is the first supported architecture; `tuner gpus` lists all$"),
         ("Tesla T4", "^Tesla T4 is too old"),
         ("RTX 2080 Ti", "too old"),
         ("RTX 2000 Ada", "^unknown GPU"),
-        ("MI300X", r"^MI300X is no GPU of NVIDIA's, and no others are served; `tuner gpus` lists all$"),
+        ("MI300X", r"^MI300X is not an NVIDIA GPU, and no others are supported; `tuner gpus` lists all$"),
         ("", r"unknown GPU '': `tuner gpus` lists all$"),
         ("X (sm_89, 0 SMs)", r"describe one as 'RTX 4050 \(sm_89, 20 SMs\)', of sm_80, .*sm_121a$"),
         ("X (sm_99, 20 SMs)", "describe one as"),
@@ -193,7 +193,7 @@ def test_a_gpu_of_its_own_is_called_by_its_model() -> None:
 @pytest.mark.parametrize(
     ("capability", "said"),
     [
-        (75, r"has compute capability 75, which is none of sm_80, .*sm_121a, and sm_80 is the oldest$"),
+        (75, r"has compute capability 75, which is not one of sm_80, .*sm_121a, and sm_80 is the oldest$"),
         (130, "sm_121a$"),
     ],
 )

@@ -120,7 +120,7 @@ def test_a_size_that_64_bits_do_not_hold_is_refused_after_others_were_traced(at:
         arrays = operator.inputs(rolling(seen), np.random.default_rng(seen), "normal")
         q, k, v = (arrays[name] for name in "qkv")
         at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=seen)
-    with pytest.raises(InputError, match="seq_k is 73786976294838206464, which 64 bits do not hold"):
+    with pytest.raises(InputError, match="seq_k is 73786976294838206464, which does not fit in 64 bits"):
         at.call("streaming_attention", q, k, v, window=16, sinks=4, seq_k=2**66)
 
 

@@ -91,12 +91,12 @@ def test_inputs_are_normal_numbers_of_the_dtype_and_shape_of_each_tensor_that_is
 def test_inputs_of_integers_are_not_made_up() -> None:
     index = Argument("index", DType.INT32, ("rows",))
     operator = completed(replace(OPERATOR, arguments=(index, *OPERATOR.arguments[:2]), inputs=not_defined))
-    with pytest.raises(TemplateError, match="no inputs are made up for index, int32: write inputs"):
+    with pytest.raises(TemplateError, match="no default inputs for index, int32: define inputs"):
         operator.inputs(Problem(), np.random.default_rng(0), "normal")
 
 
 def test_a_scalar_that_only_a_call_can_say_is_not_made_up() -> None:
-    with pytest.raises(TemplateError, match="no inputs are made up for scale, a free scalar: write inputs, or give"):
+    with pytest.raises(TemplateError, match="no default inputs for scale, a free scalar: define inputs, or give"):
         OPERATOR.inputs(Problem(), np.random.default_rng(0), "normal")
 
 
@@ -148,7 +148,7 @@ class Large:
 
 
 def test_tails_that_the_problem_refuses_must_be_written() -> None:
-    with pytest.raises(TemplateError, match=r"no tails are made up, .*: write tails"):
+    with pytest.raises(TemplateError, match=r"no default tails, .*: define tails"):
         tails(Large())
 
 

@@ -112,7 +112,7 @@ def test_a_constraint_that_reads_nothing_applies_to_all() -> None:
         (lambda c: c.BT == 16 and c.threads == 32, "write & | ~"),
         (lambda c: c.BT if c.prefetch else c.threads, "write & | ~"),
         (lambda c: c.BT & 16, "gives int64, not booleans"),
-        (lambda c: c.BK == 16, "'BK' is no parameter"),
+        (lambda c: c.BK == 16, "'BK' is not a parameter"),
     ],
 )
 def test_a_constraint_that_cannot_be_computed_on_arrays_is_reported(holds: Any, message: str) -> None:
@@ -130,7 +130,7 @@ def test_of_a_space_that_is_too_large_to_list_only_draws_are_given(monkeypatch: 
     monkeypatch.setattr("tuner.spec.space.MAX_CONFIGS", 10)
     space = Space(Config, CHOICES)
     assert not space.enumerated
-    with pytest.raises(TemplateError, match="about 36 configs, too many to list: draw some of them"):
+    with pytest.raises(TemplateError, match="about 36 configs, too many to enumerate: use draw"):
         list(space)
 
 

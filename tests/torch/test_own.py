@@ -76,7 +76,7 @@ def test_a_tensor_that_is_said_to_have_no_gradient_is_refused_where_it_requires_
 
 def test_gradients_that_do_not_fit_are_warned_of_and_tensors_that_need_them_refused(tmp_path: Path) -> None:
     done = used(GRADIENTS, differentiable(tmp_path / "own", 'Gradient("slopes")'), tmp_path / "tuner.db")
-    assert "torch.ops.tuner.square has no gradient: square/operator.py: gradient dy is no parameter" in done.stderr
+    assert "torch.ops.tuner.square has no gradient: square/operator.py: gradient dy is not a parameter" in done.stderr
     assert "requires grad" in done.stderr.splitlines()[-1]
 
 

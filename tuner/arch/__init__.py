@@ -1,4 +1,4 @@
-"""The GPUs that are served: their limits, their models and their names."""
+"""The supported GPUs: their limits, models and names."""
 
 from tuner.arch.limits import ARCHES, MMA_FLOPS, PARTITIONS, Arch
 from tuner.arch.models import DEVICES, Device

@@ -1,9 +1,9 @@
-"""GPU models and their rates, as data sheets give them; where these give no clock or L2, as the driver reports it.
+"""GPU models and their rates, from data sheets; clocks and L2 sizes that these omit are the values the driver reports.
 
-Tensor rates are those of dense 16-bit inputs with fp32 accumulation. All feed predictions, which rank and are never
-printed as time. Rates of L2 are what others measured (github.com/te42kyfo/gpu-benches): 5430 GB/s on A100, 9750 on
-H200, 2430 on A40 and 5230 on L40; of chips without such a measurement, those
-of the same design of memory controllers, or dies.
+Tensor rates are for dense 16-bit inputs with fp32 accumulation. All rates feed predictions, which rank configs and are
+never printed as time. L2 rates are published measurements (github.com/te42kyfo/gpu-benches): 5430 GB/s on A100, 9750 on
+H200, 2430 on A40 and 5230 on L40. A chip without a measurement uses the rate of a chip with the same memory controllers
+or dies.
 """
 
 from collections.abc import Iterable
@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 from tuner.arch.limits import ARCHES, Arch
 
 _MB = 1024 * 1024
-_GEFORCE, _PROFESSIONAL, _SERVER = 512, 1024, 2048  # flops a clock and SM through mma.sync
+_GEFORCE, _PROFESSIONAL, _SERVER = 512, 1024, 2048  # FLOPs per clock and SM with mma.sync
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One GPU model."""
 
-    name: str  # as in `--gpu H200`, and as records carry it
+    name: str  # as in `--gpu H200` and in records
     arch: Arch
     sm_count: int
-    clock_mhz: int  # boost
+    clock_mhz: int  # boost clock
     dram_gb_s: int
     l2_bytes: int
-    mma_flops: int  # a clock and SM through mma.sync
-    wgmma_flops: int = 0  # a clock and SM through wgmma; 0 where there is none
-    aliases: tuple[str, ...] = ()  # other names of it, or parts of the name the driver reports
+    mma_flops: int  # FLOPs per clock and SM with mma.sync
+    wgmma_flops: int = 0  # FLOPs per clock and SM with wgmma; 0 if unsupported
+    aliases: tuple[str, ...] = ()  # other names, or parts of the name that the driver reports
     l2_bytes_per_clock: int = 5120  # whole chip
-    tcgen05_flops: int = 0  # a clock and SM through tcgen05; 0 where there is none
+    tcgen05_flops: int = 0  # FLOPs per clock and SM with tcgen05; 0 if unsupported
 
     @property
     def dram_bytes_per_clock(self) -> float:
@@ -37,7 +37,7 @@ class Device:
 
 
 def scaled(device: Device, sm_count: int) -> Device:
-    """A model's rates for another number of SMs: those of memories in proportion, if there are fewer."""
+    """Scale a model's rates to another number of SMs. Memory rates scale down in proportion but never up."""
     if sm_count == device.sm_count:
         return device
     share = min(1.0, sm_count / device.sm_count)
@@ -53,11 +53,11 @@ def scaled(device: Device, sm_count: int) -> Device:
 
 
 def l2_rate(device: Device, bus_bits: int) -> int:
-    """Bytes a clock that the L2 of the same design delivers beside another memory bus; at most the device's own."""
+    """Return the L2 bytes per clock of the same design with another memory bus width; at most the device's own rate."""
     return min(device.l2_bytes_per_clock, round(device.arch.l2_rate * bus_bits))
 
 
-_Row = tuple[str, int, int, int, int, int]  # name, SMs, MHz, GB/s, MB of L2, bits of the memory's bus
+_Row = tuple[str, int, int, int, int, int]  # name, SMs, MHz, GB/s, MB of L2, memory bus width in bits
 
 
 def _models(arch: str, mma_flops: int, rows: Iterable[_Row], wgmma: int = 0, tcgen05: int = 0) -> list[Device]:
@@ -90,7 +90,7 @@ _ALIASES = {
     "RTX 5090": ("RTX 5090 D",),
 }
 
-# The first device of an arch is what predictions assume when only the arch is named.
+# Predictions assume the first device of an arch when only the arch is named.
 DEVICES = {
     device.name: device
     for device in (
@@ -161,9 +161,9 @@ DEVICES = {
                 ("RTX 4500 Ada", 60, 2580, 432, 48, 192),
             ),
         ),
-        # mma.sync reaches about 62 % of wgmma's rate on Hopper, whose L2 is the same beside HBM of 6144 bits. An SXM's
-        # clock is that at which its SMs make the data sheet's 989 TFLOP/s: it boosts to 1980 MHz where little is
-        # multiplied, and falls to 1400 to 1750 where its power ends.
+        # On Hopper, mma.sync reaches about 62 % of the wgmma rate. The L2 of every Hopper model with a 6144-bit HBM bus
+        # is the same. The SXM clock is the one at which its SMs reach the data sheet's 989 TFLOP/s: the GPU boosts to
+        # 1980 MHz under light tensor load and drops to 1400 to 1750 MHz at the power limit.
         *_models(
             "sm_90a",
             2540,
@@ -177,9 +177,10 @@ DEVICES = {
             ),
             wgmma=4096,
         ),
-        # 148 TFLOP/s of its data sheet are a quarter of an H100's a clock and SM.
+        # The data sheet's 148 TFLOP/s are a quarter of an H100's rate per clock and SM.
         *_models("sm_90a", 1024, (("H20", 78, 1980, 4000, 60, 5120),), wgmma=1024),
-        # 2.25 PFLOP/s dense of a B200's data sheet are 8192 a clock and SM, and mma.sync reaches a quarter.
+        # The B200 data sheet's 2.25 PFLOP/s (dense) are 8192 FLOPs per clock and SM. mma.sync reaches a quarter of
+        # that.
         *_models(
             "sm_100a",
             _SERVER,

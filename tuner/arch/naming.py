@@ -1,4 +1,4 @@
-"""Naming a GPU: an architecture, a model that is listed, one that its own name describes, or what a driver reports."""
+"""Parsing of GPU names: an architecture, a listed model, a custom name, or the name that a driver reports."""
 
 import re
 from dataclasses import dataclass, replace
@@ -9,8 +9,8 @@ from tuner.arch.limits import ARCHES, Arch
 from tuner.arch.models import DEVICES, Device, l2_rate, scaled
 from tuner.errors import MachineError, UsageError
 
-_MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model
-# Words that make another model of the name before them; MIG: a slice of it.
+_MAKERS = {"nvidia", "geforce"}  # words that a driver puts before the model name
+# Suffixes that denote a different model. MIG denotes a slice of a GPU.
 _OTHER_MODELS = {"ti", "super", "d", "v2", "3e", "laptop", "max", "q", "mig"}
 _CUSTOM = re.compile(r"(.+) \((sm_\w+), ([1-9][0-9]{0,3}) SMs\)")
 _OLDER = re.compile(r"(nvidia|tesla|geforce|quadro)*(v100|p100|p40|t4|gtx|titan|rtx20[678]0|sm[5-7]\d)")
@@ -19,10 +19,10 @@ _FOREIGN = re.compile(r"(amd|instinct)*mi\d{3}|gfx\d|radeon|(intel)?(arc[ab]?\d|
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """What a search tunes for: an architecture, and the model that predictions assume.
+    """The target of a search: an architecture, and the model that predictions assume.
 
-    `name` is the device's where one was named and the arch's otherwise: records of `sm_90a` and of `H200`
-    are kept apart.
+    `name` is the model's name if one was given and the arch's name otherwise. Records of `sm_90a` and of `H200` are
+    separate.
     """
 
     name: str
@@ -31,10 +31,10 @@ class GPU:
 
 
 def gpu(name: str) -> GPU:
-    """The GPU of an arch (`sm_90a`), a model's name (`H200`, `"RTX 5090"`, or what a driver reports) or a custom name.
+    """Return the GPU for an arch (`sm_90a`), a model (`H200`, `"RTX 5090"`, or a driver's string) or a custom name.
 
-    The model of a custom name is not listed: predictions assume the closest model with that number of SMs. Raises
-    UsageError, which lists the accepted names, for anything else.
+    For a custom name, predictions assume the closest listed model with the given number of SMs. Raises UsageError,
+    which lists the accepted names, for anything else.
     """
     wanted = _plain(name)
     for arch in ARCHES.values():
@@ -51,7 +51,7 @@ def gpu(name: str) -> GPU:
 
 
 def _described(reported: str, arch: Arch, sm_count: int) -> GPU:
-    """A GPU by the parts of its custom name; a listed model that is described so keeps its own name."""
+    """Return the GPU for the parts of a custom name, or the listed model that matches them exactly."""
     near = closest_model(reported, arch, sm_count)
     if near.sm_count == sm_count and _plain(reported) in map(_plain, _names(near)):
         return model(near)
@@ -59,32 +59,32 @@ def _described(reported: str, arch: Arch, sm_count: int) -> GPU:
 
 
 def model(device: Device) -> GPU:
-    """The GPU of this model, whose SMs its arch has."""
+    """Return the GPU for a listed model, with the model's number of SMs."""
     return GPU(device.name, replace(device.arch, sm_count=device.sm_count), device)
 
 
 def custom_name(reported: str, arch: Arch, sm_count: int) -> str:
-    """The name of a GPU whose model is not listed: what its driver reports, its arch and its number of SMs.
+    """Build the name of a GPU whose model is not listed: the driver's name, the arch and the number of SMs.
 
-    A model with fewer SMs than the listed one of that name, and a MIG slice, have custom names too.
+    A MIG slice, or a model with fewer SMs than the listed model of that name, also gets a custom name.
     """
     words = [word for word in reported.replace("/", " ").split() if word.lower() not in _MAKERS]
     return f"{' '.join(words) or 'GPU'} ({arch.name}, {sm_count} SMs)"
 
 
 def is_listed(device: GPU) -> bool:
-    """Whether it is an architecture or a listed model."""
+    """Return whether the GPU is an architecture or a listed model."""
     return device.name in ARCHES or device.name in DEVICES
 
 
 def has_model_name(device: GPU, name: str) -> bool:
-    """Whether `name` is the model in a GPU's custom name, with or without the manufacturer."""
+    """Return whether `name` is the model in a GPU's custom name, with or without the manufacturer."""
     model = device.name.rpartition(" (")[0]
     return bool(model) and _plain(model) == _plain(" ".join(w for w in name.split() if w.lower() not in _MAKERS))
 
 
 def closest_model(reported: str, arch: Arch, sm_count: int) -> Device:
-    """The listed model of the arch that is closest to one that is not listed: by name, else by number of SMs."""
+    """Return the listed model of the arch that is closest by name, or else by number of SMs."""
     models = [device for device in DEVICES.values() if device.arch is arch]
     words = _words(reported)
     named = [(len(name), device) for device in models for name in _names(device) if _words(name) <= words]
@@ -98,7 +98,7 @@ def _representative(arch: Arch) -> Device:
 
 
 def _reported(reported: str) -> Device | None:
-    """The model whose words stand in a driver's string such as `NVIDIA GeForce RTX 5090`; the longest name wins."""
+    """Return the model named in a driver's string, such as `NVIDIA GeForce RTX 5090`; the longest match wins."""
     words = _words(reported)
     if not words & _MAKERS:
         return None
@@ -122,9 +122,9 @@ def _unknown(name: str, wanted: str) -> str:
     if "," in name:
         return f"unknown GPU {name!r}: give one; {listing}"
     if _OLDER.match(wanted):
-        return f"{name} is too old: {next(iter(ARCHES))} is the first architecture that is served; {listing}"
+        return f"{name} is too old: {next(iter(ARCHES))} is the first supported architecture; {listing}"
     if _FOREIGN.match(wanted):
-        return f"{name} is no GPU of NVIDIA's, and no others are served; {listing}"
+        return f"{name} is not an NVIDIA GPU, and no others are supported; {listing}"
     near = _near(wanted)
     hint = f": did you mean {' or '.join(near)}" if near else ""
     if models := [candidate for candidate in near if candidate in DEVICES]:
@@ -133,7 +133,7 @@ def _unknown(name: str, wanted: str) -> str:
 
 
 def _near(wanted: str) -> list[str]:
-    """Names that begin alike, else those that are closest in spelling."""
+    """Return names with the same beginning, or else those closest in spelling."""
     by_plain_name = {_plain(name): name for name in (*ARCHES, *DEVICES)}
     model = wanted.removeprefix("nvidia").removeprefix("geforce")
     alike = [plain for plain in by_plain_name if model and (plain.startswith(model) or model.startswith(plain))]
@@ -146,10 +146,10 @@ def _plain(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DriverInfo:
-    """What a driver reports of a GPU; 0 for what it does not report."""
+    """GPU properties that the driver reports; 0 if it does not report them."""
 
     name: str
-    compute_capability: int  # 90
+    compute_capability: int  # e.g. 90
     sm_count: int
     clock_mhz: float = 0
     memory_mhz: float = 0
@@ -158,9 +158,9 @@ class DriverInfo:
 
 
 def identify(info: DriverInfo) -> GPU:
-    """The listed model with that number of SMs, else a GPU with a custom name and the rates that the driver reports.
+    """Return the listed model with that number of SMs, or else a custom GPU with the rates that the driver reports.
 
-    Raises MachineError for an arch that is not served.
+    Raises MachineError if the arch is not supported.
     """
     try:
         device = gpu(info.name)
@@ -180,12 +180,14 @@ def _arch(info: DriverInfo) -> Arch:
     oldest = next(iter(ARCHES.values()))
     old = f", and {oldest.name} is the oldest" if info.compute_capability < oldest.compute_capability else ""
     raise MachineError(
-        f"{info.name} has compute capability {info.compute_capability}, which is none of {', '.join(ARCHES)}{old}"
+        f"{info.name} has compute capability {info.compute_capability}, which is not one of {', '.join(ARCHES)}{old}"
     )
 
 
 def _custom(name: str, info: DriverInfo, near: Device) -> Device:
-    """Rates that the driver does not report are those of the closest model. DRAM transfers data twice a clock."""
+    """Build a custom model. Rates that the driver does not report come from the closest model. DRAM transfers twice per
+    clock.
+    """
     memory, alike = 2 * info.memory_mhz * info.bus_bits / 8 / 1000, scaled(near, info.sm_count)
     return replace(
         alike,

@@ -1,1 +1,1 @@
-"""Where kernels run: their source on the emulator, their PTX on the CPU, their machine code on a GPU."""
+"""Backends that run kernels: the emulator (source), the PTX interpreter (PTX) and a GPU (machine code)."""

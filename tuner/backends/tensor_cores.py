@@ -19,14 +19,14 @@ from tuner.errors import UsageError
 class SumRule:
     """The parameters of one step."""
 
-    fraction_bits: int  # kept of a term, below the largest exponent
-    step_bytes: int  # of a row of A
-    zero_exponent: int  # of a term that is zero, where the result is fp32
-    zero_exponent_fp16: int  # the same where it is fp16
-    result_bits: int = 23  # fraction bits of a result in fp32
+    fraction_bits: int  # fraction bits kept per term, below the largest exponent
+    step_bytes: int  # bytes of a row of A per step
+    zero_exponent: int  # exponent of a zero term with fp32 results
+    zero_exponent_fp16: int  # exponent of a zero term with fp16 results
+    result_bits: int = 23  # fraction bits of an fp32 result
 
     def depth(self, element_bytes: int) -> int:
-        """Products that one step adds."""
+        """Return the number of products per step."""
         return self.step_bytes // element_bytes
 
 
@@ -37,13 +37,15 @@ _HOPPER_BYTES = SumRule(13, 32, -133, -21, result_bits=13)
 
 
 def of_mma_sync(arch: str, element_bytes: int) -> SumRule:
-    """The rule of `mma.sync` and `wmma` on an arch such as "sm_90a". Raises UsageError for an earlier arch.
+    """Return the rule of `mma.sync` and `wmma` on an arch such as "sm_90a". Raises UsageError for an earlier arch.
 
-    Products of bytes on sm_90 are not in the published model; measured results with a zero accumulator follow wgmma's.
+    The published model does not cover 8-bit products on sm_90; measured results with a zero accumulator match wgmma's.
     """
     capability = int("".join(filter(str.isdigit, arch)) or 0)
     if capability < 75:
-        raise UsageError(f"how tensor cores of {arch or 'an unnamed arch'} round is not known: sm_75 and later are")
+        raise UsageError(
+            f"the tensor-core rounding of {arch or 'an unnamed arch'} is unknown: sm_75 and later are supported"
+        )
     if capability < 90:
         return _AMPERE_BYTES if element_bytes == 1 else _AMPERE
     return _HOPPER_BYTES if element_bytes == 1 and capability == 90 else _HOPPER

@@ -1,1 +1,1 @@
-"""What knows no GPU and what every layer uses: plain fields, files that processes share, worker processes."""
+"""Utilities without GPU knowledge for every layer: plain fields, files shared by processes, worker processes."""

@@ -1,8 +1,8 @@
-"""Files that processes of one user share: for each key a checksummed entry, or a folder with a manifest.
+"""On-disk caches that one user's processes share: each key has a checksummed entry or a folder with a manifest.
 
-An entry is the data, then its metadata as JSON, then a footer with their lengths and checksum. The data come first,
-so that a cached shared library can be loaded from the entry's file. What is cached is executed: nothing is read that
-another user could have written.
+An entry is the data, then its metadata as JSON, then a footer with their lengths and checksum. The data come first, so
+that a cached shared library can be loaded directly from the entry's file. Cached content is executed, so files that
+another user could have written are never read.
 """
 
 import json
@@ -25,27 +25,27 @@ from platformdirs import user_cache_dir
 
 from tuner.errors import UsageError
 
-_FOOTER = struct.Struct("<QQ32s8s")  # bytes of data, bytes of metadata, SHA-256 of both, magic
+_FOOTER = struct.Struct("<QQ32s8s")  # length of data, length of metadata, SHA-256 of both, magic
 _MAGIC = b"tuner-c1"
 VARIABLE = "TUNER_CACHE_LIMIT"
 _DEFAULT_GB = 4.0
-_SWEEPS = 16  # on average, while the number of bytes written equals the limit
-_KEPT = 1 - 2 / _SWEEPS  # of the limit, after a sweep
-_IN_USE_S = 600.0  # an entry used within this time may still be open in another process
+_SWEEPS = 16  # expected number of sweeps while the bytes written equal the limit
+_KEPT = 1 - 2 / _SWEEPS  # fraction of the limit that a sweep leaves
+_IN_USE_S = 600.0  # an entry used within this time may be open in another process
 _MANIFEST = "manifest.json"  # in a folder: path → size and SHA-256 of every other file
-_verified: set[tuple[Path, int]] = set()  # folders, with their inodes, whose manifest held in this process
+_verified: set[tuple[Path, int]] = set()  # folders (with inode) whose manifest this process has verified
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """What was stored under a key."""
+    """The content stored under a key."""
 
     data: bytes
     metadata: Mapping[str, str | float] = field(default_factory=dict)
 
 
 class Footprint(NamedTuple):
-    """What a cache holds on disk."""
+    """Disk usage of a cache."""
 
     entries: int
     bytes: int
@@ -54,29 +54,30 @@ class Footprint(NamedTuple):
 class _Item(NamedTuple):
     used: float  # seconds since the epoch
     nbytes: int
-    path: Path  # a file, or a folder that goes whole
+    path: Path  # a file, or a folder that is removed as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound on the bytes under `folder`, which holds caches; 0 is no bound.
+    """A bound on the total bytes of the caches under `folder`; 0 means no bound.
 
-    Not exact: writers do not count what others write, so each write of n bytes makes a sweep due with the chance
-    16 n / `nbytes`, drawn from its key, which is uniform. What was used in the last ten minutes always stays.
+    The bound is approximate: writers do not count each other's bytes. A write of n bytes triggers a sweep with
+    probability 16 n / `nbytes`, drawn from its key, which is uniformly distributed. Entries used in the last ten
+    minutes are never removed.
     """
 
     folder: Path
     nbytes: int
 
     def written(self, key: str, nbytes: int) -> None:
-        """To be told after each write, by the entry's hexadecimal key."""
+        """Record a write; called after each one with the entry's hexadecimal key."""
         if self.nbytes and int(key[:8], 16) / 16**8 < _SWEEPS * nbytes / self.nbytes:
             self.sweep()
 
     def sweep(self) -> int:
-        """Remove what was used longest ago until an eighth of the limit is free; returns the bytes removed.
+        """Remove the least recently used entries until an eighth of the limit is free; return the bytes removed.
 
-        Any number of processes may do so at once.
+        Several processes may sweep at the same time.
         """
         items = sorted(self._items())
         surplus = sum(item.nbytes for item in items) - int(_KEPT * self.nbytes)
@@ -89,63 +90,64 @@ class Limit:
         return removed
 
     def held(self) -> int:
-        """Bytes of everything in the caches."""
+        """Return the total bytes of the caches."""
         return sum(item.nbytes for item in self._items())
 
     def _items(self) -> Iterator[_Item]:
         for path in self.folder.glob("*/??/*"):
             if path.suffix in (".entry", ".folder", ".partial"):
-                with suppress(OSError):  # another process was faster
+                with suppress(OSError):  # another process removed it first
                     yield _Item(path.stat().st_mtime, size(path), path)
 
 
 def cache_dir() -> Path:
-    """`TUNER_CACHE_DIR`, or the user's cache folder; a temporary one where the home folder is unknown."""
+    """Return `TUNER_CACHE_DIR` or the user's cache folder; a temporary folder if the home folder is unknown."""
     if named := os.environ.get("TUNER_CACHE_DIR"):
         return Path(named)
     with suppress(RuntimeError):
         folder = Path(user_cache_dir("tuner"))
-        if folder.is_absolute():  # before its version 4.14 platformdirs says ~ where there is no home
+        if folder.is_absolute():  # platformdirs before 4.14 returns ~ if there is no home folder
             return folder
     return spare("tuner")
 
 
 def safe_folder(kind: str) -> Path:
-    """The folder of `kind` in `cache_dir()`, made if possible; one below the temporary folder, with one warning, where
-    another user could change what is in it.
+    """Return the folder of `kind` in `cache_dir()`, created if possible.
+
+    If another user could change its contents, warn once and return one below the temporary folder instead.
     """
     top = cache_dir()
     if why := _distrusted(top) or _distrusted(top / kind):
         private = spare("tuner-private")
         _warn_of_others(top, why, private)
         top = private
-    with suppress(OSError):  # a write there reports the error
+    with suppress(OSError):  # a later write reports the error
         make_folder(top / kind)
     return top / kind
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, writable by nobody else whatever the umask. Raises OSError."""
+    """Create a folder and its parents, writable only by this user regardless of the umask. Raises OSError."""
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         missing.mkdir(mode=0o755, exist_ok=True)
 
 
 def _distrusted(path: Path) -> str:
-    """Why another user may have written a file or folder, or may change it; empty if none but this user and root can.
+    """Return why another user may have written or could change a path; empty if only this user and root can.
 
-    A link is followed only if it belongs to one of these. Access control lists are not read.
+    A link is followed only if this user or root owns it. Access control lists are not read.
     """
     try:
         link, info = path.lstat(), path.stat()
     except OSError:
-        return ""  # there is nothing to trust
+        return ""  # the path does not exist
     if stranger := {link.st_uid, info.st_uid} - {0, os.geteuid()}:
         return f"{path} belongs to user {min(stranger)}"
     return f"{path} can be written by others" if info.st_mode & 0o022 else ""
 
 
 def spare(name: str) -> Path:
-    """A temporary folder for each user, which processes share; a new one where that name is another user's."""
+    """Return a temporary folder that one user's processes share; a new one if another user owns that name."""
     folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     mine = folder.lstat().st_uid == os.getuid() and folder.is_dir() and not _distrusted(folder)
@@ -158,12 +160,12 @@ def _own(prefix: str) -> Path:
 
 
 def key_of(*parts: str) -> str:
-    """A key that changes with any of the texts that decide an entry."""
+    """Return a key that changes with any of the texts that determine an entry."""
     return sha256("\0".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()
 
 
 def digest_of(root: Path, files: Iterable[Path]) -> str:
-    """A digest that changes with any of these files below `root`: with its place there, or with a byte of it."""
+    """Return a digest of the files below `root`; it changes with any file's relative path or content."""
     digest = sha256()
     for path in sorted(set(files)):
         data = path.read_bytes()
@@ -173,11 +175,11 @@ def digest_of(root: Path, files: Iterable[Path]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Entries of one kind in a folder. Safe for any number of processes, and when any of them is killed.
+    """Entries of one kind in a folder. Safe for concurrent processes, and if any of them is killed.
 
-    A cache never fails: what cannot be read, or could be another user's, is a miss, and what cannot be written is
-    dropped with one warning. When the caches under one limit are full, the least recently used entries are removed, but
-    none that was used within the last minutes.
+    A cache never fails: an entry that cannot be read, or that another user could have written, is a miss, and an entry
+    that cannot be written is dropped with one warning. When the caches under one limit are full, the least recently
+    used entries are removed, except those used within the last minutes.
     """
 
     root: Path
@@ -185,16 +187,16 @@ class Cache:
 
     @classmethod
     def of(cls, kind: str) -> "Cache":
-        """The user's cache of `kind`, such as `cubin`, below the limit of all kinds together."""
+        """Return the user's cache of `kind`, such as `cubin`, under the limit that all kinds share."""
         root = safe_folder(kind)
         return cls(root, limit_of(root.parent))
 
     def path(self, key: str) -> Path:
-        """Where the entry of `key` (hexadecimal, from `key_of`) lies once it was put."""
+        """Return the path of the entry of `key` (hexadecimal, from `key_of`)."""
         return self.root / key[:2] / f"{key}.entry"
 
     def get(self, key: str) -> CacheEntry | None:
-        """The entry of `key`; None when there is none, or when the file is not whole."""
+        """Return the entry of `key`; None if it is missing or corrupt."""
         path = self.path(key)
         if _distrusted(path.parent) or _distrusted(path):
             return None
@@ -206,7 +208,7 @@ class Cache:
         return entry
 
     def put(self, key: str, entry: CacheEntry) -> bool:
-        """Store `entry` whole or not at all, and say which; the last of several writers wins."""
+        """Store `entry` atomically and return whether it was stored; the last of several writers wins."""
         content = _pack(entry)
         try:
             self._open(key)
@@ -218,10 +220,10 @@ class Cache:
         return True
 
     def folder(self, key: str, build: Callable[[Path], object]) -> Path | None:
-        """The folder of `key`, which `build` fills where there is none, or one whose manifest does not hold; None where
-        the cache cannot be written.
+        """Return the folder of `key`, or None if the cache cannot be written.
 
-        It appears whole or not at all, and the first of several writers wins. Raises what `build` raises.
+        `build` fills the folder if it is missing or if its manifest does not match. The folder appears atomically, and
+        the first of several writers wins. Raises what `build` raises.
         """
         path = self.path(key).with_suffix(".folder")
         try:
@@ -242,7 +244,7 @@ class Cache:
         return path
 
     def _open(self, key: str) -> None:
-        """Make the folder for what has a key. Raises OSError if that cannot be, or is another user's."""
+        """Create the folder for the key's entry. Raises OSError if that fails or another user owns it."""
         folder = self.path(key).parent
         make_folder(folder)
         if why := _distrusted(folder):
@@ -257,7 +259,9 @@ class Cache:
         return Footprint(len(sizes), sum(sizes))
 
     def clear(self) -> Footprint:
-        """Remove every entry and folder, and what killed writers left; returns what entries held. Other files stay."""
+        """Remove every entry, every folder and the leftovers of killed writers; return the size of the entries. Keeps
+        other files.
+        """
         held = self.size()
         for pattern in ("*.entry", "*.folder", "*.partial"):
             for path in list(self._files(pattern)):
@@ -285,16 +289,18 @@ def _publish(partial: Path, path: Path, build: Callable[[Path], object]) -> None
         build(partial)
         (partial / _MANIFEST).touch()
         for made in partial.rglob("*"):
-            made.chmod(stat.S_IMODE(made.stat().st_mode) & ~0o022)  # whatever the umask
+            made.chmod(stat.S_IMODE(made.stat().st_mode) & ~0o022)  # regardless of the umask
         (partial / _MANIFEST).write_text(json.dumps(_manifest(partial)))
-        with suppress(OSError):  # another process was first
+        with suppress(OSError):  # another process published it first
             partial.replace(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _manifest(folder: Path) -> dict[str, list[int | str]]:
-    """The size and SHA-256 of every file. Raises OSError for what is no regular file, or could be another user's."""
+    """Return the size and SHA-256 of every file. Raises OSError for irregular files and for files that another user may
+    change.
+    """
     entries: dict[str, list[int | str]] = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
@@ -308,7 +314,7 @@ def _manifest(folder: Path) -> dict[str, list[int | str]]:
 
 
 def _holds(folder: Path) -> bool:
-    """Whether a folder is there, nobody else's, and holds what its manifest says, which is read once a process."""
+    """Return whether a folder exists, belongs to this user and matches its manifest, which is read once per process."""
     try:
         key = folder, folder.lstat().st_ino
         if _distrusted(folder) or folder.is_symlink():
@@ -338,18 +344,20 @@ def _unpack(content: bytes) -> CacheEntry | None:
 
 @cache
 def _warn_of_others(folder: Path, why: str, private: Path) -> None:
-    text = f"the cache at {folder} is not used, since {why}: kernels are kept in {private}; make it yours alone (`chmod"
-    warnings.warn(f"{text} -R go-w {folder}`), or name another by TUNER_CACHE_DIR", RuntimeWarning, stacklevel=4)
+    text = f"the cache at {folder} is not used: {why}: kernels are cached in {private}; restrict it (`chmod"
+    warnings.warn(f"{text} -R go-w {folder}`), or set TUNER_CACHE_DIR to another folder", RuntimeWarning, stacklevel=4)
 
 
 @cache
 def _warn_once(root: Path, reason: str) -> None:
-    text = f"cannot write to the cache at {root} ({reason}): working without it; TUNER_CACHE_DIR names another folder"
+    text = f"cannot write to the cache at {root} ({reason}): set TUNER_CACHE_DIR to another folder"
     warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def limit_of(folder: Path) -> Limit:
-    """The limit of the user's caches: `TUNER_CACHE_LIMIT` gigabytes. Raises UsageError for what is no number."""
+    """Return the limit of the user's caches, from `TUNER_CACHE_LIMIT` in gigabytes. Raises UsageError if it is not a
+    number.
+    """
     text = os.environ.get(VARIABLE) or str(_DEFAULT_GB)
     try:
         gigabytes = float(text)
@@ -361,21 +369,21 @@ def limit_of(folder: Path) -> Limit:
 
 
 def touch(path: Path) -> None:
-    """Note that an entry is used now."""
+    """Mark an entry as used now."""
     with suppress(OSError):  # a cache that cannot be written is not swept either
         os.utime(path)
 
 
 def remove(path: Path) -> None:
-    """Remove an entry, or a folder with all that it holds; what another process removed already is fine."""
+    """Remove an entry, or a folder with its contents; ignore a path that another process already removed."""
     with suppress(OSError):
         if path.is_dir():
-            path = path.rename(path.with_suffix(f".{os.getpid()}.partial"))  # gone for readers at once
+            path = path.rename(path.with_suffix(f".{os.getpid()}.partial"))  # hides it from readers at once
             shutil.rmtree(path)
         else:
             path.unlink()
 
 
 def size(path: Path) -> int:
-    """Bytes of an entry, or of all that a folder holds."""
+    """Return the bytes of an entry, or of all files in a folder."""
     return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else (path,)))

@@ -1,24 +1,24 @@
-"""Canonical JSON: equal values give equal text, on every platform, also for the numbers that JSON lacks."""
+"""Canonical JSON: equal values give equal text on every platform, including numbers that JSON lacks."""
 
 import json
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-_FLOAT = "$float"  # {"$float": "nan"}: plain JSON that every reader parses
+_FLOAT = "$float"  # e.g. {"$float": "nan"}, which is standard JSON
 _dump = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def encode(value: Any) -> str:
-    """One line of JSON: keys sorted, no spaces, floats in the fewest digits that read back as the same float."""
+    """Return one line of JSON: keys sorted, no spaces, floats in the fewest digits that round-trip."""
     try:
         return _dump(value)
-    except ValueError:  # a NaN or an infinity; rare enough that only those texts pay for a copy of the value
+    except ValueError:  # NaN or infinity; rare, so only these values are copied
         return _dump(_tagged(value))
 
 
 def decode(text: str) -> Any:
-    """The value that `encode` made `text` of; tuples come back as lists. Raises ValueError for what is no JSON."""
+    """Return the value that `encode` encoded; tuples become lists. Raises ValueError if the text is not JSON."""
     return json.loads(text, object_hook=_read) if _FLOAT in text else json.loads(text)
 
 

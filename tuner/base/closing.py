@@ -1,11 +1,11 @@
-"""What a `with` block closes when it ends."""
+"""A base class for context managers that close themselves."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Closing(ABC):
-    """A context manager that is what it gives."""
+    """A context manager that returns itself and calls `close` on exit."""
 
     def __enter__(self) -> Self:
         return self
@@ -15,4 +15,4 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds. Closing twice is no error."""
+        """Release all resources. Closing twice is allowed."""

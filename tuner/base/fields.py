@@ -1,4 +1,4 @@
-"""The fields of a Problem or a Config as plain data, and how they are printed."""
+"""The fields of a Problem or a Config as plain data, and their formatting."""
 
 from collections.abc import Mapping
 from reprlib import repr as shortened
@@ -9,34 +9,36 @@ Fields = Mapping[str, Scalar]  # a Problem or a Config as data
 
 
 def scalar(value: Scalar) -> str:
-    """One Problem or Config value as CUDA and JSON spell it: `true`, `64`, `bf16`."""
+    """Format one Problem or Config value as in CUDA and JSON: `true`, `64`, `bf16`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def formatted(fields: Fields) -> str:
-    """`BT=64 BK=128 swizzle=true`"""
+    """Format fields as `BT=64 BK=128 swizzle=true`."""
     return " ".join(f"{name}={scalar(value)}" for name, value in fields.items())
 
 
 def fields_from(data: Any) -> Fields:
-    """A Problem or a Config as data. Raises TypeError for what is none, and ValueError where `check_printable` does."""
+    """Return the fields of a Problem or a Config. Raises TypeError if they are not plain values, and ValueError as
+    `check_printable`.
+    """
     check_scalars(data)
     check_printable(data)
     return dict(data)
 
 
 def check_scalars(data: Any) -> None:
-    """Raises TypeError for what is no object of plain values."""
+    """Raise TypeError unless the data is an object of plain values."""
     if not isinstance(data, dict) or not all(isinstance(value, Scalar) for value in data.values()):
-        raise TypeError(f"{shortened(data)} is no object of numbers, texts and booleans")
+        raise TypeError(f"{shortened(data)} is not an object of numbers, strings and booleans")
 
 
 def check_printable(data: Any) -> None:
-    """Raises ValueError if a text in JSON-compatible data has characters that are not printable.
+    """Raise ValueError if a string in JSON-compatible data has characters that are not printable.
 
-    Such data reaches terminals, where an escape sequence could rewrite what is on the screen.
+    Such data reaches terminals, where an escape sequence could rewrite the screen.
     """
     if isinstance(data, str):
         if not data.isprintable():

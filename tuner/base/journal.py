@@ -1,4 +1,4 @@
-"""A file that tells what happened, a JSON object a line, each on the disk before anything else happens."""
+"""An append-only file of JSON lines; each line is on disk before the program continues."""
 
 import json
 import os
@@ -10,25 +10,25 @@ from tuner.base.cache import make_folder
 
 
 class Journal:
-    """Appends to a file, whose folder is made. A kill at any moment costs at most the line in hand.
+    """Appends JSON lines to a file and creates its folder. A kill loses at most the line being written.
 
-    Raises OSError where nothing can be written.
+    Raises OSError if the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         make_folder(path.parent)
         self._file = path.open("ab", buffering=0)
-        self._cut = b"" if _whole(path) else b"\n"  # ends the line that a kill cut off, which is then none
+        self._cut = b"" if _whole(path) else b"\n"  # terminates a line that a kill cut off; readers skip it
 
     def append(self, data: Mapping[str, Any]) -> None:
-        """One line, in one write; values that JSON lacks become text."""
+        """Append one line in a single write; values that JSON lacks become strings."""
         self._file.write(self._cut + json.dumps(data, default=str).encode() + b"\n")
         os.fsync(self._file.fileno())
         self._cut = b""
 
 
 def read(path: Path, begin: int = 0) -> list[dict[str, Any]]:
-    """The lines of a journal from a byte on, without those that a kill cut off. Raises OSError without one."""
+    """Read the complete lines of a journal from byte `begin` on. Raises OSError if the file does not exist."""
     with path.open("rb") as file:
         file.seek(begin)
         return [row for line in file.read().split(b"\n") if (row := _object(line)) is not None]

@@ -1,8 +1,8 @@
-"""Killable worker processes: a job that crashes, hangs or eats memory costs its own answer and no other.
+"""Killable worker processes: a job that crashes, hangs or exhausts memory loses only its own answer.
 
-A worker is a fresh interpreter that runs one importable function on one job at a time. Unlike a multiprocessing
-worker it does not import the caller's `__main__`, so scripts need no guard; it heads a process group of its own, so
-that Ctrl-C reaches only the caller and a kill reaches the worker's children; it ends itself when the caller is gone.
+A worker is a fresh interpreter that runs one importable function on one job at a time. Unlike a multiprocessing worker,
+it does not import the caller's `__main__`, so scripts need no guard. It leads its own process group, so that Ctrl-C
+reaches only the caller and a kill also reaches the worker's children. It exits when the caller is gone.
 """
 
 import os
@@ -31,7 +31,7 @@ from tuner.errors import MachineError
 J = TypeVar("J")
 R = TypeVar("R")
 
-_START_TIMEOUT_S = 120.0  # imports, on a cold and busy disk
+_START_TIMEOUT_S = 120.0  # includes imports from a slow disk
 _START_TRIES = 3
 _CHILD = "import sys; from tuner.base.pool import _serve; _serve(int(sys.argv[1]))"
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -39,26 +39,26 @@ _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one job may take before it is given up."""
+    """Limits for one job."""
 
     timeout_s: float = 120.0
-    memory_bytes: int = 4 << 30  # of a worker's address space
+    memory_bytes: int = 4 << 30  # address space of a worker
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A job without an answer: its worker died, ran out of memory or was too slow. Another try may end otherwise."""
+    """A job without an answer: its worker died, ran out of memory or exceeded the time limit. A retry may succeed."""
 
     reason: str  # one line
-    log: str = ""  # what the worker printed
+    log: str = ""  # output of the worker
 
 
 class Pool(Closing, Generic[J, R]):
-    """Up to `workers` processes, started as jobs come and killed on leaving the context.
+    """Runs up to `workers` processes, started on demand and killed on leaving the context.
 
-    `function`, and `warm`, which each worker calls once before its first job, must be importable by name: not lambdas,
-    not of `__main__`. Workers have the caller's variables and those of `environment`. One thread may use a pool at a
-    time.
+    `function`, and `warm`, which each worker calls once before its first job, must be importable by name: no lambdas
+    and nothing from `__main__`. Workers inherit the caller's environment variables plus those of `environment`. Only
+    one thread at a time may use a pool.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class Pool(Closing, Generic[J, R]):
         self._failed_starts = 0
 
     def close(self) -> None:
-        """Kill the workers and whatever they started."""
+        """Kill the workers and their children."""
         for worker in list(self._workers):
             self._drop(worker)
 
     def run(self, jobs: Iterable[J], timeout_s: float | None = None) -> Iterator[tuple[J, R | Lost]]:
-        """Each job with its answer, in the order in which they finish. A job is taken when a worker is free for it.
+        """Yield each job with its answer, in order of completion. A job is taken when a worker becomes free.
 
-        `timeout_s` is the limit of these jobs, in the place of the pool's. Raises what `function` raises, and
-        MachineError when workers do not start.
+        `timeout_s` overrides the pool's time limit for these jobs. Raises what `function` raises, and MachineError if
+        workers do not start.
         """
         source, pending = iter(jobs), deque[J]()
         try:
@@ -101,40 +101,40 @@ class Pool(Closing, Generic[J, R]):
                 self._drop(worker)
 
     def pids(self) -> tuple[int, ...]:
-        """The workers' process ids."""
+        """The process ids of the workers."""
         return tuple(worker.process.pid for worker in self._workers)
 
     def _in(self, state: "_State") -> "list[_Worker]":
         return [worker for worker in self._workers if worker.state is state]
 
     def _assign(self, pending: deque[J], timeout_s: float) -> None:
-        """Jobs to idle workers; workers for the jobs that are left."""
+        """Assign jobs to idle workers, and start workers for the remaining jobs."""
         for worker in self._in(_State.IDLE):
             if pending:
                 try:
                     worker.give(pending[0], timeout_s)
                     pending.popleft()
-                except OSError:  # it died while it was idle
+                except OSError:  # it died while idle
                     self._drop(worker)
         while len(self._in(_State.STARTING)) < len(pending) and len(self._workers) < self._most:
             self._workers.append(_Worker(self._function, self._warm, self._limits.memory_bytes, self._environment))
 
     def _heard(self) -> "list[_Worker]":
-        """Workers that spoke, died or are late, after waiting for one."""
+        """Wait for a worker, and return those that sent a message, died or timed out."""
         active = {worker.connection: worker for worker in self._workers if worker.state is not _State.IDLE}
         first = min(worker.deadline for worker in active.values())
         spoke: list[Any] = wait(list(active), max(first - time.monotonic(), 0.0))
         return [active[connection] for connection in spoke] or [w for w in active.values() if w.deadline == first]
 
     def _answers(self, worker: "_Worker") -> Iterator[tuple[J, R | Lost]]:
-        """What a worker that was heard has to say: nothing when it has just started, else its job's answer."""
+        """Yield the job's answer, or nothing if the worker has just started."""
         job, state, message = worker.job, worker.state, worker.hear()
         if isinstance(message, _Raised):
             self._drop(worker)
             raise message.error
         if isinstance(message, _Answer):
             self._failed_starts = 0
-            if isinstance(message.value, Lost):  # out of memory: what it still holds would starve the next job
+            if isinstance(message.value, Lost):  # out of memory: the memory it still holds would starve the next job
                 self._drop(worker)
             if state is _State.BUSY:
                 yield job, message.value
@@ -174,16 +174,16 @@ class _Raised:
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """Not a word by the deadline."""
+    """No message before the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Dead:
-    """The connection ended."""
+    """The connection was closed."""
 
 
 class _Worker:
-    """The caller's side of one process: its connection, what it is doing and by when."""
+    """The caller's side of one process: its connection, its job and its deadline."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class _Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # it outlives this call; `lost` closes it
         with there:
             self.process = subprocess.Popen(
-                # -P: from within an operator's folder, operator.py would stand for Python's own module of that name.
+                # -P: in an operator's folder, operator.py would shadow the standard module.
                 [sys.executable, "-P", "-c", _CHILD, str(there.fileno())],
                 pass_fds=(there.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -211,12 +211,12 @@ class _Worker:
         self.job: Any = None
         self.deadline = time.monotonic() + _START_TIMEOUT_S
         self._timeout_s = _START_TIMEOUT_S
-        with suppress(OSError):  # it died at once: heard of later
+        with suppress(OSError):  # it died at once; `hear` reports it
             self.connection.send((function, warm, memory_bytes))
 
     def give(self, job: Any, timeout_s: float) -> None:
-        """Raises OSError when the process is gone."""
-        self._log.seek(0)  # the process shares this offset: its log starts anew
+        """Send a job. Raises OSError if the process has exited."""
+        self._log.seek(0)  # the process shares this file offset, so its log starts anew
         self._log.truncate()
         self.connection.send(job)
         self.state, self.job = _State.BUSY, job
@@ -240,7 +240,7 @@ class _Worker:
         self.connection.close()
 
     def lost(self, *, late: bool) -> Lost:
-        """Why a killed worker gave no answer. Its log goes with it."""
+        """Return why a killed worker gave no answer, and delete its log."""
         with self._log as log:
             log.seek(0)
             text = log.read().decode(errors="replace")
@@ -254,8 +254,8 @@ class _Worker:
 
 
 def _serve(descriptor: int) -> NoReturn:
-    """The worker's side: answer jobs until the caller kills it or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides what Ctrl-C means
+    """The worker's main loop: answer jobs until the caller kills it or exits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C
     threading.Thread(target=_end_with_caller, args=(descriptor,), daemon=True).start()
     connection: Connection[Any, Any] = Connection(descriptor)
     function, warm, memory_bytes = connection.recv()
@@ -266,7 +266,7 @@ def _serve(descriptor: int) -> NoReturn:
 
 
 def _end_with_caller(descriptor: int) -> None:
-    """Even in the middle of a job, which would otherwise go on as an orphan."""
+    """Exit with the caller, even in the middle of a job, which would otherwise continue as an orphan."""
     watch = select.poll()
     watch.register(descriptor, select.POLLRDHUP)
     watch.poll()
@@ -280,6 +280,6 @@ def _answer(function: Callable[[Any], object], job: object, memory_bytes: int) -
         return _Answer(
             Lost(f"out of memory: it needs more than {memory_bytes / 2**30:.3g} GiB", traceback.format_exc())
         )
-    except Exception as error:  # it is the caller's to handle: raised again there
+    except Exception as error:  # raised again in the caller
         error.add_note(f"in a worker process:\n{traceback.format_exc()}")
         return _Raised(error)

@@ -1,1 +1,1 @@
-"""What searches produce: verdicts, attempts, final races, records, and the order among them. Plain values."""
+"""Results of searches as plain values: verdicts, attempts, final races, records, and their ranking."""

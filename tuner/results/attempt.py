@@ -7,20 +7,20 @@ from tuner.base.fields import Fields
 
 
 class Stage(Enum):
-    """Where a config failed, in the order of the stages."""
+    """The stage at which a config failed, in order."""
 
     RENDER = "render"
-    COMPILE = "compile"  # NVRTC or ptxas refused it
+    COMPILE = "compile"  # NVRTC or ptxas rejected it
     LIMIT = "limit"  # it compiled, but cannot launch on the arch
     EMULATE = "emulate"  # the emulator found a race, a fault, a deadlock …
-    VERIFY = "verify"  # it ran, and its output is wrong
-    LAUNCH = "launch"  # the device refused or killed it
+    VERIFY = "verify"  # it ran, but its output is wrong
+    LAUNCH = "launch"  # the device rejected or killed it
     TIME = "time"  # it could not be timed
-    SPARED = "spared"  # it was not run: other configs of its implementation had crashed the device
+    SPARED = "spared"  # it was not run, because other configs of its implementation crashed the device
 
 
 class Evidence(Enum):
-    """What a record's rank rests on. The two are never mixed in one column."""
+    """The basis of a record's rank. The two are never mixed in one column."""
 
     PREDICTED = "predicted"
     MEASURED = "measured"
@@ -28,7 +28,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Where and why a config failed. `log` is the whole output of the tool."""
+    """The stage and reason of a failure. `log` is the complete output of the tool."""
 
     stage: Stage
     reason: str  # one line
@@ -37,7 +37,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """The rules that machine code breaks, and those that could not be decided, a sentence each; see `compiler.lint`."""
+    """The rules that machine code violates, and those that could not be decided, one sentence each; see
+    `compiler.lint`.
+    """
 
     failures: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
@@ -49,20 +51,20 @@ class Lint:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a config uses, read from its cubin; the maximum over its kernels."""
+    """Resources of a config, read from its cubin; the maximum over its kernels."""
 
-    registers: int  # a thread
+    registers: int  # per thread
     spill_bytes: int
-    smem_bytes: int  # a CTA, static and dynamic
+    smem_bytes: int  # per CTA, static and dynamic
     threads: int
     ctas_per_sm: int
     limiter: str  # the resource that limits ctas_per_sm
-    sass_digest: str  # equal digests are equal machine code
-    lint: Lint | None = None  # of all its kernels; None in rows from before the rules
+    sass_digest: str  # equal digests mean equal machine code
+    lint: Lint | None = None  # of all its kernels; None in rows older than the rules
 
     @property
     def flaws(self) -> tuple[str, ...]:
-        """Why it ranks behind configs without flaws: the rules that its machine code breaks."""
+        """Reasons to rank behind configs without flaws: the rules that the machine code violates."""
         if self.lint is not None:
             return self.lint.failures
         return (f"{self.spill_bytes} bytes of registers are spilled",) if self.spill_bytes else ()
@@ -76,18 +78,18 @@ class Prediction:
     """
 
     cost: float
-    terms: Fields  # pipe or effect → its cost alone; they overlap, so they do not add up
+    terms: Fields  # pipe or effect → its cost alone; the terms overlap, so they do not add up
     bottleneck: str
-    model: str  # version of the model; costs of different models do not compare
+    model: str  # version of the model; costs of different versions are not comparable
     kernels: str = ""  # the class of kernels that the launches belong to; empty for a class without measurements
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Kernel time on a device, in microseconds: median and confidence interval over samples.
+    """Kernel time on a device in microseconds: median and confidence interval over samples.
 
-    The winner of a final race also has a bound and a probability for that choice, else None. The state of the device
-    is that during the timing, and 0 where it could not be read.
+    The winner of a final race also has a regret bound and a flip probability; otherwise they are None. Device state is
+    sampled during the timing and 0 if it could not be read.
     """
 
     time_us: float
@@ -95,42 +97,42 @@ class Measurement:
     high_us: float
     samples: int
     regret_bound: float | None = None  # upper bound on its slowdown relative to the fastest contender
-    flip_probability: float | None = None  # that the same race, repeated, has another winner
-    duplicate_of: str = ""  # canonical JSON of the earlier config with the same machine code, whose samples these are
+    flip_probability: float | None = None  # probability that a repetition of the race has another winner
+    duplicate_of: str = ""  # canonical JSON of the earlier config with the same machine code, which was timed instead
     sm_mhz: int = 0  # median clock
-    throttle: int = 0  # NVML's clock event reasons, a bit mask over all samples
-    temperature_c: int = 0  # the highest
-    late: float = 0.0  # share of the launches that may have waited for the host, and were discarded
-    floor_us: float = 0.0  # time of an empty kernel, launched alike on that machine
+    throttle: int = 0  # bit mask of NVML's clock event reasons, over all samples
+    temperature_c: int = 0  # maximum
+    late: float = 0.0  # fraction of launches that were discarded because they may have waited for the host
+    floor_us: float = 0.0  # time of an empty kernel launched the same way on that machine
 
     @property
     def cycles(self) -> float:
-        """Cycles of the SM clock; 0 where the clock is unknown."""
+        """Duration in SM clock cycles; 0 if the clock is unknown."""
         return self.time_us * self.sm_mhz
 
     def overlaps(self, other: "Measurement") -> bool:
-        """Whether the two intervals share a value."""
+        """Return whether the two intervals overlap."""
         return self.low_us <= other.high_us and other.low_us <= self.high_us
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What decides whether a stored result may be reused. Nothing else does."""
+    """The values that decide whether a stored result may be reused. Nothing else does."""
 
     operator: str
     implementation: str
-    problem: str  # canonical JSON of all its fields
+    problem: str  # canonical JSON of all fields
     gpu: str
     source: str  # Source.digest of the rendered config
     options: str  # compile options
     toolkit: str  # "nvrtc 13.4"
-    policy: str  # "predicted/3", or the measurement policy's name
-    plan: str = ""  # Plan.digest: another grid takes another time; empty in older rows and records
+    policy: str  # "predicted/3", or the name of the measurement policy
+    plan: str = ""  # Plan.digest, since the grid affects the time; empty in older rows and records
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One evaluation of a config. An append-only row: later results are further rows."""
+    """One evaluation of a config. Rows are append-only: later results are new rows."""
 
     identity: Identity
     config: Fields
@@ -138,18 +140,18 @@ class Attempt:
     resources: Resources | None = None
     prediction: Prediction | None = None
     measurement: Measurement | None = None
-    seconds: float = 0.0  # of compiling and running
+    seconds: float = 0.0  # time to compile and run
 
     @property
     def kind(self) -> str:
-        """`ok`, `duplicate` (an earlier config has the same machine code), or the stage where it failed."""
+        """`ok`, `duplicate` (an earlier config has the same machine code), or the stage at which it failed."""
         if self.failure is not None:
             return self.failure.stage.value
         return "duplicate" if self.measurement and self.measurement.duplicate_of else "ok"
 
     @property
     def flawed(self) -> bool:
-        """Whether it ranks behind attempts without flaws. Machine code that was not analysed counts as flawed."""
+        """Whether it ranks behind attempts without flaws. Unanalysed machine code counts as flawed."""
         return self.resources is None or bool(self.resources.flaws)
 
     @property

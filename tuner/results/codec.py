@@ -1,4 +1,4 @@
-"""Results as JSON-compatible data, and back, by the types that their fields declare."""
+"""Conversion of results to JSON-compatible data and back, by the declared field types."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,17 +14,17 @@ from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 
 V = TypeVar("V")
-# Fields that came later. Where their value is unknown they are left out, so that an older record keeps its digest.
+# Fields added in later versions. They are omitted if unknown, so that an older record keeps its digest.
 _LATER = ("usual_limit", "case", "sm_mhz", "throttle", "temperature_c", "late", "floor_us", "signature", "kernels")
 
 
 def to_data(value: Any) -> Any:
-    """A frozen value of this layer as JSON-compatible data, which the functions below read."""
+    """Return a frozen value of this layer as JSON-compatible data, which the functions below read."""
     return _lists(to_json_data(value))
 
 
 def to_json_data(value: Any) -> Any:
-    """The same for an encoder, with tuples where the value has them."""
+    """Like `to_data`, for an encoder: tuples are kept."""
     data = msgspec.to_builtins(value)
     for part in _parts(data):
         for name in _LATER:
@@ -34,14 +34,16 @@ def to_json_data(value: Any) -> Any:
 
 
 def _lists(value: Any) -> Any:
-    """The value with lists for its tuples, as it is read back from JSON."""
+    """Replace tuples by lists, as they are read back from JSON."""
     if isinstance(value, dict):
         return {name: _lists(item) for name, item in value.items()}
     return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _parts(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The objects in a result that have later fields: errors of a verdict, times, and laps of a final race."""
+    """Yield the objects in a result that have fields of later versions: output errors, measurements, and laps of a
+    race.
+    """
     yield data
     yield from data.get("errors") or ()
     yield from (data.get("verdict") or {}).get("errors", ())
@@ -52,7 +54,7 @@ def _parts(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def verdict_from(data: Mapping[str, Any]) -> Verdict:
-    """Raises ValueError for data that is no verdict, as the functions below do for theirs."""
+    """Parse a verdict. This function and those below raise ValueError for invalid data."""
     return _parsed(Verdict, data)
 
 
@@ -61,7 +63,7 @@ def attempt_from(data: Mapping[str, Any]) -> Attempt:
     check_printable([data[name] for name in ("identity", "config", "resources", "prediction", "measurement")])
     if attempt.failure is None or attempt.failure.reason.isprintable():
         return attempt
-    reason = "".join(letter if letter.isprintable() else "�" for letter in attempt.failure.reason)  # a tool's words
+    reason = "".join(letter if letter.isprintable() else "�" for letter in attempt.failure.reason)  # text from a tool
     return replace(attempt, failure=replace(attempt.failure, reason=reason))
 
 
@@ -93,7 +95,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, Scalar]).decode
 
 
 def subject_in(text: str) -> tuple[str, Fields, str] | None:
-    """The operator, problem and GPU in a record's line, without parsing the rest; None where they are not plain."""
+    """Return the operator, problem and GPU of a record's line without parsing the rest; None if they are not plain."""
     try:
         subject = _decode_head(text).identity
     except msgspec.MsgspecError:
@@ -102,11 +104,11 @@ def subject_in(text: str) -> tuple[str, Fields, str] | None:
 
 
 def fields_in(text: str) -> Fields:
-    """The fields in canonical JSON of a problem. Raises ValueError for text that is none."""
+    """Parse a problem's fields from canonical JSON. Raises ValueError for other text."""
     try:
         return _decode_fields(text)
     except msgspec.MsgspecError:
-        return fields_from(decode(text))  # with a number that JSON lacks
+        return fields_from(decode(text))  # contains a number that JSON lacks
 
 
 def _parsed(cls: type[V], data: Any) -> V:

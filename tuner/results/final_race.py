@@ -8,7 +8,7 @@ from tuner.results.record import TuningRecord
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One contender in one round of a final race, and the device just after it; 0 where its state could not be read."""
+    """The result of one contender in one round, and the device state just after it; 0 if it could not be read."""
 
     time_us: float
     sm_mhz: int = 0
@@ -28,24 +28,24 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class FinalRace:
-    """The race that decided a measured search: `rounds[n][i]` is contender i in round n, in the order of execution."""
+    """The race that decided a measured search: `rounds[n][i]` is contender i in round n, in order of execution."""
 
     operator: str
-    problem: str  # canonical JSON of all its fields
+    problem: str  # canonical JSON of all fields
     gpu: str
     policy: str
     contenders: tuple[Runner, ...]
     winner: int
     rounds: tuple[tuple[Lap, ...], ...]
-    own_clock: bool = False  # each contender ran until the clock settled at its own level; else all shared one clock
-    floor_us: float = 0.0  # time of an empty kernel; 0 where it is unknown
-    voided: int = 0  # how often the search before it discarded samples because the device had changed
+    own_clock: bool = False  # each contender ran until its own clock settled; else all shared one clock
+    floor_us: float = 0.0  # time of an empty kernel; 0 if unknown
+    voided: int = 0  # number of times the preceding search discarded samples because the device had changed
 
     def laps(self, contender: int) -> tuple[Lap, ...]:
         return tuple(laps[contender] for laps in self.rounds)
 
     def settled(self, record: "TuningRecord") -> bool:
-        """Whether this race decided that record."""
+        """Return whether this race decided the record."""
         key, winner = record.identity, self.contenders[self.winner]
         where = (self.operator, self.problem, self.gpu, self.policy) == (key.operator, key.problem, key.gpu, key.policy)
         return where and winner == Runner(key.implementation, record.config, key.source)

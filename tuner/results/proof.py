@@ -1,4 +1,4 @@
-"""What a device said of one compiled config, so that it may be served there without a record."""
+"""A device's verdict on one compiled config, which permits serving it on that device without a record."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from tuner.results.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class CheckedCode:
-    """Machine code and the machine that it was checked on. A change of any field needs a new check."""
+    """Machine code and the machine on which it was checked. A change of any field requires a new check."""
 
     operator: str
     implementation: str
     gpu: str
-    driver: str  # the newest CUDA that the driver supports: "13.0"; "simulated" for a simulated device
+    driver: str  # newest CUDA version that the driver supports: "13.0"; "simulated" for a simulated device
     source: str  # Source.digest of the rendered config
     options: str  # compile options
     toolkit: str  # "nvrtc 13.4"
@@ -20,8 +20,8 @@ class CheckedCode:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdict of a device on `code`, over the edge cases of `problem`. A verdict that is not ok is kept too."""
+    """A device's verdict on `code`, over the edge cases of `problem`. Failed verdicts are kept, too."""
 
     code: CheckedCode
-    problem: str  # canonical JSON of all its fields
+    problem: str  # canonical JSON of all fields
     verdict: Verdict

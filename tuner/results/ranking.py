@@ -1,4 +1,4 @@
-"""Every order of attempts, every band within which two count as equal, and every rule that breaks a tie."""
+"""The order of attempts, the tolerance within which two of them tie, and every tie-break."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
@@ -7,16 +7,16 @@ from tuner.base.canonical import encode
 from tuner.results.attempt import Attempt
 from tuner.results.verdict import Verdict
 
-SAME_VALUE = 0.001  # relative: rounding of the model's terms moves a cost by less, and no user notices such a gain
-SAME_TIME = 0.01  # relative, in a race: about what the clock of a busy GPU wanders by from run to run
-RACE_BAND = 1.25  # × the best screened time: screening errs by the drift that it tolerates (5 %), which leaves room
-FINALISTS = 8  # configs that are checked; further down the list nothing has won a race
+SAME_VALUE = 0.001  # relative; rounding changes a cost by less, and users do not notice a smaller gain
+SAME_TIME = 0.01  # relative, in a race; about the run-to-run variation of a busy GPU's clock
+RACE_BAND = 1.25  # × the best screened time; screening tolerates a drift of 5 %, so this leaves a margin
+FINALISTS = 8  # number of configs to check; no config further down the list has ever won a race
 
 Order = tuple[bool, float, int, str]
 
 
 class Candidate(Protocol):
-    """An attempt with its place among others."""
+    """An attempt to be ranked."""
 
     @property
     def row(self) -> int: ...
@@ -26,17 +26,17 @@ class Candidate(Protocol):
     def verdict(self) -> Verdict | None: ...
     @property
     def differs(self) -> int:
-        """Parameters of its config that are not the default."""
+        """Number of parameters that differ from the default config."""
 
 
 C = TypeVar("C", bound=Candidate)
 
 
 def order(attempt: Attempt, value: float | None = None) -> Order:
-    """The sort key of attempts that work, best first: attempts with flaws, such as spills, come last, and the least
-    shared memory breaks ties.
+    """Return the sort key of successful attempts, best first.
 
-    `value` stands in for the attempt's own where it is given.
+    Attempts with flaws, such as spills, come last. Less shared memory breaks ties. `value` overrides the attempt's own
+    value.
     """
     smem_bytes = attempt.resources.smem_bytes if attempt.resources else 0
     value = attempt.value or 0.0 if value is None else value
@@ -44,20 +44,21 @@ def order(attempt: Attempt, value: float | None = None) -> Order:
 
 
 def race_order(candidate: Candidate) -> tuple[Any, ...]:
-    """The sort key of equally fast kernels: no flaws, the fewest parameters that differ from the default, then the
-    least shared memory and registers; the name decides between the rest.
+    """Return the sort key of equally fast kernels.
+
+    The order is: no flaws, fewest parameters that differ from the default, least shared memory, fewest registers, name.
     """
     resources = candidate.attempt.resources
-    assert resources is not None, "what was measured was compiled"
+    assert resources is not None, "a measured config has been compiled"
     flawed, _, smem_bytes, name = order(candidate.attempt, 0.0)
     return flawed, candidate.differs, smem_bytes, resources.registers * resources.threads, name
 
 
 def rank(candidates: Sequence[C]) -> list[C]:
-    """The candidates that work and were not found wrong, by `order`.
+    """Return the candidates that succeeded and did not fail a check, sorted by `order`.
 
-    Configs with equal machine code and launches count once: the one that passed its checks stands for all of them,
-    else the nearest to the default.
+    Configs with equal machine code and launches count once: the one that passed its checks represents them, or else the
+    one closest to the default.
     """
     distinct: dict[object, C] = {}
     for candidate in sorted(candidates, key=lambda candidate: (not _passed(candidate), candidate.differs)):
@@ -68,10 +69,10 @@ def rank(candidates: Sequence[C]) -> list[C]:
 
 
 def rank_candidates(candidates: Sequence[C]) -> list[C]:
-    """`rank`, with ties to the best broken: of those, the nearest to its default comes first.
+    """Return `rank`, with the config closest to its default first among those that tie with the best.
 
-    Where times were measured, the simplest config whose interval overlaps the best one's comes next: a final race has
-    to tell the two apart.
+    If times were measured, the simplest config whose interval overlaps the best one's comes second, because a final
+    race has to distinguish the two.
     """
     ranked = rank(candidates)
     if not ranked:
@@ -93,19 +94,19 @@ def rank_candidates(candidates: Sequence[C]) -> list[C]:
 
 
 def passed(candidates: Sequence[C], count: int | None = None) -> list[C]:
-    """Of the first `count` of `rank_candidates` (all, if None), those that passed their checks."""
+    """Return those of the first `count` (None: all) of `rank_candidates` that passed their checks."""
     return [candidate for candidate in rank_candidates(candidates)[:count] if _passed(candidate)]
 
 
 def ties(candidate: Candidate, best: Candidate) -> bool:
-    """Whether two configs cannot be told apart: equal costs, or measured times whose intervals overlap."""
+    """Return whether two configs are indistinguishable: equal costs, or measured times with overlapping intervals."""
     a, b = candidate.attempt.measurement, best.attempt.measurement
     overlap = a is not None and b is not None and a.overlaps(b)
     return _equal(candidate, best) or (overlap and candidate.attempt.flawed <= best.attempt.flawed)
 
 
 def within(factor: float, candidates: Sequence[C], best: Candidate) -> list[C]:
-    """Candidates whose value is at most `factor` × that of the best; none with flaws, unless the best has some."""
+    """Return the candidates with at most `factor` × the best value; none with flaws, unless the best has some."""
     limit = factor * (best.attempt.value or 0.0)
     return [
         candidate
@@ -115,7 +116,9 @@ def within(factor: float, candidates: Sequence[C], best: Candidate) -> list[C]:
 
 
 def regret(candidate: Candidate, best: Candidate) -> float:
-    """The share by which a config's value exceeds the best one's, at least 0; inf where the config may not serve."""
+    """Return by which fraction a config's value exceeds the best one's, at least 0; inf if the config may not be
+    served.
+    """
     value, least = candidate.attempt.value, best.attempt.value
     if value is None or least is None or _failed(candidate) or candidate.attempt.flawed > best.attempt.flawed:
         return float("inf")

@@ -9,7 +9,7 @@ from tuner.results.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class TuningRecord:
-    """The winner for a problem on a GPU, with its evidence. Never made without a verdict."""
+    """The winner for a problem on a GPU, with its evidence. It always has a verdict."""
 
     identity: Identity
     config: Fields
@@ -18,8 +18,8 @@ class TuningRecord:
     resources: Resources
     prediction: Prediction | None
     measurement: Measurement | None
-    margin: float  # the runner-up's value over the winner's, less 1
-    tried: int  # configs tried by the search that found it
-    tuner: str  # version that made it
+    margin: float  # runner-up's value / winner's value - 1
+    tried: int  # number of configs that the search tried
+    tuner: str  # version of the tuner
     created: str  # ISO 8601, UTC
-    signature: str = ""  # of its line without it, by `store.signing`; empty where nobody signed it
+    signature: str = ""  # signature of the line without this field, by `store.signing`; empty if unsigned

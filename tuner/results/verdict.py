@@ -5,43 +5,45 @@ from math import inf, isinf, isnan
 
 from tuner.base.fields import Fields, formatted
 
-_CANCELS = 2.0**-6, 4.0  # of the result, and × the usual limit: a limit above both only terms that cancel explain
+# Relative to the result, and to the usual limit: only cancelling terms explain a limit above both.
+_CANCELS = 2.0**-6, 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """How far one output is from its float64 reference, in one case.
+    """The error of one output relative to its float64 reference, in one case.
 
-    Where the terms of a result cancel, rounding them costs a large share of what is left, and so do both the RMSE ratio
-    and its limit. People are told `error` of `allowed` then: the same two over the size of the terms.
+    If the terms of a result cancel, their rounding error is a large fraction of the result, so both the RMSE ratio and
+    its limit are large. Messages then show `error` and `allowed`, which are the same two relative to the size of the
+    terms.
     """
 
     name: str
     rmse_ratio: float  # ‖x − ref‖ / ‖ref‖
     max_abs: float  # max |x − ref|
-    limit: float  # what rmse_ratio had to stay under
-    max_limit: float  # what max_abs had to stay under
-    usual_limit: float = 0.0  # about what `limit` is where no terms cancel; 0 where it is not known
-    case: str = ""  # sizes and kind of inputs: "seq_q=1 seq_k=77 peaked"; empty where it is not known
+    limit: float  # upper bound of rmse_ratio
+    max_limit: float  # upper bound of max_abs
+    usual_limit: float = 0.0  # typical `limit` without cancellation; 0 if unknown
+    case: str = ""  # sizes and kind of inputs: "seq_q=1 seq_k=77 peaked"; empty if unknown
 
     @property
     def cancels(self) -> bool:
-        """Whether the result is small beside its terms, as what rounding costs tells."""
+        """Whether the result is small relative to its terms, judged by its limit."""
         least, usual = _CANCELS
         return self.usual_limit > 0 and max(least, usual * self.usual_limit) < self.limit < inf
 
     @property
     def error(self) -> float:
-        """‖x − ref‖ / ‖ref‖; where terms cancel, over their size, at which rounding costs what it usually does."""
+        """‖x − ref‖ / ‖ref‖, or relative to the size of the terms if they cancel."""
         return self.rmse_ratio * self.usual_limit / self.limit if self.cancels else self.rmse_ratio
 
     @property
     def allowed(self) -> float:
-        """What `error` had to stay under: `error / allowed` is `rmse_ratio / limit`."""
+        """The upper bound of `error`: `error / allowed` equals `rmse_ratio / limit`."""
         return self.usual_limit if self.cancels else self.limit
 
     def case_on(self, problem: Fields) -> str:
-        """The case without the sizes that `problem` has, too."""
+        """Return the case without the sizes that are equal in `problem`."""
         return " ".join(word for word in self.case.split() if word not in formatted(problem).split())
 
     @property
@@ -54,26 +56,26 @@ class OutputError:
         if isinf(self.rmse_ratio):
             return (
                 f"{self.name}: NaN or infinite where the reference is not; "
-                f"it is full of NaN until a kernel writes it{where}"
+                f"outputs are filled with NaN before the launch{where}"
             )
         of = " of terms that cancel" if self.cancels else ""
         ratio = f"RMSE ratio {self.error:.3g}{of} (limit {self.allowed:.3g})"
         return f"{self.name}: {ratio}, largest error {self.max_abs:.3g} (limit {self.max_limit:.3g}){where}"
 
     def badness(self) -> tuple[bool, float]:
-        """Greater is worse: what is not ok, then how much of its limit the RMSE ratio takes."""
-        if isnan(self.rmse_ratio) or not self.limit:  # integers have no room for an error
+        """A sort key; greater is worse: failures first, then the RMSE ratio relative to its limit."""
+        if isnan(self.rmse_ratio) or not self.limit:  # integers must be exact
             return not self.ok, inf if self.rmse_ratio else 0.0
         return not self.ok, self.rmse_ratio / self.limit
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a kernel computes what its operator says. `findings` are the emulator's or the device's complaints."""
+    """The result of a check. `findings` are the errors that the emulator or the device reported."""
 
     errors: tuple[OutputError, ...]
     findings: tuple[str, ...] = ()
-    checks: tuple[str, ...] = ()  # what was run: "T=63 S=200 heads=4/2 checked random/late seed=1"
+    checks: tuple[str, ...] = ()  # one entry per test: "T=63 S=200 heads=4/2 checked random/late seed=1"
     where: str = "emulator"
 
     @property
@@ -82,20 +84,20 @@ class Verdict:
 
     @property
     def lost(self) -> bool:
-        """Whether who checked died or was too slow, as on a busy machine: another try may end otherwise."""
+        """Whether the checking process died or timed out, as on a busy machine; a retry may succeed."""
         return any(finding.startswith("lost: ") for finding in self.findings)
 
     @property
     def unseen(self) -> str:
-        """What a check there cannot see, in words; empty on the emulator and on a device."""
+        """What this kind of check cannot detect; empty for the emulator and for a device."""
         seen = (
-            "of races only those that __syncthreads in shared memory prevents are looked for, and none in global memory"
+            "the only races detected are those in shared memory that __syncthreads would prevent; none in global memory"
         )
         return seen if self.where.startswith("PTX") else ""
 
     @property
     def reason(self) -> str:
-        """One line that says why it is not ok; empty when it is."""
+        """One line that says why it is not ok; empty if it is."""
         if self.findings:
             return self.findings[0]
         return "; ".join(e.reason for e in self.errors if not e.ok) if self.errors else "nothing was compared"

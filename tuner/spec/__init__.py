@@ -1,4 +1,4 @@
-"""What an operator's folder says: problem, arguments, space, plan. Authors of operators import all of it from here."""
+"""The API for an operator's folder: problem, arguments, space, plan. Operator authors import everything from here."""
 
 from tuner.base.fields import Fields, Scalar
 from tuner.spec.argument import Argument, Role, within

@@ -1,4 +1,4 @@
-"""What an operator's kernels take: the C++ signature, the checks and the launches all follow from its arguments."""
+"""The arguments of an operator's kernels; the C++ signature, the checks and the launches are derived from them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,42 +21,42 @@ protected public register reinterpret_cast return short signed sizeof static sta
 template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
 while xor xor_eq
 """
-KEYWORDS = frozenset(_WORDS.split())  # of C++17: no parameter and no member can have such a name
+KEYWORDS = frozenset(_WORDS.split())  # C++17 keywords, which cannot name a parameter or a member
 
 
 class Role(Enum):
     INPUT = "input"
-    UPDATED = "updated"  # read, and written in place: the caller's own array changes
+    UPDATED = "updated"  # read and written in place: the caller's array changes
     OUTPUT = "output"
     SCALAR = "scalar"
 
 
 class DeviceTensor(NamedTuple):
-    """A tensor or a workspace in a device's memory."""
+    """A tensor or a workspace in device memory."""
 
-    address: int  # of its first element; 0 for an input that is not given
+    address: int  # address of the first element; 0 for an absent input
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()  # in elements
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of an array in C order, in elements."""
+    """Return the strides of an array in C order, in elements."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel, as C++ declares it and as a launch fills it."""
+    """One kernel parameter: its C++ declaration and its value in a launch."""
 
     declaration: str
-    argument: str  # the Argument or Workspace it belongs to
+    argument: str  # name of its Argument or Workspace
     dtype: DType
-    axis: int | None = None  # stride of this axis, in elements; None for the pointer or the scalar itself
+    axis: int | None = None  # a stride parameter's axis; None for the pointer or the scalar itself
     pointer: bool = False
-    tensor_map: TensorMap | None = None  # passed by value: 128 bytes that `MappedTensor` describes
+    tensor_map: TensorMap | None = None  # passed by value as 128 bytes, encoded from a `MappedTensor`
 
     def value(self, tensors: Mapping[str, DeviceTensor], scalars: Mapping[str, float]) -> np.generic | MappedTensor:
-        """What a launch passes, in the parameter's own size; a tensor map is yet to be encoded."""
+        """Return the value that a launch passes, in the parameter's type; a tensor map is not encoded yet."""
         if self.axis is None and not self.pointer and self.tensor_map is None:
             scalar: np.generic = self.dtype.numpy.type(scalars[self.argument])
             return scalar
@@ -65,7 +65,7 @@ class Parameter:
             return MappedTensor.of(self.tensor_map, self.dtype, *tensor)
         if self.axis is None:
             return np.uint64(tensor.address)
-        return np.int64(tensor.strides[self.axis] if tensor.strides else 0)  # of an input that is not given, none
+        return np.int64(tensor.strides[self.axis] if tensor.strides else 0)  # an absent input has no strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Argument:
     """
 
     name: str
-    dtype: DType | str  # or the Problem field that holds it
+    dtype: DType | str  # or the name of the Problem field that holds it
     dims: tuple[str, ...] = ()
     role: Role = Role.INPUT
     strided: bool | Literal["all"] = False
@@ -94,52 +94,52 @@ class Argument:
     optional: str = ""
 
     def is_present(self, problem: Any) -> bool:
-        """Whether launches for the problem take it."""
+        """Return whether launches for the problem take it."""
         return not self.optional or bool(getattr(problem, self.optional))
 
     def expression(self, problem: Any) -> str:
-        """The C++ expression for it in a kernel: its name, or what stands for an argument that is absent."""
+        """Return the C++ expression for it in a kernel: its name, or a substitute if the argument is absent."""
         if self.is_present(problem):
             return self.name
         return "nullptr" if self.role is not Role.SCALAR else "0.0f" if self.dtype_of(problem).is_float else "0"
 
     @property
     def supplied(self) -> bool:
-        """Whether a call brings it, with contents."""
+        """Whether the caller passes it with contents."""
         return self.role in (Role.INPUT, Role.UPDATED)
 
     @property
     def written(self) -> bool:
-        """Whether a kernel leaves results in it."""
+        """Whether a kernel writes it."""
         return self.role in (Role.OUTPUT, Role.UPDATED)
 
     @property
     def strided_axes(self) -> range:
-        """The axes whose strides the kernel takes."""
+        """The axes whose strides the kernel takes as parameters."""
         return range(len(self.dims) - (self.strided != "all") if self.strided else 0)
 
     def required(self, problem: Any) -> bool:
-        """Whether only a call can say the scalar; `problem` is a Problem or its type."""
+        """Return whether the scalar must come from the call; `problem` is a Problem or its type."""
         said = self.default is not None or self.name in problem.__dataclass_fields__ or hasattr(problem, self.name)
         return self.role is Role.SCALAR and not said
 
     def dtype_of(self, problem: Any) -> DType:
         dtype = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype
         if not isinstance(dtype, DType):
-            raise TemplateError(f"argument {self.name}: {self.dtype!r} is no Problem field that holds a dtype")
+            raise TemplateError(f"argument {self.name}: {self.dtype!r} is not a Problem field that holds a dtype")
         return dtype
 
     def shape(self, problem: Any) -> tuple[int, ...]:
         return tuple(getattr(problem, dim) for dim in self.dims)
 
     def nbytes(self, problem: Any) -> int:
-        """Of a dense tensor."""
+        """Return the size in bytes of the dense tensor."""
         return self.dtype_of(problem).itemsize * prod(self.shape(problem))
 
     def array_from(self, problem: Any, arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
-        """What `arrays` holds for the tensor: one that has no elements for the problem need not be there.
+        """Return the tensor's array from `arrays`; a tensor without elements may be missing.
 
-        Raises InputError where it is missing, or its shape or dtype is not the problem's.
+        Raises InputError if it is missing, or if its shape or dtype does not match the problem.
         """
         dtype, shape = self.dtype_of(problem).numpy, self.shape(problem)
         if self.name not in arrays:
@@ -152,13 +152,15 @@ class Argument:
         return array
 
     def addressable(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The array as a kernel can address it: with its own strides where the kernel takes them, dense otherwise."""
+        """Return the array as a kernel can address it: with its own strides if the kernel takes them, dense
+        otherwise.
+        """
         rows = self.strided and array.ndim and array.strides[-1] == array.itemsize
         keeps = (rows or self.strided == "all") and min(array.strides) >= 0
         return array if keeps else np.ascontiguousarray(array)
 
     def parameters(self, problem: Any) -> list[Parameter]:
-        """What a kernel that takes it declares: a scalar, or a pointer and its strides."""
+        """Return the kernel parameters of this argument: a scalar, or a pointer and its strides."""
         dtype = self.dtype_of(problem)
         if self.constant:
             return []
@@ -174,7 +176,7 @@ class Argument:
 
 
 def within(value: Any, low: float, high: float) -> bool:
-    """Whether a scalar of a call is a number between the two: a text, or an array of several, is not."""
+    """Return whether a scalar of a call is a number in [low, high]; False for strings and arrays."""
     try:
         return bool(low < value < high)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a block of a kernel takes of an SM, declared once: constraints of a space and the check of launches follow."""
+"""Resources of a kernel's blocks, declared once: the constraints of a space and the launch check follow from them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from tuner.arch import Arch
 from tuner.spec.constraint import Constraint
 from tuner.spec.plan import Plan
 
-Quantity = Callable[[Any], Any]  # of a config, or of columns of many
+Quantity = Callable[[Any], Any]  # a function of a config, or of columns of many configs
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of the kernel `entry`; `ctas` of them must fit an SM at once.
+    """The resources of a block of the kernel `entry`; `ctas` blocks must fit on an SM at once.
 
     `smem` is in bytes. `registers` estimates what a thread needs, for kernels whose registers ptxas allocates; it is
     None where the kernel distributes them itself. `name` is the subject of the reasons that a user reads.
@@ -28,7 +28,7 @@ class Block:
 
 
 def limits(arch: Arch, *blocks: Block) -> tuple[Constraint, ...]:
-    """The constraints that every config needs whose blocks are launched on `arch`."""
+    """Return the constraints for configs whose blocks are launched on `arch`."""
     return tuple(constraint for block in blocks for constraint in _limits(arch, block))
 
 
@@ -44,7 +44,7 @@ def _limits(arch: Arch, block: Block) -> Iterator[Constraint]:
 
 
 def disagreements(blocks: tuple[Block, ...], plan: Plan, config: Any) -> Iterator[str]:
-    """Where the launches of a config's plan take something else than its blocks declare."""
+    """Yield each difference between the launches of a config's plan and the declared blocks."""
     declared = {block.entry: block for block in blocks}
     for launch in plan.launches:
         if block := declared.get(launch.entry):

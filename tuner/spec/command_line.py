@@ -1,4 +1,4 @@
-"""A problem as the fewest options, and the command that tunes it."""
+"""A problem as the fewest command-line options, and the command that tunes it."""
 
 import shlex
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from tuner.spec.problem import to_fields
 
 
 def search_command(operator: Operator[Any], problem: Any, target: GPU) -> str:
-    """The command line that tunes a problem; fields that others imply are omitted."""
+    """Return the command line that tunes a problem, without fields that others imply."""
     return _command("search", operator, problem, target.name)
 
 
@@ -31,17 +31,17 @@ def _command(name: str, operator: Operator[Any], problem: Any, target: str) -> s
 
 
 def minimal_fields(problem: Any) -> dict[str, Scalar]:
-    """The fewest fields that determine the problem, when every other field has its default or is derived."""
+    """Return the fewest fields that determine the problem; all others have their default or are derived."""
     return _fewest(problem, {field.name for field in fields(problem)})
 
 
 def independent_fields(problem: Any) -> dict[str, Scalar]:
-    """The problem without fields that are derived from others, such as `kv_heads` where it equals `heads`."""
+    """Return the problem's fields without derived ones, such as `kv_heads` if it equals `heads`."""
     return _fewest(problem, {field.name for field in fields(problem) if getattr(problem, field.name) != field.default})
 
 
 def _fewest(problem: Any, removable: Collection[str]) -> dict[str, Scalar]:
-    """The fields of the problem, without those of `removable` that the others imply."""
+    """Return the fields of the problem without those of `removable` that the others imply."""
     kept = {field.name: getattr(problem, field.name) for field in fields(problem)}
     for field in fields(problem):
         rest = {name: value for name, value in kept.items() if name != field.name}
@@ -53,5 +53,5 @@ def _fewest(problem: Any, removable: Collection[str]) -> dict[str, Scalar]:
 def _determines(problem: Any, values: dict[str, Any]) -> bool:
     try:
         return bool(type(problem)(**values) == problem)
-    except TunerError:  # these fields alone are no problem
+    except TunerError:  # these fields alone do not form a problem
         return False

@@ -1,4 +1,4 @@
-"""Constraints: which combinations of choices are valid, each rule with its reason, computed on NumPy arrays."""
+"""Constraints: which combinations of choices are valid, with a reason for each rule, computed on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Constraint:
 
 
 class Columns:
-    """One attribute a parameter, looked up when it is read."""
+    """The parameters as lazily evaluated attributes."""
 
     def __init__(self, column: Callable[[str], Array]) -> None:
         self._column = column
@@ -39,10 +39,10 @@ class Columns:
 
 
 def holds(constraint: Constraint, columns: Columns, shape: tuple[int, ...]) -> Array:
-    """The constraint's booleans, in `shape`; raises TemplateError when it cannot be computed on arrays."""
+    """Return the constraint's booleans, broadcast to `shape`. Raises TemplateError if arrays cannot be used."""
     try:
         result = np.asarray(constraint.holds(columns))
-    except TemplateError as error:  # of a parameter that is none
+    except TemplateError as error:  # for an unknown parameter
         raise TemplateError(f"constraint {constraint.reason!r}: {error}") from error
     except (TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise TemplateError(

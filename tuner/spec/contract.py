@@ -1,5 +1,4 @@
-"""A function of an operator's folder that is held to its promise: where it fails or returns something else, a
-TemplateError names the file, the function and the line."""
+"""Checks on the functions of an operator's folder: a TemplateError names the file, function and line of a mistake."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -21,14 +20,14 @@ from tuner.spec.problem import sizes, statics
 from tuner.spec.space import Space
 from tuner.spec.tolerance import Tolerance
 
-Complaints = Iterator[str]  # what is wrong with a value, the first first
-_COLUMNS = range(0, 513, 32)  # of tensor memory: sums of powers of two, of which each is an allocation
+Complaints = Iterator[str]  # descriptions of what is wrong with a value
+_COLUMNS = range(0, 513, 32)  # columns of tensor memory: sums of allocations, each a power of two
 
 
 def checked(
     function: Callable[..., Any], path: str, folder: Path, called: str, check: Callable[..., Complaints]
 ) -> Callable[..., Any]:
-    """`function` of the file `place`, called as `called`; `check` gets what it returned and its arguments."""
+    """Wrap `function` of the file `place`, called as `called`; `check` receives its result and its arguments."""
     if function is not_defined:
         return function
 
@@ -49,7 +48,7 @@ def checked(
 
 
 def line_of(error: Exception, operators: Sequence[Path]) -> str:
-    """Where in files of these operators' folders an error came from; empty where it came from elsewhere."""
+    """Return the location of an error in these operators' folders; empty if it occurred elsewhere."""
     for frame in reversed(extract_tb(error.__traceback__)):
         for folder in operators:
             if (path := Path(frame.filename)).is_relative_to(folder):
@@ -58,13 +57,13 @@ def line_of(error: Exception, operators: Sequence[Path]) -> str:
 
 
 def expect_type(returned: Any, kind: Any, wanted: str) -> Complaints:
-    """Says what to return instead of a value of another kind."""
+    """Yield the expected type if the value has another one."""
     if not isinstance(returned, kind):
         yield f"returned {brief(returned)}: return {wanted}"
 
 
 def brief(returned: Any) -> str:
-    """A value in few words."""
+    """Return a short description of a value."""
     return (
         f"{returned!r:.60}"
         if returned is None or isinstance(returned, bool | int | str)
@@ -73,19 +72,19 @@ def brief(returned: Any) -> str:
 
 
 def is_frozen(kind: Any) -> bool:
-    """Whether a class is a dataclass whose values are constants."""
+    """Return whether a class is a frozen dataclass."""
     return is_dataclass(kind) and getattr(kind, "__dataclass_params__", None).frozen  # type: ignore[union-attr]
 
 
 def validated(operator: Operator[Any]) -> Operator[Any]:
-    """The operator. Raises TemplateError when its Problem, arguments or kinds of inputs make no sense together."""
+    """Return the operator. Raises TemplateError if its Problem, arguments or kinds of inputs are inconsistent."""
     for wrong in _declared(operator):
         raise TemplateError(f"{operator.name}/operator.py: {wrong}")
     return operator
 
 
 def checked_operator(operator: Operator[Any]) -> Operator[Any]:
-    """The operator with functions that check what they return."""
+    """Return the operator with functions that check their results."""
     path = f"{operator.name}/operator.py"
 
     def hold(name: str, called: str, check: Callable[..., Complaints]) -> Callable[..., Any]:
@@ -128,12 +127,12 @@ def _problem(problem: Any) -> Complaints:
 
 def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
     if argument.name in KEYWORDS:
-        yield f"argument {argument.name!r} is a word of C++, which cannot name the parameter of a kernel"
+        yield f"argument {argument.name!r} is a C++ keyword, which cannot name a kernel parameter"
     known = {field.name: None for field in fields(operator.problem)}
     readable = {*known, *(name for name in dir(operator.problem) if not name.startswith("_"))}
     for dim in argument.dims:
         if dim not in readable:
-            yield f"argument {argument.name} has a dim {dim!r}, which is no field of Problem ({', '.join(known)})"
+            yield f"argument {argument.name} has a dim {dim!r}, which is not a field of Problem ({', '.join(known)})"
     if argument.constant and (argument.role is not Role.INPUT or argument.strided):
         yield f"argument {argument.name} is a __constant__ symbol: that is a dense Role.INPUT"
     supplied = [one.name for one in operator.arguments if one.supplied]
@@ -144,10 +143,10 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
                 f"a dim, a number or what an argument holds ({', '.join(supplied)})"
             )
     if argument.optional and argument.optional not in readable:
-        yield f"argument {argument.name} is optional={argument.optional!r}, which is no field of Problem"
+        yield f"argument {argument.name} is optional={argument.optional!r}, which is not a field of Problem"
     if isinstance(argument.dtype, str) and argument.dtype not in readable:
         yield (
-            f"argument {argument.name} has the dtype of {argument.dtype!r}, which is no field of Problem "
+            f"argument {argument.name} has the dtype of {argument.dtype!r}, which is not a field of Problem "
             f"({', '.join(known)}): name one, or give a DType"
         )
 
@@ -158,7 +157,7 @@ def _inputs(operator: Operator[Any], problem: Any, returned: Any) -> Complaints:
         return
     known = {argument.name: argument for argument in operator.arguments if argument.role is not Role.OUTPUT}
     for name in returned.keys() - known.keys():
-        yield f"returned {name!r}, which is no argument that a call brings ({', '.join(known)})"
+        yield f"returned {name!r}, which is not an argument of the call ({', '.join(known)})"
     for argument in known.values():
         if argument.role is Role.SCALAR:
             if argument.name not in returned and argument.required(problem):
@@ -166,7 +165,7 @@ def _inputs(operator: Operator[Any], problem: Any, returned: Any) -> Complaints:
         elif argument.name in returned:
             yield from _tensor(argument, problem, returned[argument.name])
         elif 0 not in argument.shape(problem):
-            yield f"left out {argument.name}: return an array for every tensor that a call brings"
+            yield f"left out {argument.name}: return an array for every tensor of the call"
 
 
 def _tensor(argument: Argument, problem: Any, returned: Any) -> Complaints:
@@ -180,7 +179,7 @@ def _tensor(argument: Argument, problem: Any, returned: Any) -> Complaints:
 
 
 def _spelled(argument: Argument) -> str:
-    """The expression that gives an argument's NumPy dtype."""
+    """Return the expression for an argument's NumPy dtype."""
     return f"problem.{argument.dtype}.numpy" if isinstance(argument.dtype, str) else f"{argument.dtype}.numpy"
 
 
@@ -216,7 +215,7 @@ def _tolerances(operator: Operator[Any], returned: Any) -> Complaints:
 def _cost(returned: Any) -> Complaints:
     yield from expect_type(returned, Cost, "a Cost")
     if not returned.bytes > 0 or returned.flops < 0 or not returned.items > 0:
-        yield f"returned {returned}: bytes and items must be over 0, flops 0 or more"
+        yield f"returned {returned}: bytes and items must be positive, and flops not negative"
 
 
 def _tails(returned: Any, problem: Any) -> Complaints:
@@ -228,7 +227,7 @@ def _tails(returned: Any, problem: Any) -> Complaints:
             if getattr(tail, name) != getattr(problem, name):
                 yield (
                     f"changed {name} from {getattr(problem, name)} to {getattr(tail, name)}: it selects the code that "
-                    f"is to be checked; change sizes only ({', '.join(sizes(problem)) or 'it has none'}), which are "
+                    f"is checked; change only sizes ({', '.join(sizes(problem)) or 'it has none'}), which are "
                     "extent(…), or static(…, size=True) where they are macros"
                 )
 
@@ -236,7 +235,9 @@ def _tails(returned: Any, problem: Any) -> Complaints:
 def checked_implementation(
     operator: Operator[Any], implementation: Implementation[Any, Any]
 ) -> Implementation[Any, Any]:
-    """The implementation with functions that check what they return. Raises TemplateError if Config is not frozen."""
+    """Return the implementation with functions that check their results. Raises TemplateError if Config is not
+    frozen.
+    """
     path, config = f"{operator.name}/{implementation.name}/implementation.py", implementation.config
     if not is_frozen(config):
         raise TemplateError(f"{path}: Config must be a frozen dataclass: @dataclass(frozen=True, slots=True)")
@@ -256,7 +257,7 @@ def checked_implementation(
 
     def works(returned: Any, problem: Any, config: Any, _: Any) -> Complaints:
         yield from _works(returned)
-        if not next(calls):  # the first stands for all: a space may have millions of configs to rank
+        if not next(calls):  # only the first call is checked: a space may have millions of configs to rank
             yield from _one_a_launch(returned, plan(problem, config))
 
     return replace(

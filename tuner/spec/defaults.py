@@ -1,4 +1,4 @@
-"""What an operator or an implementation leaves out, made from what it says: its arguments, its reference, its plan."""
+"""Defaults for what an operator or an implementation omits, derived from its arguments, reference and plan."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, replace
@@ -19,13 +19,13 @@ from tuner.spec.tolerance import Tolerance, rounding_tolerance
 
 Functions = dict[str, Callable[..., Any]]
 
-_SMALL, _LARGE = (1, 7), 131  # extents of small problems: one, and primes that no tile divides
+_SMALL, _LARGE = (1, 7), 131  # extents of small problems: 1, and primes that no tile size divides
 _UNITS = tuple(1 << n for n in range(9))
-_LOAD = 16  # bytes that a thread has in flight, where nobody declares it
+_LOAD = 16  # bytes in flight per thread if undeclared
 
 
 def completed(operator: Operator[Any]) -> Operator[Any]:
-    """The operator with nothing left out."""
+    """Return the operator with every omitted function replaced by a default."""
     made: Functions = {
         "inputs": lambda problem, rng, _kind: inputs(operator, problem, rng),
         "rounded": lambda problem, arrays: rounded(operator, problem, arrays),
@@ -40,7 +40,7 @@ def completed(operator: Operator[Any]) -> Operator[Any]:
 def completed_implementation(
     operator: Operator[Any], implementation: Implementation[Any, Any]
 ) -> Implementation[Any, Any]:
-    """The implementation with nothing left out; `operator` is complete."""
+    """Return the implementation with defaults for everything it omits; `operator` is complete."""
     made: Functions = {
         "refusal": lambda _problem, _arch: None,
         "default": lambda problem, arch: first(implementation, problem, arch),
@@ -59,11 +59,11 @@ def _missing(value: Any, made: Functions) -> dict[str, Any]:
 
 
 def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> Arrays:
-    """Standard normal numbers for every tensor that is given."""
+    """Draw standard normal numbers for every tensor input."""
     for argument in operator.arguments:
         if argument.required(problem):
-            wanted = "write inputs, or give the Argument a default"
-            raise TemplateError(f"{operator.name}: no inputs are made up for {argument.name}, a free scalar: {wanted}")
+            wanted = "define inputs, or give the Argument a default"
+            raise TemplateError(f"{operator.name}: no default inputs for {argument.name}, a free scalar: {wanted}")
     supplied = (argument for argument in operator.arguments if argument.supplied)
     return {argument.name: _normal(operator, argument, problem, rng) for argument in supplied}
 
@@ -71,35 +71,35 @@ def inputs(operator: Operator[Any], problem: Any, rng: np.random.Generator) -> A
 def _normal(operator: Operator[Any], argument: Argument, problem: Any, rng: np.random.Generator) -> Any:
     dtype = argument.dtype_of(problem)
     if not dtype.is_float or dtype.itemsize == 1:
-        raise TemplateError(f"{operator.name}: no inputs are made up for {argument.name}, {dtype.value}: write inputs")
+        raise TemplateError(f"{operator.name}: no default inputs for {argument.name}, {dtype.value}: define inputs")
     return rng.standard_normal(argument.shape(problem)).astype(dtype.numpy)
 
 
 def rounded(operator: Operator[Any], problem: Any, arrays: Arrays) -> Arrays:
-    """The reference, each result rounded once, to its dtype."""
+    """Return the reference with each result rounded once to its dtype."""
     exact = operator.reference(problem, arrays)
     kinds = {argument.name: argument.dtype_of(problem).numpy for argument in operator.written}
-    # What a reference masks has no value to round.
+    # Masked elements have no value to round.
     known = {name: np.ma.filled(exact[name], 0) if np.ma.isMaskedArray(exact[name]) else exact[name] for name in kinds}
     return {name: np.asarray(known[name]).astype(kind).astype(np.float64) for name, kind in kinds.items()}
 
 
 def tolerance(operator: Operator[Any], problem: Any) -> Mapping[str, Tolerance]:
-    """That of one rounding to the dtype of each result."""
+    """Return the tolerance of one rounding to the dtype of each result."""
     return {argument.name: rounding_tolerance(argument.dtype_of(problem)) for argument in operator.written}
 
 
 def cost(operator: Operator[Any], problem: Any) -> Cost:
-    """Every tensor moved once, what is updated in place twice; no arithmetic."""
+    """Count each tensor's bytes once, twice if it is updated in place; no arithmetic."""
     tensors = [argument for argument in operator.arguments if argument.role is not Role.SCALAR]
     moved = sum(argument.nbytes(problem) for argument in (*tensors, *operator.updated))
     return Cost(flops=0.0, bytes=float(moved))
 
 
 def tails(problem: Any) -> tuple[Any, ...]:
-    """Extents of 1, of 7, and each in turn of 131 while the others are 2; less what the Problem refuses.
+    """Return small problems: all extents 1, all 7, and each in turn 131 with the others 2, if the Problem accepts them.
 
-    Of an extent that takes only multiples of a power of two these are multiples of it: 8, 56, 136 and 16 of 8.
+    For an extent that must be a multiple of a power of two, the values are multiples of it: 8, 56, 136 and 16 for 8.
     """
     units = {name: _unit(problem, name) for name in sizes(problem)}
     wanted = [{name: unit * size for name, unit in units.items()} for size in _SMALL]
@@ -108,12 +108,12 @@ def tails(problem: Any) -> tuple[Any, ...]:
         wanted.append({**others, large: -(-_LARGE // unit) * unit})
     tails = tuple(dict.fromkeys(tail for extent in wanted if (tail := _accepted(problem, extent)) is not None))
     if not tails:
-        raise TemplateError(f"no tails are made up, since Problem refuses all of {wanted}: write tails")
+        raise TemplateError(f"no default tails, because Problem refuses all of {wanted}: define tails")
     return tails
 
 
 def _unit(problem: Any, name: str) -> int:
-    """The smallest power of two that the Problem takes for an extent, the others being what they are, or 1."""
+    """Return the smallest power of two that the Problem accepts for an extent with the others unchanged, or 1."""
     for unit in _UNITS:
         for others in ({}, dict.fromkeys(sizes(problem), 1)):
             if _accepted(problem, {**others, name: unit}) is not None:
@@ -122,7 +122,7 @@ def _unit(problem: Any, name: str) -> int:
 
 
 def _accepted(problem: Any, extent: Mapping[str, int]) -> Any:
-    """The problem with other extents; None where it refuses them."""
+    """Return the problem with other extents; None if it refuses them."""
     try:
         return replace(problem, **extent)
     except UsageError:
@@ -130,8 +130,11 @@ def _accepted(problem: Any, extent: Mapping[str, int]) -> Any:
 
 
 def call(operator: Operator[Any]) -> Callable[..., Request]:
-    """The tensors that are given, in order; then by name what they do not show: fields of the Problem, and scalars,
-    of which None leaves one at its default."""
+    """Return the default call signature.
+
+    The tensor inputs are positional. Keyword arguments are the Problem fields that tensors do not imply, and scalars,
+    for which None selects the default.
+    """
     given = {argument.name: argument for argument in operator.arguments if argument.supplied}
     chosen = {field.name: field for field in fields(operator.problem) if field.name not in _shown(operator)}
     free = [argument.name for argument in operator.arguments if argument.required(operator.problem)]
@@ -156,23 +159,23 @@ def call(operator: Operator[Any]) -> Callable[..., Request]:
         arrays, statics = ({name: values[name] for name in names} for names in (given, chosen))
         return Request(arrays, statics, {name: values[name] for name in (*free, *usual) if values[name] is not None})
 
-    request.__signature__ = shown  # type: ignore[attr-defined]  # what help() and torch read
+    request.__signature__ = shown  # type: ignore[attr-defined]  # read by help() and torch
     request.__name__, request.__doc__ = operator.name, operator.summary
     return request
 
 
 def _shown(operator: Operator[Any]) -> set[Any]:
-    """The fields of the Problem that a given tensor shows by a dim or its dtype."""
+    """Return the fields of the Problem that a tensor input implies by a dim or its dtype."""
     return {name for argument in operator.arguments if argument.supplied for name in (*argument.dims, argument.dtype)}
 
 
 def _usual(operator: Operator[Any], field: Field[Any]) -> Any:
-    """A size has no default in a call: the Problem's is where a search starts."""
+    """Return the default in a call. Sizes have none: the Problem's default is only the start of a search."""
     return Parameter.empty if field.default is MISSING or field.name in extents(operator.problem) else field.default
 
 
 def first(implementation: Implementation[Any, Any], problem: Any, arch: Arch) -> Any:
-    """The first config that the constraints allow, in the order of the choices."""
+    """Return the first config that satisfies the constraints, in the order of the choices."""
     space = implementation.space(problem, arch)
     if not len(space):
         raise UsageError(f"{implementation.name} has no config for this problem on {arch.name}: {_refusing(space)}")
@@ -184,7 +187,7 @@ def _refusing(space: Any) -> str:
 
 
 def work(least: Cost, plan: Plan) -> tuple[Work, ...]:
-    """The least work, shared out among the launches; what else there is, machine code tells (`undeclared`)."""
+    """Divide the minimum work among the launches; the rest is derived from machine code (`undeclared`)."""
     share = 1 / len(plan.launches)
     return tuple(_least(least, share, prod(launch.grid), launch.block_threads) for launch in plan.launches)
 

@@ -1,4 +1,4 @@
-"""Random tensors of any size: a large one is drawn in parts, side by side, since a device waits for it."""
+"""Random tensors of any size. Large tensors are drawn in parallel, because a device waits for them."""
 
 import os
 from collections.abc import Callable
@@ -10,17 +10,17 @@ import numpy as np
 
 from tuner.spec.problem import Array
 
-_LARGE = 1 << 22  # elements; a smaller tensor comes from the caller's generator itself
-_PART = 1 << 18  # elements, about: of a size that stays in a cache while it is converted
+_LARGE = 1 << 22  # elements; a smaller tensor is drawn from the caller's generator directly
+_PART = 1 << 18  # approximate number of elements of a part, so that it stays in the cache during conversion
 
 Make = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
 def random_tensor(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, make: Make) -> Array:
-    """make(rng, shape) as `dtype`. `make` must treat all rows, which lie along the last dim, alike: of a large tensor
-    it is asked for some at a time, as [rows, columns], by several threads, each part from a generator of its own.
+    """Return make(rng, shape) as `dtype`.
 
-    The same generator gives the same tensor on any number of processors.
+    `make` must treat all rows (along the last dim) alike: a large tensor is drawn as several [rows, columns] parts, by
+    several threads with one generator each. The same generator gives the same tensor on any number of processors.
     """
     if prod(shape) < _LARGE:
         return make(rng, shape).astype(dtype, copy=False)
@@ -30,7 +30,7 @@ def random_tensor(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, 
 
     def fill(first: int, generator: np.random.Generator) -> None:
         part = make(generator, (min(step, rows - first), columns))
-        # NumPy's own conversion lets other threads run, and that of a float32 is the quickest of ml_dtypes.
+        # NumPy's conversion releases the GIL, and converting from float32 is the fastest path of ml_dtypes.
         values[first : first + step] = part.astype(np.float32) if values.itemsize < 4 else part
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
@@ -39,5 +39,5 @@ def random_tensor(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, 
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
-    """N(0, 1)."""
+    """Draw from N(0, 1)."""
     return random_tensor(rng, shape, dtype, lambda generator, part: generator.standard_normal(part))

@@ -1,4 +1,4 @@
-"""A config on a problem: what is rendered, compiled, run, judged and predicted, from the command to the launch."""
+"""A config on a problem: the unit that is rendered, compiled, run, checked and predicted."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +13,7 @@ from tuner.spec.problem import to_fields
 
 @dataclass(frozen=True, slots=True)
 class InstanceFields:
-    """An instance by names and data, as it travels to other processes; `operators.instance` is the way back."""
+    """An instance as names and plain data, to send to other processes; `operators.instance` converts it back."""
 
     operator: str
     implementation: str
@@ -38,7 +38,7 @@ class Instance:
     def default(
         cls, operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, arch: Arch
     ) -> "Instance":
-        """With the config that always works there."""
+        """Return the instance with the default config, which is valid for every problem that is not refused."""
         return cls(operator, implementation, problem, implementation.default(problem, arch))
 
     @property
@@ -47,15 +47,15 @@ class Instance:
 
     @property
     def key(self) -> tuple[str, Any]:
-        """Equal for equal configs, on whatever problem."""
+        """A key that is equal for equal configs, regardless of the problem."""
         return self.implementation.name, self.config
 
     def at(self, problem: Any) -> "Instance":
-        """The same config on another problem."""
+        """Return the same config on another problem."""
         return replace(self, problem=problem)
 
     def with_config(self, config: Any) -> "Instance":
-        """Another config on the same problem."""
+        """Return another config on the same problem."""
         return replace(self, config=config)
 
     @cached_property
@@ -63,7 +63,7 @@ class Instance:
         return self.implementation.plan(self.problem, self.config)
 
     def plan(self) -> Plan:
-        """Computed once."""
+        """Return the plan, which is computed once."""
         return self._plan
 
     def work(self, gpu: GPU) -> tuple[Work, ...]:

@@ -1,4 +1,4 @@
-"""Where a plan's tensors and workspaces lie in memory, and what its launches are told of it: machines only allocate."""
+"""The memory layout of a plan's tensors and workspaces, and the arguments of its launches. Backends only allocate."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from tuner.spec.tensor_map import MappedTensor
 
 @dataclass(frozen=True)
 class Region:
-    """The memory of a tensor or a workspace: `nbytes` in a row, from the lowest element to the end of the highest."""
+    """A contiguous memory range of `nbytes` for a tensor or a workspace, from its lowest to its highest element."""
 
     name: str
     dtype: "np.dtype[Any]"
     shape: tuple[int, ...]
-    strides: tuple[int, ...]  # in bytes; of what is given they may be 0 or negative
-    initial: Array | None = field(default=None, compare=False)  # what it holds at first; None: nothing that may be read
-    writable: bool = True  # by kernels
+    strides: tuple[int, ...]  # in bytes; 0 or negative strides are possible for inputs
+    initial: Array | None = field(default=None, compare=False)  # initial contents; None: uninitialised
+    writable: bool = True  # whether kernels may write it
 
     @property
     def before(self) -> int:
-        """Bytes that lie before the first element."""
+        """Bytes before the first element."""
         return -int(sum(step for step in self._reach if step < 0)) if prod(self.shape) else 0
 
     @property
@@ -41,11 +41,11 @@ class Region:
         return tuple((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
     def view(self, memory: Array) -> Array:
-        """The region's bytes as the array that they hold."""
+        """Return the region's bytes as an array with the region's shape and strides."""
         return np.ndarray(self.shape, self.dtype, memory, self.before, self.strides)
 
     def located(self, address: int) -> DeviceTensor:
-        """At an address of its memory."""
+        """Return the region at an address in device memory."""
         return DeviceTensor(
             address + self.before, self.shape, tuple(stride // self.dtype.itemsize for stride in self.strides)
         )
@@ -53,7 +53,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Layout:
-    """The arguments of one call of an operator: its tensors, in order, and the values of its scalars."""
+    """The arguments of one call of an operator: its tensors, in order, and its scalar values."""
 
     operator: Operator[Any]
     problem: Any
@@ -62,8 +62,9 @@ class Layout:
 
     @classmethod
     def of(cls, operator: Operator[Any], problem: Any, arrays: Mapping[str, Any], *, dense: bool = False) -> "Layout":
-        """Of what `arrays` holds: every input by name, with its own strides where a kernel takes them and not `dense`,
-        and scalars that are not to take their default.
+        """Lay out the arguments in `arrays`: every input by name, and scalars that do not use their default.
+
+        Inputs keep their own strides if a kernel takes them and `dense` is False.
         """
         tensors = []
         for argument in operator.arguments:
@@ -78,9 +79,9 @@ class Layout:
     def launches(
         self, plan: Plan, addresses: Mapping[str, int]
     ) -> Iterator[tuple[Launch, list[np.generic | MappedTensor]]]:
-        """Every launch with the values of its parameters; tensor maps are yet to be encoded.
+        """Yield every launch with its parameter values; tensor maps are not encoded yet.
 
-        What has no address is an input that is not given: a null pointer.
+        A tensor without an address is an absent input: a null pointer.
         """
         tensors = {argument.name: DeviceTensor(0) for argument in self.operator.arguments}
         regions = (workspace for workspace in (*self.tensors, *workspaces(plan)) if workspace.name in addresses)
@@ -91,7 +92,7 @@ class Layout:
 
 
 def workspaces(plan: Plan) -> tuple[Region, ...]:
-    """The memory that the launches of a plan share."""
+    """Return the memory that the launches of a plan share."""
     return tuple(_dense(workspace.name, workspace.dtype.numpy, workspace.shape) for workspace in plan.workspaces)
 
 

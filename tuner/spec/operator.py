@@ -1,4 +1,4 @@
-"""What a folder under templates/ declares: the operator (what is computed) and its implementations (how)."""
+"""The contents of a folder under templates/: the operator (what is computed) and its implementations (how)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ from tuner.spec.space import Space
 from tuner.spec.tolerance import Tolerance
 
 C = TypeVar("C")
-Updated = Annotated[Any, "updated in place"]  # of a call's parameter: an array that some calls change
+Updated = Annotated[Any, "updated in place"]  # annotates a call's parameter: an array that some calls change
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The minimum work of any implementation, from which the two lower bounds on time follow.
+    """The minimum work of any implementation, from which two lower bounds on the time follow.
 
     `items` counts the unit in which a problem's size is usually given, such as queries of all heads; `item` names it.
     """
@@ -48,38 +48,38 @@ class Work:
     """
 
     ctas: int
-    warps: int  # a CTA
+    warps: int  # per CTA
     mma: float = 0.0
     fma: float  # fp32 FMA, FADD, FMUL, FMNMX
     mufu: float = 0.0  # ex2, lg2, rcp …
     alu: float  # integer, logic, conversion, move
-    smem_wavefronts: float = 0.0  # of 128 bytes, bank conflicts included
-    l2_bytes: float  # between L2 and the SMs
-    dram_bytes: float  # between DRAM and L2, at least
+    smem_wavefronts: float = 0.0  # of 128 bytes, including bank conflicts
+    l2_bytes: float  # traffic between L2 and the SMs
+    dram_bytes: float  # minimum traffic between DRAM and L2
     barriers: float = 0.0  # block barriers, summed over CTAs
-    longest_cta: float = 1.0  # the largest CTA's work over the mean; 1 if there is no work
+    longest_cta: float = 1.0  # the largest CTA's work / the mean; 1 without work
     chain: float  # dependent loop steps of the longest CTA
-    stages: int = 1  # buffers for the loads of loop steps: stages - 1 steps are in flight while one computes
-    wgmma: float = 0.0  # of m16n8k16, through wgmma
-    tf32: float = 0.0  # of mma, at half the rate
+    stages: int = 1  # buffers for the loads of loop steps: stages - 1 loads are in flight during a step
+    wgmma: float = 0.0  # products through wgmma, in units of m16n8k16
+    tf32: float = 0.0  # part of mma at half the rate
     step_mma: float = 0.0
     step_other: float = 0.0
-    cluster_bytes: float = 0.0  # between the SMs of a cluster
-    tcgen05: float = 0.0  # of m16n8k16, through tcgen05
-    paired: float = 0.0  # of fma, two to an instruction
-    around: float = 0.0  # executions, by all warps, of the code around the main loop; 0 if it is negligible
+    cluster_bytes: float = 0.0  # traffic between the SMs of a cluster
+    tcgen05: float = 0.0  # products through tcgen05, in units of m16n8k16
+    paired: float = 0.0  # part of fma that is issued as two per instruction
+    around: float = 0.0  # executions of the code around the main loop, summed over warps; 0 if negligible
 
     @property
     def products(self) -> float:
-        """In units of m16n8k16, whichever instruction makes them."""
+        """Matrix products in units of m16n8k16, over all instructions."""
         return self.mma + self.wgmma + self.tcgen05
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call of an application: array arguments by name, the Problem's static fields that arrays do not show, scalars.
+    """An application's call: array arguments by name, the static Problem fields that arrays do not imply, and scalars.
 
-    `axes[name]` says where each of the argument's dims lies in the caller's array (default: in order).
+    `axes[name]` maps each dim of the argument to an axis of the caller's array (default: in order).
     """
 
     arrays: Mapping[str, Any]
@@ -98,24 +98,24 @@ class Gradient:
     """
 
     operator: str
-    upstream: Mapping[str, str] = field(default_factory=dict)  # output → backward parameter that takes its gradient
+    upstream: Mapping[str, str] = field(default_factory=dict)  # output → backward parameter that receives its gradient
     gradients: Mapping[str, str] = field(default_factory=dict)  # parameter → backward output that is its gradient
-    no_gradient: Mapping[str, str] = field(default_factory=dict)  # parameter or output without a gradient → why
+    no_gradient: Mapping[str, str] = field(default_factory=dict)  # parameter or output without a gradient → reason
     unsupported: Mapping[str, str] = field(
         default_factory=dict
-    )  # parameter that a differentiated call may not have → why
+    )  # parameter that a differentiated call must not pass → reason
 
     def of_output(self, name: str) -> str:
-        """The backward call's parameter for the gradient of an output."""
+        """Return the backward call's parameter for the gradient of an output."""
         return self.upstream.get(name, f"d{name}")
 
     def of_parameter(self, name: str) -> str:
-        """The backward call's output that is the gradient of a parameter."""
+        """Return the backward call's output that is the gradient of a parameter."""
         return self.gradients.get(name, f"d{name}")
 
 
 def not_defined(*_: Any) -> Any:
-    """The default of a function that a folder does not define; `defaults` replaces it."""
+    """The placeholder for a function that a folder does not define; `defaults` replaces it."""
     raise TemplateError("an operator is complete only after `operators` has loaded it")
 
 
@@ -144,7 +144,7 @@ class Operator(Generic[P]):
     cost: Callable[[P], Cost] = not_defined
     tails: Callable[[P], tuple[P, ...]] = not_defined
     call: Callable[..., Request] = not_defined
-    gradient: Gradient | None = field(default=None, hash=False)  # its mappings have no hash
+    gradient: Gradient | None = field(default=None, hash=False)  # excluded from the hash because its mappings have none
     folder: Path = Path()
 
     def argument(self, name: str) -> Argument:
@@ -152,22 +152,22 @@ class Operator(Generic[P]):
 
     @property
     def outputs(self) -> tuple[Argument, ...]:
-        """What a call returns."""
+        """The outputs of a call."""
         return tuple(argument for argument in self.arguments if argument.role is Role.OUTPUT)
 
     @property
     def constants(self) -> tuple[Argument, ...]:
-        """What kernels find in `__constant__` symbols."""
+        """The arguments that kernels read from `__constant__` symbols."""
         return tuple(argument for argument in self.arguments if argument.constant)
 
     @property
     def updated(self) -> tuple[Argument, ...]:
-        """What a call changes in place."""
+        """The arguments that a call updates in place."""
         return tuple(argument for argument in self.arguments if argument.role is Role.UPDATED)
 
     @property
     def written(self) -> tuple[Argument, ...]:
-        """Where a call leaves results: its outputs, and what it updates."""
+        """The arguments that a call writes: its outputs and updated arguments."""
         return tuple(argument for argument in self.arguments if argument.written)
 
 
@@ -187,10 +187,10 @@ class Implementation(Generic[P, C]):
     plan: Callable[[P, C], Plan]
     refusal: Callable[[P, Arch], str | None] = not_defined
     default: Callable[[P, Arch], C] = not_defined
-    blocks: Callable[[P], tuple[Block, ...]] = lambda _: ()  # of launches whose blocks are declared
+    blocks: Callable[[P], tuple[Block, ...]] = lambda _: ()  # declared block resources of launches
     work: Callable[[P, C, GPU], tuple[Work, ...]] = not_defined
-    declares_work: bool = True  # whether `work` is the implementation's own
-    example: P | None = None  # a problem it serves, where it refuses the operator's default problem
-    checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA that NVRTC takes, and fewer races are found
-    unproven: bool = False  # no GPU has run it yet: served only for a record, or where `tuner prove` found it right
-    oracle: bool = False  # the naive implementation, one thread an output, that the others are compared with
+    declares_work: bool = True  # whether `work` was declared instead of derived
+    example: P | None = None  # a problem that it serves, if it refuses the operator's default problem
+    checked_on: Literal["emulator", "ptx"] = "emulator"  # ptx: any CUDA code, but fewer races are detected
+    unproven: bool = False  # no GPU has run it yet: served only for a record, or where `tuner prove` confirmed it
+    oracle: bool = False  # the naive implementation, one thread per output, a reference for the others

@@ -1,4 +1,4 @@
-"""A kernel's parameter list, and the values of its scalars."""
+"""A kernel's parameter list and its scalar values."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tuner.spec.problem import P
 
 
 def with_present_arguments(operator: Operator[P], problem: P, plan: Plan) -> Plan:
-    """The plan without the optional arguments that the problem lacks."""
+    """Return the plan without the optional arguments that are absent from the problem."""
     if not any(argument.optional for argument in operator.arguments):
         return plan
     absent = {argument.name for argument in operator.arguments if not argument.is_present(problem)}
@@ -26,7 +26,7 @@ def with_present_arguments(operator: Operator[P], problem: P, plan: Plan) -> Pla
 
 
 def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> tuple[Parameter, ...]:
-    """The parameters of one kernel, in order."""
+    """Return the parameters of one kernel, in order."""
     known = {argument.name: argument for argument in operator.arguments}
     spaces = {workspace.name: workspace for workspace in plan.workspaces}
     maps = {tensor_map.name: tensor_map for tensor_map in plan.maps}
@@ -48,12 +48,12 @@ def parameters(operator: Operator[P], problem: P, plan: Plan, launch: Launch) ->
 
 
 def signature(operator: Operator[P], problem: P, plan: Plan, launch: Launch) -> str:
-    """The C++ parameter list of one kernel."""
+    """Return the C++ parameter list of one kernel."""
     return ", ".join(parameter.declaration for parameter in parameters(operator, problem, plan, launch))
 
 
 def scalars(operator: Operator[P], problem: P, given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """The values of scalar arguments: what the caller gave, a Problem field, or a default; without what is free."""
+    """Return the values of scalar arguments from the call, a Problem field or a default; free scalars are omitted."""
     sizes: dict[str, float] = {}
     for argument in operator.arguments:
         if argument.role is not Role.SCALAR:

@@ -1,4 +1,4 @@
-"""How to run a config on a problem: launches, and the memory that they share."""
+"""The execution of a config on a problem: its launches and their shared memory allocations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ from tuner.spec.tensor_map import TensorMap
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Device memory that the launches of one plan share."""
+    """Device memory shared by the launches of one plan."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    exchanged: bool = False  # between blocks of one launch: __restrict__ would let accesses pass acquires and releases
+    exchanged: bool = False  # blocks of one launch communicate through it, so it must not be __restrict__
 
     @property
     def nbytes(self) -> int:
-        return self.dtype.itemsize * int(prod(self.shape))  # a plan may count with NumPy
+        return self.dtype.itemsize * int(prod(self.shape))  # a plan may use NumPy integers
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch; `arguments` names what it takes, in order (default: the operator's, workspaces, maps).
+    """One kernel launch; `arguments` lists its argument names in order (default: the operator's, workspaces, maps).
 
     `cluster` blocks along x are a thread-block cluster (sm_90 and later), as its __cluster_dims__(cluster, 1, 1) says.
     A block allocates `tensor_columns` columns of its SM's tensor memory (where it has tcgen05), and has so many
@@ -43,24 +43,27 @@ class Launch:
     arguments: tuple[str, ...] | None = None
     cluster: int = 1
     tensor_columns: int = 0
-    sample: tuple[int, ...] | None = field(default=None, repr=False)  # decides nothing about what is launched
+    sample: tuple[int, ...] | None = field(default=None, repr=False)  # does not affect what is launched
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Threads of a block along x, y and z."""
+        """Threads per block along x, y and z."""
         sizes = (*self.threads, 1, 1) if isinstance(self.threads, tuple) else (self.threads, 1, 1)
         return sizes[0], sizes[1], sizes[2]
 
     @property
     def block_threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return prod(self.block)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to run a config on a problem. `constants` are what the template reads besides Problem and Config fields;
-    like everything a template reads they may depend on static fields only, so that one cubin serves every extent."""
+    """The execution of a config on a problem.
+
+    `constants` are the values that the template reads besides Problem and Config fields. Like everything a template
+    reads, they may depend on static fields only, so that one cubin serves every extent.
+    """
 
     launches: tuple[Launch, ...]
     constants: Mapping[str, Scalar]
@@ -69,5 +72,5 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Of how the rendered text is launched, and on what memory: what the text itself does not say."""
+        """Return a digest of the launches and their memory, which the rendered text does not contain."""
         return sha256(repr((self.launches, self.workspaces, self.maps)).encode()).hexdigest()[:16]

@@ -1,4 +1,6 @@
-"""A Problem's or Config's fields: which select code, which are sizes at run time, and how they become plain data."""
+"""The fields of a Problem or Config: which select code, which are run-time sizes, and their conversion to plain
+data.
+"""
 
 import math
 import re
@@ -17,66 +19,66 @@ from tuner.base.canonical import encode
 from tuner.base.fields import Fields, Scalar
 
 P = TypeVar("P")
-_LARGEST_INTEGER = 2**63  # what an int64 parameter of a kernel, and a column of a space, holds
+_LARGEST_INTEGER = 2**63  # the range of int64 kernel parameters and of the columns of a space
 _NAME = re.compile(r"[\w.]+(?:(?:::| )[\w.]+)*", re.ASCII)  # `channel`, `float4`, `unsigned int`
 Array = npt.NDArray[Any]
-Arrays = dict[str, Any]  # argument name → array, or Python number for a scalar
+Arrays = dict[str, Any]  # argument name → array, or a Python number for a scalar
 
 
 def static(help: str, *, default: Any = MISSING, choices: Sequence[Any] = (), size: bool = False) -> Any:
-    """A Problem field that selects code: another value is another kernel.
+    """Declare a Problem field that selects code: each value compiles to a different kernel.
 
-    One that is a `size`, as of a macro, is made small for edges, which are then compiled for themselves.
+    A `size`, such as a macro, is made small for edge cases, which are then compiled separately.
     """
     about = {"kind": "static", "help": help, "choices": tuple(choices), "size": size}
     return field(default=default, metadata=about)
 
 
 def extent(help: str, *, default: Any = MISSING) -> Any:
-    """A Problem field that is a size at run time: one kernel serves every value."""
+    """Declare a Problem field that is a run-time size: one kernel serves every value."""
     return field(default=default, metadata={"kind": "extent", "help": help, "choices": ()})
 
 
 def extents(problem: Any) -> tuple[str, ...]:
-    """Names of the run-time sizes of a Problem (value or type)."""
+    """Return the names of the run-time sizes of a Problem (value or type)."""
     return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "extent")
 
 
 def sizes(problem: Any) -> tuple[str, ...]:
-    """Names of what edges make small: run-time sizes, and static fields that are sizes."""
+    """Return the names of all sizes that edge cases reduce: run-time sizes and static fields that are sizes."""
     return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "extent" or f.metadata.get("size"))
 
 
 def statics(problem: Any) -> tuple[str, ...]:
-    """Names of the fields of a Problem (value or type) that select code."""
+    """Return the names of the fields of a Problem (value or type) that select code."""
     return tuple(f.name for f in fields(problem) if f.metadata["kind"] == "static")
 
 
 def common_fields(problem: Any, other: type[Any]) -> dict[str, Any]:
-    """Those fields of a Problem that another one has, too: a backward call's for the forward call."""
+    """Return the fields of a Problem that `other` also has, e.g. the forward call's fields for a backward call."""
     names = {item.name for item in fields(other)}
     return {item.name: getattr(problem, item.name) for item in fields(problem) if item.name in names}
 
 
 def to_fields(value: Any) -> dict[str, Scalar]:
-    """A Problem or Config as plain data; enums by their value."""
+    """Return a Problem or Config as plain data; enums become their value."""
     items = ((item.name, getattr(value, item.name)) for item in fields(value))
     return {name: item.value if isinstance(item, Enum) else item for name, item in items}
 
 
 def from_fields(cls: type[P], data: Fields) -> P:
-    """The Problem or Config that `to_fields` made `data` of. Raises what `parse_fields` raises.
+    """Build the Problem or Config from the result of `to_fields`. Raises what `parse_fields` raises.
 
-    Raises TypeError also where a field that has no default is missing.
+    Also raises TypeError if a field without a default is missing.
     """
     return cls(**parse_fields(cls, data))
 
 
 def parse_fields(cls: type[Any], data: Fields) -> dict[str, Any]:
-    """Values for fields of a Problem or Config, each of the type that its field declares.
+    """Parse values for fields of a Problem or Config into their declared types.
 
-    Raises TypeError for a name that is unknown or a value of another type than its field declares, and ValueError for
-    one that is out of range, or text that is neither a declared choice nor a name.
+    Raises TypeError for an unknown name or a value of the wrong type, and ValueError for a value out of range or a
+    string that is neither a declared choice nor a name.
     """
     types = _field_types(cls)  # type: ignore[arg-type]  # a class is hashable
     if unknown := data.keys() - types.keys():
@@ -90,8 +92,9 @@ def parse_fields(cls: type[Any], data: Fields) -> dict[str, Any]:
 
 
 def check_fields(value: Any) -> None:
-    """Raises TypeError or ValueError unless each field of a Problem or Config holds a number, a boolean or a name of
-    its declared type, which is all that may reach a source.
+    """Raise TypeError or ValueError unless every field of a Problem or Config is a number, boolean or name of its type.
+
+    Nothing else may reach a source.
     """
     for name, declared in _field_types(type(value)).items():  # type: ignore[arg-type]
         _parsed(name, declared, getattr(value, name))
@@ -104,7 +107,7 @@ def _field_types(cls: type[Any]) -> Mapping[str, Any]:
 
 
 def _parsed(name: str, declared: Any, value: Any) -> Any:
-    """The value as the declared type: bool, int, float, str or an Enum."""
+    """Convert the value to the declared type: bool, int, float, str or an Enum."""
     if isinstance(declared, type) and issubclass(declared, Enum):
         try:
             return declared(value)
@@ -115,7 +118,7 @@ def _parsed(name: str, declared: Any, value: Any) -> Any:
         return bool(value)
     if declared is int and isinstance(value, Integral) and not isinstance(value, bool):
         if not -_LARGEST_INTEGER < (whole := int(value)) < _LARGEST_INTEGER:
-            raise ValueError(f"{name} is {shortened(whole)}, which 64 bits do not hold")
+            raise ValueError(f"{name} is {shortened(whole)}, which does not fit in 64 bits")
         return whole
     if declared is float and isinstance(value, Real) and not isinstance(value, bool):
         if not math.isfinite(value):
@@ -129,5 +132,5 @@ def _parsed(name: str, declared: Any, value: Any) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """Canonical JSON of a Problem or Config: equal values, equal text."""
+    """Return canonical JSON of a Problem or Config: equal values give equal text."""
     return encode(to_fields(value))

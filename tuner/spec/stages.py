@@ -1,4 +1,6 @@
-"""The valid set in stages: parameter after parameter, each constraint tested as soon as all that it reads is there."""
+"""Staged enumeration of valid configs: each constraint is tested as soon as all parameters that it reads are
+present.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ import numpy as np
 from tuner.errors import TemplateError
 from tuner.spec.constraint import Array, Columns, Constraint, Value, holds
 
-_TILE = 1 << 18  # combinations tested at once: the temporaries of a constraint stay in the cache
+_TILE = 1 << 18  # combinations per tile: the temporaries of a constraint stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Valid configs, and what each constraint removed."""
+    """Valid configs, and the combinations that each constraint removed."""
 
-    codes: Array  # [configs, parameters], in the order of the product
-    valid: float  # how many there are: all of `codes`, or an estimate where these are a sample
-    largest: float  # the most prefixes alive at one stage
-    removed: tuple[float, ...]  # combinations, one a constraint
+    codes: Array  # [configs, parameters], in product order
+    valid: float  # number of valid configs; an estimate if `codes` is a sample
+    largest: float  # maximum number of prefixes at any stage
+    removed: tuple[float, ...]  # combinations removed per constraint
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +46,13 @@ class Stages:
                 raise TemplateError(f"the choices of {name!r} are of several types: {', '.join(map(repr, values))}")
 
     def all(self, at_most: int) -> Found | None:
-        """Every valid config; None when more than `at_most` prefixes are alive at a stage."""
+        """Return every valid config; None if more than `at_most` prefixes survive a stage."""
         return self._run(at_most, None)
 
     def sample(self, width: int, rng: np.random.Generator) -> Found:
-        """About `width` valid configs, each valid config being as likely as any other, and estimates of the rest.
+        """Draw about `width` valid configs uniformly, with estimates for the whole space.
 
-        After each stage at most `width` prefixes live on, drawn uniformly. The estimate multiplies the growth of the
+        After each stage at most `width` prefixes are kept, drawn uniformly. The estimate multiplies the growth of the
         stages, and is unbiased (Knuth 1975, "Estimating the efficiency of backtrack programs").
         """
         rows = self._run(width, rng)
@@ -58,13 +60,13 @@ class Stages:
         return rows
 
     def values(self, name: str) -> Array:
-        """The choices of a parameter; raises TemplateError when there is no such parameter."""
+        """Return the choices of a parameter. Raises TemplateError if it does not exist."""
         return np.array(self.choices[known(name, self._names)])
 
     def _run(self, width: int, rng: np.random.Generator | None) -> Found | None:
         widest = max((len(values) for values in self.choices.values()), default=0)
         prefixes = np.zeros((1, 0), dtype=np.uint8 if widest <= 256 else np.uint16)
-        stands_for: float = 1  # alive prefixes for one of `prefixes`; an integer until prefixes are dropped
+        stands_for: float = 1  # number of surviving prefixes per kept prefix; an integer until prefixes are dropped
         largest: float = 1
         removed: list[float] = [0] * len(self.constraints)
         for stage in range(len(self._names)):
@@ -83,9 +85,9 @@ class Stages:
         return Found(prefixes, len(prefixes) * stands_for, largest, tuple(removed))
 
     def _extended(self, prefixes: Array, stage: int) -> Iterator[tuple[Array, list[tuple[int, int]]]]:
-        """The living among `prefixes` [n, stage] with one more parameter, tile by tile, and what was refused there.
+        """Yield the valid extensions of `prefixes` [n, stage] by one parameter, tile by tile, with the refused counts.
 
-        What was refused is (constraint, combinations of all parameters).
+        A refused count is (constraint, combinations of all parameters).
         """
         size = len(self.choices[self._names[stage]])
         completions = math.prod(len(self.choices[name]) for name in self._names[stage + 1 :])
@@ -103,7 +105,7 @@ class Stages:
             yield np.column_stack((rows[parents], codes.astype(rows.dtype))), refused
 
     def _tile(self, rows: Array) -> Columns:
-        """Values of the prefixes as [n, 1] and of the parameter that comes next as [1, choices]."""
+        """Return the values of the prefixes as [n, 1] and of the next parameter as [1, choices]."""
         stage = rows.shape[1]
 
         def column(name: str) -> Array:
@@ -118,7 +120,7 @@ class Stages:
 
     @cached_property
     def _last_read(self) -> tuple[int, ...]:
-        """For each constraint the position of the last parameter that it reads, found by letting it read."""
+        """Position of the last parameter that each constraint reads, found by evaluating it."""
         return tuple(self._last(constraint) for constraint in self.constraints)
 
     def _last(self, constraint: Constraint) -> int:
@@ -127,14 +129,14 @@ class Stages:
         def column(name: str) -> Array:
             values = self.values(name)
             read.add(self._names.index(name))
-            return np.resize(values, 2)  # two, so that `if` and `and` refuse
+            return np.resize(values, 2)  # two elements, so that `if` and `and` raise an error
 
         holds(constraint, Columns(column), (2,))
         return max(read)
 
 
 def known(name: str, names: tuple[str, ...]) -> str:
-    """The name of a parameter. Raises TemplateError when there is no such one."""
+    """Return the name of a parameter. Raises TemplateError if it does not exist."""
     if name not in names:
-        raise TemplateError(f"{name!r} is no parameter of this space ({', '.join(names)})")
+        raise TemplateError(f"{name!r} is not a parameter of this space ({', '.join(names)})")
     return name

@@ -1,4 +1,4 @@
-"""How TMA sees tensors: what a plan says of a map, and what a device encodes into a kernel's argument."""
+"""TMA tensor maps: their declaration in a plan, and the data that a device encodes into a kernel argument."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from tuner.spec.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How TMA copies boxes of a tensor: a kernel parameter `name`, passed by value, for the Argument `argument`.
+    """A TMA tensor map of the Argument `argument`: a kernel parameter `name`, passed by value.
 
     The map has the argument's dims and strides; `box` counts elements along each, outermost first. `swizzle` is the
     span in bytes over which 16-byte chunks of a box's rows are permuted: 0, 32, 64 or 128.
@@ -21,7 +21,9 @@ class TensorMap:
 
 
 class MappedTensor(NamedTuple):
-    """A tensor in device memory as a tensor map describes it: what a device encodes into the parameter's bytes."""
+    """A tensor in device memory with the parameters of a tensor map, from which a device encodes the kernel
+    argument.
+    """
 
     name: str
     address: int
@@ -35,7 +37,10 @@ class MappedTensor(NamedTuple):
     def of(
         cls, map: TensorMap, dtype: DType, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> "MappedTensor":
-        """`strides` are in elements. That of a dim of size 1 is replaced: nobody walks it, but TMA judges it."""
+        """Return the mapped tensor; `strides` are in elements.
+
+        The stride of a dim of size 1 is replaced: it is never used, but TMA validates it.
+        """
         size, walked = dtype.itemsize, list(strides)
         for axis in reversed(range(len(shape) - 1)):
             if shape[axis] == 1:

@@ -75,7 +75,7 @@ def test_a_compiler_that_does_not_run_is_no_compiler(tmp_path: Path, monkeypatch
 
 def test_a_program_that_says_no_version_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CXX", str(script(tmp_path / "true", "", "")))
-    with pytest.raises(MachineError, match=r"true is no compiler: .*TUNER_CXX"):
+    with pytest.raises(MachineError, match=r"true is not a compiler: .*TUNER_CXX"):
         compiler()
 
 

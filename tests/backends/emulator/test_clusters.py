@@ -48,8 +48,8 @@ def kinds_of(text: str, mode: Mode, threads: int = 32) -> set[str]:
 @pytest.mark.parametrize(
     ("text", "blocks", "cluster", "reason"),
     [
-        (EMPTY, 3, 2, "3 is no multiple of 2"),
-        (EMPTY, 16, 16, "1 to 8 are possible"),
+        (EMPTY, 3, 2, "3 is not a multiple of 2"),
+        (EMPTY, 16, 16, "the limits are 1 and 8"),
         (EMPTY.replace("__cluster_dims__(2, 1, 1)", ""), 2, 2, "empty has no __cluster_dims__(2, 1, 1)"),
     ],
 )

@@ -69,8 +69,8 @@ def test_a_launch_that_no_gpu_accepts_is_a_finding(
     ("line", "reason"),
     [
         ('asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.b32 [%0], 32;" ::"r"(n));', "tcgen05.alloc"),
-        ("__shared__ float tile[32];", "carve it from DYNAMIC_SHARED"),
-        ("cooperative_groups::this_cluster().sync();", "clusters are in cluster.cuh"),
+        ("__shared__ float tile[32];", "allocate it from DYNAMIC_SHARED"),
+        ("cooperative_groups::this_cluster().sync();", "use cluster.cuh for clusters"),
         ("n = undeclared;", "empty.cu:2"),
     ],
 )

@@ -263,7 +263,7 @@ def test_a_driver_that_is_older_than_the_compiler_is_told_before_an_image_is_loa
     monkeypatch.setattr(driver.modules()["cupy"].cuda.runtime, "driverGetVersion", lambda: 12080)
     arrays = [asarray(np.ones((1, 4, 2, 16), np.float16)) for _ in range(3)]
     needed = (
-        r"for CUDA 12\.8, and loads nothing that nvrtc 13\.\d+ makes: install R580 or later, or 'kerntune\[cuda12\]'"
+        r"for CUDA 12\.8, and cannot load the output of nvrtc 13\.\d+: install R580 or later, or 'kerntune\[cuda12\]'"
     )
     with pytest.raises(MachineError, match=needed):
         Dispatcher(Snapshot({}, ())).call("flash_attention", *arrays)

@@ -145,7 +145,9 @@ def test_the_drivers_refusal_is_an_input_error_with_its_number(monkeypatch: pyte
 
 def test_an_error_that_is_not_the_tensors_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_map, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_: 700))
-    with pytest.raises(MachineError, match=r"no tensor map of x: the driver answers with error 700, as after a fault"):
+    with pytest.raises(
+        MachineError, match=r"no tensor map of x: the driver returned error 700, as it does after a fault"
+    ):
         tensor_map.encode(of((4488, 64, 32, 1)))
 
 

@@ -224,11 +224,11 @@ FAULTS = {  # after ALLOCATED
     f"@%p1 {ALLOC} [%r3], 48;": "48 columns of tensor memory: 32, 64",
     f"@%p1 {ALLOC} [%r3], 64;": "tcgen05.alloc of 64 columns after one of 32",
     f"@%p1 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned; @%p1 {ALLOC} [%r3], 32;": "after tcgen05.relinq",
-    f"@%p1 {DEALLOC} %r20, 64;": "64 columns at 0x0, which no tcgen05.alloc gave",
-    "bar.sync 0;": "a block leaves without tcgen05.dealloc of its columns .*ret",
+    f"@%p1 {DEALLOC} %r20, 64;": "64 columns at 0x0, which no tcgen05.alloc returned",
+    "bar.sync 0;": "a block exits without tcgen05.dealloc of its columns .*ret",
     f"{READ} [%r21+32];": "columns that the block has not allocated .*line 25 of kernel: tcgen05.ld",
     f"{READ} [%r20];": "warp 1 of a warpgroup at lanes 0 to 31 .* of which 32 from 32 on are its own",
-    f"{READ} [%r1];": "the lanes of a warp give different addresses",
+    f"{READ} [%r1];": "addresses must not differ between the lanes of a warp",
     stored(8) + f"{READ} [%r21+1];": "tcgen05.ld of cells that a tcgen05.st writes, without tcgen05.wait::st",
     STORED.replace(ALLOCATED, "") + f"{READ} [%r21]; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r21], {{%r5}};": (
         "tcgen05.st of cells that a tcgen05.ld reads, without tcgen05.wait::ld"
@@ -259,17 +259,19 @@ PRODUCT_FAULTS = {  # what is issued between the operands and the commit
     product(M128 | 1 << 29): "instruction descriptor 0x28020490 with reserved bits",
     product(M128 | 1 << 2): "unsupported: kind::f16 with instruction descriptor 0x8020494",
     product(M128 & ~0x10): "unsupported: kind::f16 with instruction descriptor 0x8020480",  # fp16 of bf16
-    product(M128, to="%r21") + "add.u32 %r22, %r20, 0x100000;" + product(M128, to="%r22"): "128 rows from lane 16",
-    "add.u32 %r22, %r20, 0x80000;" + product(M64, to="%r22"): "64 rows from lane 8 of tensor memory on",
+    product(M128, to="%r21")
+    + "add.u32 %r22, %r20, 0x100000;"
+    + product(M128, to="%r22"): "128 rows that starts at lane 16",
+    "add.u32 %r22, %r20, 0x80000;" + product(M64, to="%r22"): "64 rows that starts at lane 8",
     "add.u32 %r22, %r20, 28;" + product(M128, to="%r22"): "columns that the block has not allocated",
-    "add.u32 %r22, %r20, 0x100000;" + product(M64, "[%r20+8]", "%r22"): "A in tensor memory, .* in other lanes than D",
-    product(M128 | 1 << 15, "[%r20+8]"): "A in tensor memory, transposed",
+    "add.u32 %r22, %r20, 0x100000;" + product(M64, "[%r20+8]", "%r22"): "A in tensor memory must .* use the lanes of D",
+    product(M128 | 1 << 15, "[%r20+8]"): "A in tensor memory must not be transposed",
     "and.b64 %rd4, %rd4, 0xffff3fffffffffff;" + product(M128): "whose bits 46 to 48 are not 1",
     "or.b64 %rd4, %rd4, 0x0002000000000000;" + product(M128): "unsupported: a matrix descriptor with a base offset",
     "or.b64 %rd4, %rd4, 0x6000000000000000;" + product(M128): "a matrix descriptor with swizzle 3",
     "mov.u32 %r8, 0;" + A_STORED + FENCED + product(M128, "[%r20+8]"): "a product of cells that a tcgen05.st writes",
     f"{READ} [%r21]; bar.sync 0;" + product(M128): "a product of cells that a tcgen05.ld reads",
-    product(M128) + "bar.warp.sync -1;" + FREED: "tcgen05.dealloc of columns that a product has yet to write",
+    product(M128) + "bar.warp.sync -1;" + FREED: "tcgen05.dealloc of columns with a pending product",
 }
 
 
@@ -314,5 +316,5 @@ def test_a_commit_may_arrive_in_several_blocks_of_a_cluster(order: Order) -> Non
 
 
 def test_operands_are_fenced() -> None:
-    with pytest.raises(FaultError, match=r"without its fence\.proxy\.async, in the product of line \d+"):
+    with pytest.raises(FaultError, match=r"without a fence\.proxy\.async, in the product of line \d+"):
         multiplied(product(M128), fence="bar.sync 0;\n")

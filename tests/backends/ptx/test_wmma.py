@@ -77,5 +77,5 @@ def test_a_product_of_integers_is_exact(shape: tuple[int, int, int]) -> None:
 
 
 def test_an_address_that_no_fragment_may_begin_at_is_a_fault() -> None:
-    with pytest.raises(FaultError, match="no multiple of 32 bytes"):
+    with pytest.raises(FaultError, match="must be a multiple of 32 bytes"):
         product(16, 16, 16, "f16", "f32", "rrr", start=16)

@@ -1,4 +1,6 @@
-"""Run CUDA kernels on the CPU and find their bugs: races, wild accesses, uninitialised reads, deadlocks, lateness."""
+"""The CPU emulator for CUDA kernels. It detects races, out-of-bounds accesses, uninitialised reads, deadlocks and
+hangs.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -38,7 +40,7 @@ class Placed(NamedTuple):
     """A region in the emulator's memory."""
 
     address: int
-    array: Array  # a view of it
+    array: Array  # view of the region
 
 
 def run(
@@ -50,13 +52,13 @@ def run(
     instrumented: bool = False,
     most_seconds: float = 0.0,
 ) -> tuple[dict[str, Array], Run]:
-    """Run a config on a problem: (every output by name, what happened).
+    """Run a config on a problem and return its outputs by name and a `Run`.
 
-    `arrays` holds every input by name, and scalars that are not to take their default. What is updated in place is a
-    copy, and one of the outputs here. Launches after one with findings are skipped; outputs that nobody wrote are NaN.
-    `mma.sync` rounds as the tensor cores of `arch` do. A plain run may use the build for checked ones, `instrumented`:
-    one build then serves both, and runs longer. One that is still running after `most_seconds` of CPU time is a finding
-    (0: it may take any).
+    `arrays` holds every input by name, and scalars that do not use their default. Arrays that are updated in place are
+    copied, and the copies are among the outputs. Launches after one with findings are skipped; outputs that no kernel
+    wrote are NaN. `mma.sync` rounds like the tensor cores of `arch`. A plain run may use the `instrumented` build for
+    checked runs: one build then serves both, but runs slower. Exceeding `most_seconds` of CPU time is a finding (0: no
+    limit).
     """
     plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
     kernel = build(render(instance, "host"), checked=mode.checked or instrumented)
@@ -84,7 +86,7 @@ def _sum(runs: list[Run]) -> Run:
 
 @contextmanager
 def placed(regions: Iterable[Region]) -> Iterator[dict[str, Placed]]:
-    """Memory for each, between guard pages, with what is given of it; the rest is poison."""
+    """Allocate each region between guard pages and copy its initial contents; the rest is poisoned."""
     memory: dict[str, Placed] = {}
     with ExitStack() as stack:
         for region in regions:

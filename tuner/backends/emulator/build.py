@@ -1,4 +1,6 @@
-"""What g++ builds for the emulator: runtime library, precompiled primitives, shared objects of kernels; each once."""
+"""Builds of the emulator with g++: the runtime library, precompiled primitives, and kernels as shared objects. All
+cached.
+"""
 
 import atexit
 import platform
@@ -24,7 +26,7 @@ _COMMON = (
     "-std=c++17",
     "-fPIC",
     "-fvisibility=hidden",
-    "-fno-gnu-unique",  # a shared object with unique symbols is never unloaded
+    "-fno-gnu-unique",  # a shared object with unique symbols can never be unloaded
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-strict-aliasing",  # CUDA code reinterprets memory
@@ -36,22 +38,22 @@ _COMMON = (
         "aarch64": ("-mbranch-protection=none",),
     }.get(_MACHINE, ()),
 )
-# Aligned: else a change anywhere moves the hot loops, which is worth 4 % of a run in either direction.
+# Aligned because otherwise any change moves the hot loops, which costs or gains 4 % of the run time.
 _RUNTIME = (*_COMMON, "-O2", "-falign-functions=64", "-falign-loops=32", "-shared")
-# -Og runs as fast as -O1, since the emulator's own code decides, and compiles in two thirds of the time. So does code
-# whose registers are allocated without regard to loops, in four fifths of that: a kernel is one function, all inlined.
-# Without guesses which way branches go it takes 3 to 9 % less still, and runs within 1 % as long.
+# -Og code runs as fast as -O1 code, because the emulator's own code dominates, and compiles in two thirds of the time.
+# Register allocation without loop information saves another fifth: a kernel is one function with everything inlined.
+# Omitting branch prediction saves 3 to 9 % more, and costs less than 1 % of the run time.
 _KERNEL = (
     *_COMMON,
     "-Og",
     "-fira-region=one",
     "-fno-guess-branch-probability",
-    "-g1",  # lines, for faults
-    "-fno-plt",  # and no instruction outside of them: a loop over a barrier may be caught on its way there
+    "-g1",  # line numbers for faults
+    "-fno-plt",  # PLT code has no line numbers, and a signal may interrupt a loop over a barrier there
     "-fstack-clash-protection",
     "-w",
     *{
-        # The guard of a stack is a page, which may have 4 KB; and what x86-64 does by itself: it traps.
+        # The guard of a stack is one page, which may have 4 KB. x86-64 traps by itself.
         "aarch64": (
             "--param=stack-clash-protection-guard-size=12",
             "-fsanitize=integer-divide-by-zero",
@@ -60,9 +62,9 @@ _KERNEL = (
     }.get(_MACHINE, ()),
 )
 _CHECKED = (
-    "-fsanitize=thread",  # calls a hook of ours for every access
+    "-fsanitize=thread",  # calls the runtime's hook for every access
     "--param=tsan-instrument-func-entry-exit=0",
-    "-fno-tree-pta",  # else accesses that seem local are not instrumented
+    "-fno-tree-pta",  # otherwise accesses that seem local are not instrumented
     "-fsanitize=bounds,shift",
     "-fsanitize-undefined-trap-on-error",
     "-ftrivial-auto-var-init=pattern",
@@ -70,20 +72,20 @@ _CHECKED = (
 _UMBRELLA = "primitives.h"
 _NOT_EMULATED = {
     re.compile(r"\b(?:asm|__asm__)\b[^;]*"): "inline PTX, which templates/primitives wraps",
-    re.compile(r"\b__shared__\b[^;]*"): "a static shared variable: carve it from DYNAMIC_SHARED, which is checked",
-    re.compile(r"\bcooperative_groups\b"): "cooperative groups: clusters are in cluster.cuh",
+    re.compile(r"\b__shared__\b[^;]*"): "a static shared variable: allocate it from DYNAMIC_SHARED, which is checked",
+    re.compile(r"\bcooperative_groups\b"): "cooperative groups: use cluster.cuh for clusters",
 }
 
 
 @cache
 def runtime_library() -> Path:
-    """The emulator's runtime as a shared library."""
+    """Build the emulator's runtime as a shared library, and return its path."""
     key = key_of("runtime", compiler().version, *_RUNTIME, _primitives_digest())
     includes = (f"-I{PRIMITIVES / 'host'}", f"-I{PRIMITIVES}")
 
     def build(folder: Path) -> Path:
         output = folder / "runtime.so"
-        libraries = ("-ldl", "-lrt")  # parts of the C library since glibc 2.34
+        libraries = ("-ldl", "-lrt")  # part of the C library since glibc 2.34
         run(
             [
                 compiler().path,
@@ -101,7 +103,7 @@ def runtime_library() -> Path:
 
 
 def shared_object(source: Source, *, checked: bool) -> Path:
-    """The kernels of a `host` source, compiled. Raises TemplateError, with g++'s words, when they do not compile."""
+    """Compile the kernels of a `host` source. Raises TemplateError with g++'s output if they do not compile."""
     if source.target != "host":
         raise TemplateError(f"the emulator runs sources rendered for 'host', not for {source.target!r}")
     flags = (*_KERNEL, *_CHECKED) if checked else _KERNEL
@@ -110,7 +112,7 @@ def shared_object(source: Source, *, checked: bool) -> Path:
 
 
 def symbol(entry: str) -> str:
-    """What the shared object calls a kernel, which C++ may call by a name expression."""
+    """Return the symbol of a kernel in the shared object; C++ may name it by an expression."""
     return re.sub(r"\W+", "_", entry)
 
 
@@ -126,7 +128,7 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
     precompiled = () if own.keys() & primitives.texts.keys() else ("-include", str(primitives.folder / _UMBRELLA))
     command = [compiler().path, *flags, *precompiled, f"-ffile-prefix-map={folder}/=", f"-I{folder}"]
     command += [f"-I{primitives.folder}", "-x", "c++", str(kernel), "-o", str(output)]
-    command += ["-shared", "-nostdlib", "-lm", "-lc", "-lgcc"]  # without libtsan, which -fsanitize=thread would link
+    command += ["-shared", "-nostdlib", "-lm", "-lc", "-lgcc"]  # omit libtsan, which -fsanitize=thread would link
     try:
         run(command)
     except MachineError as error:
@@ -137,11 +139,11 @@ def _compile(source: Source, flags: tuple[str, ...], folder: Path) -> Path:
 def _refuse(source: Source) -> None:
     own = [(name, text) for name, text in source.headers if not (PRIMITIVES / "host" / name).exists()]
     for name, text in ((f"{symbol(source.entries[0])}.cu", source.text), *own):
-        code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # lines keep their numbers
+        code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)  # keep the line numbers
         for pattern, what in _NOT_EMULATED.items():
             if match := pattern.search(code):
                 line = code.count("\n", 0, match.start()) + 1
-                way = "or say Implementation(…, checked_on='ptx'): then its PTX is checked, where fewer races are found"
+                way = "or say Implementation(…, checked_on='ptx'): then its PTX is checked, which detects fewer races"
                 raise TemplateError(f"{name}:{line}: not emulated: {match[0][:80]!r}, {what}; {way}")
 
 
@@ -167,7 +169,7 @@ def _primitives(flags: tuple[str, ...]) -> _Primitives:
 
 
 def _in_cache(key: str, build: Callable[[Path], object]) -> Path | None:
-    """None where the cache cannot be written, or its disk is full: another error of g++ comes again in private."""
+    """Return None if the cache cannot be written or its disk is full; other g++ errors recur in the private build."""
     with suppress(MachineError, OSError):
         return Cache.of("emulator").folder(key, build)
     return None
@@ -182,7 +184,7 @@ def _precompile(folder: Path, texts: Mapping[str, str], flags: tuple[str, ...]) 
 
 @cache
 def _primitive_texts() -> Mapping[str, str]:
-    """Include name → text of every header that a host source can reach."""
+    """Return include name → text of every header that a host source can include."""
     paths = [
         *PRIMITIVES.glob("*.cuh"),
         *(PRIMITIVES / "host").glob("*.cuh"),
@@ -206,7 +208,7 @@ def _write_headers(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _cached(key: str, build: Callable[[Path], Path]) -> Path:
-    """The file that `build` makes, as an entry of the cache; a private copy where the cache cannot be written."""
+    """Build a file as a cache entry, or as a private copy if the cache cannot be written."""
     store = Cache.of("emulator")
     if store.get(key) is None:
         with _alone(key):
@@ -226,21 +228,22 @@ def _built(store: Cache, key: str, build: Callable[[Path], Path]) -> Path:
 
 @contextmanager
 def _alone(key: str) -> Iterator[None]:
-    """Another process that wants the same waits, and then finds it. Locks end with their process."""
-    from filelock import FileLock  # in 14 ms, which an application whose kernels are built need not wait
+    """Make other processes that need the same build wait and then reuse it. Locks end with their process."""
+    from filelock import FileLock  # the import takes 14 ms, which an application with built kernels need not pay
 
-    path = Cache.of("emulator").path(key).with_suffix(".lock.partial")  # the cache clears away what the killed left
+    # The cache removes lock files of killed processes.
+    path = Cache.of("emulator").path(key).with_suffix(".lock.partial")
     with ExitStack() as held:
-        with suppress(OSError):  # a cache that cannot be written, in which nothing would be found, or without locks
-            make_folder(path.parent)  # before FileLock makes one that a group may write
+        with suppress(OSError):  # the cache cannot be written, or the file system has no locks
+            make_folder(path.parent)  # before FileLock creates it with group write permission
             held.enter_context(FileLock(path, fallback_to_soft=False))
-            held.callback(remove, path)  # before it is released: a waiting process creates it anew
+            held.callback(remove, path)  # before the release: a waiting process creates it again
         yield
 
 
 @cache
 def _private() -> Cache:
-    """For what the user's cache does not take. It goes with the process."""
+    """Return a cache for this process, used if the user's cache cannot be written."""
     folder = tempfile.mkdtemp(prefix="tuner-emulator-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Cache(Path(folder))

@@ -1,4 +1,4 @@
-"""The g++ that builds for the emulator: which one it is, and how it is run."""
+"""Detection and invocation of the g++ that builds for the emulator."""
 
 import os
 import platform
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tuner.errors import MachineError
 
-_OLDEST = 12  # -ftrivial-auto-var-init
-# g++ allocates much and ends soon: in huge pages, which glibc asks for, it takes 2 to 5 % less time.
+_OLDEST = 12  # first version with -ftrivial-auto-var-init
+# g++ allocates a lot of memory and exits soon. With huge pages, which glibc requests, it takes 2 to 5 % less time.
 _MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"}
 
 
@@ -26,17 +26,19 @@ class HostCompiler:
 
 @cache
 def compiler() -> HostCompiler:
-    """The machine's g++ (or `TUNER_CXX`). Raises MachineError where there is none, or on another machine."""
+    """Return the machine's g++ (or `TUNER_CXX`). Raises MachineError if it is missing or the machine is not
+    supported.
+    """
     _refuse_machine()
     named = os.environ.get("TUNER_CXX", "g++")
     path = shutil.which(named)
     if path is None:
-        raise MachineError(f"no g++ found at {named!r}: install it (apt install g++), or name it in TUNER_CXX")
+        raise MachineError(f"no g++ found at {named!r}: install it (apt install g++), or set TUNER_CXX to its path")
     version, release = _described(path)
-    # Accesses are seen through options that only GCC has.
+    # The instrumentation uses options that only GCC has.
     if "clang" in version or release < _OLDEST:
         raise MachineError(
-            f"{path} is {version}: the emulator needs g++ {_OLDEST} or later; install it, or name one in TUNER_CXX"
+            f"{path} is {version}: the emulator needs g++ {_OLDEST} or later; install it, or set TUNER_CXX to one"
         )
     return HostCompiler(path, version)
 
@@ -52,22 +54,22 @@ def _refuse_machine() -> None:
         raise MachineError(f"{supported}, not on {machine}: use another machine")
     lacking = {"avx2", "fma", "f16c", "bmi2"} - set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
     if machine == "x86_64" and lacking:
-        raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this one lacks {sorted(lacking)}")
+        raise MachineError(f"the emulator needs a CPU with AVX2, of 2013 or later; this CPU lacks {sorted(lacking)}")
 
 
 def _described(path: str) -> tuple[str, int]:
-    """What a compiler calls itself, and its major version."""
+    """Return a compiler's name and its major version."""
     try:
         version, release = (run([path, option]).strip() for option in ("--version", "-dumpversion"))
     except MachineError as error:
-        raise MachineError(f"{path} does not run: {error}; name a g++ in TUNER_CXX") from error
+        raise MachineError(f"{path} does not run: {error}; set TUNER_CXX to a g++") from error
     if not (version and re.match(r"\d+", release)):
-        raise MachineError(f"{path} is no compiler: it does not say its version; name a g++ in TUNER_CXX")
+        raise MachineError(f"{path} is not a compiler: it prints no version; set TUNER_CXX to a g++")
     return version.splitlines()[0], int(release.partition(".")[0])
 
 
 def run(command: list[str]) -> str:
-    """What a command prints. Raises MachineError with its first errors."""
+    """Run a command and return its output. Raises MachineError with its first errors."""
     try:
         environment = {**_MEMORY, **os.environ}
         done = subprocess.run(

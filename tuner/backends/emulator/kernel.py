@@ -1,4 +1,4 @@
-"""Kernels compiled for the CPU, and one launch of them: what it found and what it counted."""
+"""Kernels compiled for the CPU, and the findings and counters of a launch."""
 
 import ctypes
 import math
@@ -29,15 +29,18 @@ from tuner.errors import InputError, TemplateError
 from tuner.spec.plan import Launch
 from tuner.spec.tensor_map import MappedTensor
 
-DEFAULT_ARCH = "sm_80"  # of launches that name none
+DEFAULT_ARCH = "sm_80"  # default arch of a launch
 Schedule = Literal["order", "reverse", "random"]
 Timing = Literal["early", "late", "random"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How to run: `checked` watches every access; `schedule` picks the next thread; `asynchronous` says when copies and
-    products happen, at issue or as late as their wait allows; `seed` decides what is random."""
+    """Execution mode of the emulator.
+
+    `checked` instruments every access. `schedule` selects the next thread. `asynchronous` selects when copies and
+    products take effect: at issue, or as late as their wait allows. `seed` seeds all random choices.
+    """
 
     checked: bool = False
     schedule: Schedule = "order"
@@ -51,7 +54,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a kernel. `kind` is a word of templates/primitives/README.md; `location` is `file:line`."""
+    """An error in a kernel. `kind` is a term of templates/primitives/README.md; `location` is `file:line`."""
 
     kind: str
     message: str
@@ -59,7 +62,7 @@ class Finding:
     thread: int | None = None
     location: str = ""
     buffer: str = ""
-    offset: int = 0  # bytes into the buffer
+    offset: int = 0  # byte offset in the buffer
     other_thread: int | None = None
     other_location: str = ""
     count: int = 1
@@ -76,20 +79,20 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a launch, or the launches of a plan, did."""
+    """The results of one launch, or of all launches of a plan."""
 
     findings: tuple[Finding, ...]
     counters: Counters
-    block_counters: Array  # [blocks, counters] uint64: the same for each block of each launch, x fastest
+    block_counters: Array  # [blocks, counters] uint64: counters per block and launch, x fastest
     cpu_seconds: float
 
 
-# A pointer; a scalar of exactly the parameter's type; a tensor that TMA copies boxes of; a struct by value.
+# A pointer, a scalar of exactly the parameter's type, a tensor that TMA copies boxes of, or a struct by value.
 Value = Buffer | np.generic | MappedTensor | ctypes.Structure
 
 
 class Kernel:
-    """Compiled kernels of one source, loaded into this process until they are garbage-collected."""
+    """The compiled kernels of one source, loaded into this process until garbage collection."""
 
     def __init__(self, source: Source, *, checked: bool) -> None:
         self.source, self.checked = source, checked
@@ -109,7 +112,7 @@ class Kernel:
         arch: str = DEFAULT_ARCH,
         most_seconds: float = 0.0,
     ) -> Run:
-        """One launch of a plan; see `launch`."""
+        """Run one launch of a plan; see `launch`."""
         return self.launch(
             launch.entry,
             launch.grid,
@@ -135,12 +138,12 @@ class Kernel:
         arch: str = DEFAULT_ARCH,
         most_seconds: float = 0.0,
     ) -> Run:
-        """Run a kernel over its grid; `threads` and `smem_bytes` are a block's, and `cluster` blocks along x are one.
+        """Run a kernel over its grid.
 
-        `mma.sync` rounds as the tensor cores of `arch` do; see `tuner.backends.tensor_cores`.
-        Buffers keep what it wrote. A launch that no GPU accepts is a finding, and so is one that is still running after
-        `most_seconds` of CPU time (0: it may take any). Raises InputError for a wrong number of
-        arguments, and for a tensor map that no driver encodes.
+        `threads` and `smem_bytes` are per block; a cluster has `cluster` blocks along x. `mma.sync` rounds like the
+        tensor cores of `arch`; see `tuner.backends.tensor_cores`. Buffers keep what the kernel wrote. A launch that no
+        GPU accepts is a finding, and so is exceeding `most_seconds` of CPU time (0: no limit). Raises InputError for a
+        wrong number of arguments, and for a tensor map that no driver encodes.
         """
         if mode.checked and not self.checked:
             raise InputError("this kernel was built without checks: build(source, checked=True)")
@@ -159,7 +162,7 @@ class Kernel:
             return Run(_findings(), _counters(), _block_counters(math.prod(grid)), seconds)
 
     def fill(self, symbol: str, values: Array) -> None:
-        """Put values into a `__constant__` symbol. Raises InputError where it is not there or smaller."""
+        """Write values to a `__constant__` symbol. Raises InputError if it is missing or too small."""
         data = np.ascontiguousarray(values)
         room = ctypes.c_size_t.from_address(self.symbol(f"bytes_of_{symbol}")).value
         if data.nbytes > room:
@@ -168,15 +171,15 @@ class Kernel:
 
     def _cluster_refusal(self, entry: str, grid: tuple[int, int, int], cluster: int) -> str:
         if not 1 <= cluster <= _MAX_CLUSTER:
-            return f"a cluster of {cluster} blocks: 1 to {_MAX_CLUSTER} are possible"
+            return f"a cluster of {cluster} blocks: the limits are 1 and {_MAX_CLUSTER}"
         if grid[0] % cluster:
-            return f"a grid of {grid} blocks in clusters of {cluster} along x: {grid[0]} is no multiple of {cluster}"
+            return f"a grid of {grid} blocks in clusters of {cluster} along x: {grid[0]} is not a multiple of {cluster}"
         if cluster > 1 and "__cluster_dims__" not in self.source.text:
             return f"a cluster of {cluster} blocks: {entry} has no __cluster_dims__({cluster}, 1, 1)"
         return ""
 
     def symbol(self, name: str) -> int:
-        """The address of a name in the shared object."""
+        """Return the address of a symbol in the shared object."""
         address = runtime().emulator_symbol(self._library, name.encode())
         if not address:
             raise InputError(f"no kernel {name.partition('_')[2]!r}: the source has {', '.join(self.source.entries)}")
@@ -189,15 +192,15 @@ class Kernel:
 
 
 _NOTHING = Counters(*[0] * len(fields(Counters)))
-_MAX_SMEM_BYTES = 227 << 10  # a block, sm_90 and later
+_MAX_SMEM_BYTES = 227 << 10  # per block, on sm_90 and later
 _MAX_BLOCKS = (1 << 31) - 1  # along x
-_MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
+_MAX_CLUSTER = 8  # blocks per cluster, on every GPU with clusters
 
 
 def build(source: Source, *, checked: bool) -> Kernel:
     """Compile and load a source rendered for `host`; compiled code is cached.
 
-    Raises TemplateError when g++ refuses it, MachineError when this machine cannot build it.
+    Raises TemplateError if g++ rejects it, and MachineError if this machine cannot build it.
     """
     return Kernel(source, checked=checked)
 
@@ -219,7 +222,7 @@ def _options(mode: Mode, arch: str, most_seconds: float) -> COptions:
 
 
 def _argument(value: Value) -> "ctypes._SimpleCData[int] | ctypes.Array[ctypes.c_char] | ctypes.Structure":
-    """An object that holds the value's bytes."""
+    """Return a ctypes object that holds the value's bytes."""
     if isinstance(value, Buffer):
         return ctypes.c_uint64(value.address)
     if isinstance(value, MappedTensor):

@@ -1,4 +1,4 @@
-"""Device memory for the emulator: arrays between guard pages, poisoned where nothing has been written."""
+"""Device memory of the emulator: arrays between guard pages; uninitialised bytes are poisoned."""
 
 import ctypes
 from typing import Any
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 class EncodedTensorMap(ctypes.Structure):
-    """What the emulator takes in place of a CUtensorMap, in the kernel argument's 128 bytes."""
+    """The emulator's replacement for a CUtensorMap, in the kernel argument's 128 bytes."""
 
     _fields_ = [
         ("magic", ctypes.c_uint64),
@@ -32,24 +32,24 @@ class EncodedTensorMap(ctypes.Structure):
     ]
 
 
-SWIZZLES = (0, 32, 64, 128)  # bytes of a row that one swizzle spans
-_STRIDES = 1 << 40  # bytes that a map cannot step any more
+SWIZZLES = (0, 32, 64, 128)  # span of a swizzle in bytes
+_STRIDES = 1 << 40  # upper bound of strides in bytes
 
 
 def tensor_map(buffer: "Buffer", array: Array, box: tuple[int, ...], swizzle: int = 0) -> EncodedTensorMap:
-    """The map of `array`, a view of `buffer`; `box` has the array's dims, `swizzle` is one of SWIZZLES.
+    """Return the tensor map of `array`, a view of `buffer`; `box` has the array's dims, `swizzle` is one of SWIZZLES.
 
-    Raises InputError for what cuTensorMapEncodeTiled would refuse.
+    Raises InputError for tensors that cuTensorMapEncodeTiled rejects.
     """
     address, dtype = array.__array_interface__["data"][0], DType.of(array.dtype)
-    assert dtype is not None, "TMA copies elements of our types"
+    assert dtype is not None, "a tensor map needs a listed dtype"
     return _encoded(MappedTensor(buffer.name, address, dtype, array.shape, array.strides, box, swizzle))
 
 
 def encode(tensor: MappedTensor) -> np.void:
-    """The 128 bytes of a kernel's argument for a tensor in the emulator's memory.
+    """Encode the 128 bytes of a kernel argument for a tensor in the emulator's memory.
 
-    Raises InputError for what cuTensorMapEncodeTiled would refuse.
+    Raises InputError for tensors that cuTensorMapEncodeTiled rejects.
     """
     return np.void(bytes(_encoded(tensor)))
 
@@ -79,10 +79,10 @@ def _refusal(tensor: MappedTensor) -> str:
 
 
 class Buffer(Closing):
-    """A global buffer of `nbytes`; its end, or else its begin, touches a guard page.
+    """A global buffer of `nbytes` whose end, or else whose start, borders on a guard page.
 
-    `writable` buffers are the kernel's outputs and workspaces, and what it updates: a store to another is a finding.
-    Until it is written, memory holds NaN, and reading it is a finding of checked mode unless `initialized`.
+    `writable` buffers are the kernel's outputs, workspaces and updated arguments; a store to any other buffer is a
+    finding. Memory holds NaN until it is written, and reading it in checked mode is a finding unless `initialized`.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Buffer(Closing):
 
     @classmethod
     def of(cls, name: str, array: Array, *, writable: bool = False) -> "Buffer":
-        """A dense copy of `array` in device memory."""
+        """Return a dense copy of `array` in device memory."""
         buffer = cls(name, array.nbytes, writable=writable)
         buffer.view(array.dtype, array.shape)[...] = array
         return buffer
 
     def view(self, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Array:
-        """The buffer's memory as an array, dense unless `strides` (bytes) are given; valid until `close`."""
+        """Return the buffer's memory as an array, dense unless `strides` (bytes) are given; valid until `close`."""
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.address))
         return np.ndarray(shape, dtype, memory, strides=strides)
 

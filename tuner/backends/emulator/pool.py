@@ -1,4 +1,4 @@
-"""Emulator jobs in killable processes: a kernel that crashes or never ends costs its own verdict and no other."""
+"""Emulator jobs in killable processes: a kernel that crashes or hangs affects only its own verdict."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -10,8 +10,8 @@ from tuner.base.closing import Closing
 J = TypeVar("J")
 R = TypeVar("R")
 
-PATIENCE_S = 600.0  # a busy machine may be slow; a kernel that never ends is a finding earlier, in time of the CPU
-_MEMORY_BYTES = 16 << 30  # of address space: a launch reserves far more than it touches
+PATIENCE_S = 600.0  # generous for busy machines; a hanging kernel is detected earlier, by CPU time
+_MEMORY_BYTES = 16 << 30  # of address space: a launch reserves far more than it uses
 
 
 class Pool(Closing):
@@ -25,9 +25,10 @@ class Pool(Closing):
         self._pool.close()
 
     def map(self, function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[tuple[int, R | Finding]]:
-        """(position, function(job)) as they finish; a Finding of kind `lost` where the process ended without an answer.
+        """Yield (position, function(job)) in order of completion; a Finding of kind `lost` if the process ended without
+        an answer.
 
-        `function` is importable by name; what it raises is raised here.
+        `function` must be importable by name; its exceptions are raised here.
         """
         calls = [(position, function, job) for position, job in enumerate(jobs)]
         for (position, _, _), answer in self._pool.run(calls):

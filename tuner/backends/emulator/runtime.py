@@ -1,4 +1,4 @@
-"""The runtime library through ctypes: its functions, and the structures that it shares with Python."""
+"""The ctypes interface of the runtime library: its functions, and the structures that it shares with Python."""
 
 import ctypes
 import re
@@ -14,20 +14,22 @@ from tuner.base.fork import ForkGuard
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a launch did, per warp instruction; the same of one block. Bytes of plain accesses: checked mode only."""
+    """Counters of a launch or of a block, per warp instruction. Bytes of plain accesses are counted in checked mode
+    only.
+    """
 
     mma_m16n8k16: int
     mma_m16n8k8: int
     mma_m16n8k8_tf32: int
-    wgmma: int  # a warp's part of one
-    wgmma_m16n8k16: int  # the products that these consist of
-    tcgen05_m16n8k16: int  # likewise
-    tensor_columns: int  # of tensor memory, that blocks allocated
-    tensor_bytes: int  # between tensor memory and registers
-    claimed_registers: int  # by setmaxnreg, of all threads
-    ldmatrix: int  # 8x8 matrices
+    wgmma: int  # one per warp of the warpgroup
+    wgmma_m16n8k16: int  # their products, in units of m16n8k16
+    tcgen05_m16n8k16: int  # the same for tcgen05
+    tensor_columns: int  # allocated columns of tensor memory
+    tensor_bytes: int  # traffic between tensor memory and registers
+    claimed_registers: int  # requested by setmaxnreg, summed over threads
+    ldmatrix: int  # number of 8x8 matrices
     stmatrix: int
-    bank_conflicts: int  # wavefronts beyond the least
+    bank_conflicts: int  # wavefronts beyond the minimum
     shuffles: int
     syncwarps: int
     barriers: int
@@ -39,11 +41,11 @@ class Counters:
     shared_read_bytes: int
     shared_write_bytes: int
     atomics: int
-    switches: int  # between fibers: the emulator's own cost
+    switches: int  # switches between fibers, the emulator's own overhead
 
     @property
     def mma(self) -> float:
-        """Matrix products in units of one m16n8k16; an m16n8k8 is half of one."""
+        """Matrix products in units of m16n8k16; an m16n8k8 is half of one."""
         whole = self.mma_m16n8k16 + self.wgmma_m16n8k16 + self.tcgen05_m16n8k16
         return whole + (self.mma_m16n8k8 + self.mma_m16n8k8_tf32) / 2
 
@@ -119,25 +121,26 @@ _SIGNATURES = {
 }
 
 
-# The runtime has one state per process: callers hold this.
+# The runtime has one state per process: callers hold this lock.
 EXCLUSIVE = ForkGuard("used the emulator")
 
 
 @cache
 def runtime() -> ctypes.CDLL:
-    """The runtime, built if need be."""
-    library = ctypes.CDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)  # kernels find it in the global scope
+    """Return the runtime library, built if necessary."""
+    # Kernels resolve its symbols in the global scope.
+    library = ctypes.CDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)
     for name, (result, *arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
 
 
-_LINE_SHIFT = 48  # a site is a line above the address of a file name; or, with line 0, of an instruction
+_LINE_SHIFT = 48  # a site is a line number above the address of a file name; with line 0, an instruction address
 
 
 def location_of(site: int) -> str:
-    """`file:line` of a site; empty where it is unknown."""
+    """Return `file:line` of a site; empty if unknown."""
     line, address = site >> _LINE_SHIFT, site & (1 << _LINE_SHIFT) - 1
     if not address:
         return ""
@@ -145,20 +148,21 @@ def location_of(site: int) -> str:
         return f"{Path(ctypes.string_at(address).decode(errors='replace')).name}:{line}"
     path = ctypes.create_string_buffer(4096)
     offset = runtime().emulator_offset(address, path, len(path))
-    return _source_line(path.value.decode(), offset - 1) if offset else ""  # a return address: just behind the access
+    # A return address points just past the access.
+    return _source_line(path.value.decode(), offset - 1) if offset else ""
 
 
-_PRIMITIVES = re.compile(r"\.(?:partial|folder)/")  # in the cache, under the name that they had when precompiled
+_PRIMITIVES = re.compile(r"\.(?:partial|folder)/")  # names of precompiled headers in the cache
 
 
 @cache
 def _source_line(path: str, offset: int) -> str:
-    """The line of an instruction of a checked kernel: the innermost one that is not in the primitives."""
+    """Return the source line of an instruction of a checked kernel: the innermost one outside the primitives."""
     command = ["addr2line", "-i", "-e", path, hex(offset)]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
     except OSError:
-        return f"+{offset:#x}"  # no binutils: the offset is what a disassembler takes
+        return f"+{offset:#x}"  # without binutils, the offset serves for a disassembler
     frames = [line.split(" ")[0] for line in lines if line and "?" not in line]
     own = [frame for frame in frames if not _PRIMITIVES.search(frame)] or frames
     return Path(own[0]).name if own else f"+{offset:#x}"

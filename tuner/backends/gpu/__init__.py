@@ -1,6 +1,6 @@
-"""The door to the GPU: which one it is, and cubins loaded and launched on the caller's arrays and stream.
+"""Access to the GPU: identification, and cubins loaded and launched on the caller's arrays and stream.
 
-CuPy is imported when a function is called; each of them but `available` raises MachineError where there is no GPU.
+CuPy is imported when a function is called. All functions except `available` raise MachineError if there is no GPU.
 """
 
 import os
@@ -20,7 +20,7 @@ from tuner.compiler.toolkit import Toolkit
 from tuner.errors import InputError, MachineError, UsageError
 
 HERE = "here"  # the name for the GPU of this machine
-_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy is built for a newer major version
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver: CuPy was built for a newer major version of CUDA
 _NO_DEVICE = 100  # cudaErrorNoDevice
 _COMPUTE_MODE, _EXCLUSIVE_PROCESS = 20, 3  # cudaDevAttrComputeMode, cudaComputeModeExclusiveProcess
 _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS, _L2_BYTES = 13, 36, 37, 38  # cudaDeviceAttr
@@ -32,7 +32,7 @@ _VARIABLE, _USUAL = "CUPY_CACHE_DIR", "~/.cupy/kernel_cache"
 
 
 def available() -> bool:
-    """Whether this machine has CuPy, a CUDA driver and a device."""
+    """Return whether this machine has CuPy, a CUDA driver and a device."""
     try:
         opened()
     except MachineError:
@@ -41,7 +41,7 @@ def available() -> bool:
 
 
 def trouble() -> str:
-    """Why no GPU can be used on a machine that has a CUDA driver; empty without one, and where a GPU can be used."""
+    """Return why no GPU is usable although a CUDA driver exists; empty without a driver or with a usable GPU."""
     try:
         _with_driver()
     except MachineError:
@@ -54,7 +54,7 @@ def trouble() -> str:
 
 
 def describe() -> str:
-    """One line about the current device."""
+    """Return one line about the current device."""
     gpu, (major, minor), runtime = current_gpu(), driver(), opened().cuda.runtime
     ordinal, count = runtime.getDevice(), runtime.getDeviceCount()
     named = f"{gpu.name} ({gpu.arch.name})" if arch.is_listed(gpu) else gpu.name
@@ -64,7 +64,9 @@ def describe() -> str:
 
 
 def driver() -> tuple[int, int]:
-    """The newest CUDA that the driver supports, such as (13, 0): it loads cubins of that major version and older."""
+    """Return the newest CUDA version that the driver supports, such as (13, 0); it loads cubins of that major version
+    or older.
+    """
     major, minor = divmod(opened().cuda.runtime.driverGetVersion() // 10, 100)
     return major, minor
 
@@ -79,19 +81,20 @@ def driver_name(version: int | None = None) -> str:
 
 
 def check_driver(made_by: Toolkit) -> None:
-    """Raises MachineError where the driver is of an older major version of CUDA than a compiler: it would refuse all
-    that this makes, each image with a word that says nothing (CUDA_ERROR_UNSUPPORTED_PTX_VERSION, or INVALID_IMAGE).
+    """Raise MachineError if the driver supports only an older major version of CUDA than the compiler's.
+
+    The driver would reject every image with an unhelpful error (CUDA_ERROR_UNSUPPORTED_PTX_VERSION or INVALID_IMAGE).
     """
     (major, minor), needed = driver(), made_by.major
     if major < needed:
         raise MachineError(
-            f"the driver is for CUDA {major}.{minor}, and loads nothing that {made_by} makes: install "
+            f"the driver is for CUDA {major}.{minor}, and cannot load the output of {made_by}: install "
             f"{_FIRST_DRIVERS.get(needed, 'a newer one')} or later, or 'kerntune[cuda{major}]'"
         )
 
 
 def current_gpu(ordinal: int | None = None) -> GPU:
-    """The GPU with a CUDA ordinal, or the current device. Raises MachineError for an arch that is not listed."""
+    """Return the GPU with a CUDA ordinal, or the current device. Raises MachineError for an unlisted arch."""
     cuda = opened().cuda
     return _gpu(cuda.runtime.getDevice() if ordinal is None else ordinal)
 
@@ -105,7 +108,7 @@ def is_here(target: GPU) -> bool:
 
 
 def exclusive(ordinal: int) -> bool:
-    """Whether one process at a time may open a GPU, as batch systems set it."""
+    """Return whether a GPU is in exclusive-process mode, as batch systems set it."""
     return int(opened().cuda.runtime.deviceGetAttribute(_COMPUTE_MODE, ordinal)) == _EXCLUSIVE_PROCESS
 
 
@@ -121,15 +124,15 @@ def uuid(ordinal: int) -> str:
 
 
 def bus_id(ordinal: int) -> str:
-    """Where a GPU is on the PCI bus; slices of one are at the same place."""
+    """Return the PCI bus id of a GPU; MIG slices of one GPU share it."""
     return str(opened().cuda.runtime.deviceGetPCIBusId(ordinal))
 
 
 def named(name: str) -> GPU:
-    """The GPU that a user names: one that `arch.gpu` lists, `here` for the one in this machine, and that one's model
-    name where it is not listed.
+    """Return the GPU that a user names: a name that `arch.gpu` accepts, `here` for the GPU in this machine, or its
+    model name if that is not listed.
 
-    Raises UsageError, with the list, for anything else, MachineError for `here` without a GPU.
+    Raises UsageError, with the list, for any other name, and MachineError for `here` without a GPU.
     """
     if name == HERE:
         return current_gpu()
@@ -144,7 +147,9 @@ def named(name: str) -> GPU:
 
 
 def adopt(name: str, array: Any) -> Any:
-    """A CuPy view of a foreign array in GPU memory, ordered after the producer's work on CuPy's current stream."""
+    """Return a CuPy view of a foreign array in GPU memory, ordered after the producer's work on CuPy's current
+    stream.
+    """
     cupy = opened()
     try:
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
@@ -153,9 +158,9 @@ def adopt(name: str, array: Any) -> Any:
 
 
 def grant_shared(function: Any, nbytes: int) -> None:
-    """Let a kernel take so much dynamic shared memory, beside what is static in it.
+    """Allow a kernel to use `nbytes` of dynamic shared memory, in addition to its static shared memory.
 
-    Raises CUDADriverError where the device has less.
+    Raises CUDADriverError if the device has less.
     """
     driver = opened().cuda.driver
     if nbytes > driver.funcGetAttribute(_MAX_DYNAMIC_SHARED, function.ptr):
@@ -163,9 +168,10 @@ def grant_shared(function: Any, nbytes: int) -> None:
 
 
 def constant_places(module: Any, image: bytes, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Addresses of the `__constant__` symbols of a loaded cubin that hold what has `wanted` bytes, by name.
+    """Return the addresses of the `__constant__` symbols in a loaded cubin, by name; `wanted` maps names to sizes in
+    bytes.
 
-    What no kernel reads is not there. Raises InputError for one that is too small.
+    Symbols that no kernel reads are omitted. Raises InputError if one is too small.
     """
     room = symbol_sizes(image) if wanted else {}
     for name, nbytes in wanted.items():
@@ -182,7 +188,7 @@ def _gpu(ordinal: int) -> GPU:
     def attribute_value(attribute: int) -> int:
         try:
             return int(runtime.deviceGetAttribute(attribute, ordinal))
-        except runtime.CUDARuntimeError:  # an attribute that the driver does not have
+        except runtime.CUDARuntimeError:  # the driver does not have this attribute
             return 0
 
     return identify(
@@ -199,7 +205,7 @@ def _gpu(ordinal: int) -> GPU:
 
 
 def _here() -> GPU | None:
-    """The current device; None where there is none, or it is of no arch that is served."""
+    """Return the current device; None if there is none, or if its arch is not supported."""
     try:
         return current_gpu()
     except MachineError:
@@ -220,7 +226,7 @@ def driver_error() -> type[Exception]:
 
 @cache
 def opened() -> ModuleType:
-    """CuPy, on a machine where it has a device to work with."""
+    """Return CuPy, after checking that it has a usable device."""
     cupy = _with_driver()
     try:
         cupy.cuda.runtime.getDeviceCount()
@@ -235,26 +241,28 @@ def _remedy(cupy: ModuleType, status: int) -> str:
         return f"install a newer driver, or 'kerntune[cuda{major}]', and use NumPy arrays until then"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if status == _NO_DEVICE and visible is not None:
-        return f"CUDA_VISIBLE_DEVICES={visible!r} names none that is here, so unset it, or use NumPy arrays"
+        return f"CUDA_VISIBLE_DEVICES={visible!r} names no device of this machine: unset it, or use NumPy arrays"
     return _WITHOUT
 
 
 def _with_driver() -> ModuleType:
-    """CuPy, on a machine with a CUDA driver."""
+    """Return CuPy, after checking that the machine has a CUDA driver."""
     prepare_cache()
     try:
         import cupy
     except ImportError as error:
-        why = str(error.__cause__ or error).partition("\n")[0]  # CuPy's own words fill a page
+        why = str(error.__cause__ or error).partition("\n")[0]  # the full message fills a page
         raise MachineError(f"no GPU can be used without CuPy ({why}): {_INSTALL}") from error
-    # With no driver every other call says that the driver is too old; the version 0 is the plain answer.
+    # Without a driver every other call reports that the driver is too old. A version of 0 is unambiguous.
     if cupy.cuda.runtime.driverGetVersion() == 0:
         raise MachineError(f"no GPU, because there is no CUDA driver: {_WITHOUT}")
     return cast(ModuleType, cupy)
 
 
 def prepare_cache() -> None:
-    """To be called before CuPy is imported. Nothing of ours is kept there, so a temporary folder will do."""
+    """Prepare CuPy's cache folder before CuPy is imported. A temporary folder suffices, since we cache nothing
+    there.
+    """
     try:
         Path(os.environ.get(_VARIABLE, _USUAL)).expanduser().mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory

@@ -1,8 +1,8 @@
-"""Kernels that measuring needs beside those that are measured: one that holds a stream, one that reads, one that idles.
+"""Auxiliary kernels for measuring: one holds a stream, one reads memory, one is empty.
 
-A stream that is held begins nothing of what the host puts on it until the host lets go. The kernel that holds it looks
-at its own clock too and gives up after a limit, whatever the host does meanwhile: a host that waits for the device, or
-dies, is no host that hangs. The driver's own cuStreamWaitValue32 would wait for ever.
+Work queued on a held stream does not start until the host releases it. The holding kernel also reads the device clock
+and gives up after a limit, so that a host that waits for the device, or that dies, causes no hang. The driver's
+cuStreamWaitValue32 has no such limit.
 """
 
 import ctypes
@@ -21,11 +21,12 @@ from tuner.errors import MachineError
 from tuner.results.attempt import Failed
 
 HOLD, READ, IDLE = "tuner_hold", "tuner_read", "tuner_idle"
-LIMIT_S = 1.0  # what a stream is held for at most: to queue what is timed together takes milliseconds
+LIMIT_S = 1.0  # maximum time that a stream is held; queueing takes milliseconds
 
-_MAPPED = 2  # cudaHostAllocMapped; addresses are the device's too, as all are on 64-bit Linux
-_LINE = 128  # bytes between two words, so that writing one does not evict the other from a cache
-_BLOCKS, _THREADS, _WIDTH = 1024, 256, 16  # of a read: enough loads in flight for any memory; bytes of one load
+_MAPPED = 2  # cudaHostAllocMapped; on 64-bit Linux the device uses the same addresses
+_LINE = 128  # distance in bytes between two words, so that they lie in different cache lines
+# Launch shape of a read, and bytes per load: enough loads in flight for any memory.
+_BLOCKS, _THREADS, _WIDTH = 1024, 256, 16
 SOURCE = Source(
     (HOLD, READ, IDLE),
     """\
@@ -69,25 +70,26 @@ extern "C" __global__ void tuner_idle(unsigned) {}
 
 
 class Instruments:
-    """The kernels, loaded into the context of the current device. All of them go to the default stream."""
+    """The auxiliary kernels, loaded into the current device's context. All of them use the default stream."""
 
     def __init__(self, arch: str) -> None:
-        """Raises MachineError where there is no compiler for the arch."""
+        """Raise MachineError if there is no compiler for the arch."""
         cuda = gpu.opened().cuda
         module = cuda.Module()
         module.load(_image(arch))
         self._hold, self._read, self._idle = (module.get_function(entry) for entry in SOURCE.entries)
-        self._words = int(cuda.runtime.hostAlloc(3 * _LINE, _MAPPED))  # for as long as the process lives
+        self._words = int(cuda.runtime.hostAlloc(3 * _LINE, _MAPPED))  # never freed
         ctypes.memset(self._words, 0, 3 * _LINE)
         self._released, self._expired = (ctypes.c_uint32.from_address(self._words + n * _LINE) for n in (0, 1))
         self._ticket = 0
         self._load_all()
-        # Not where each launch waits for the device, as under CUDA_LAUNCH_BLOCKING and in profilers.
+        # Streams cannot be held if each launch is synchronous, as with CUDA_LAUNCH_BLOCKING and in profilers.
         self.holds = not self.expired
 
     def _load_all(self) -> None:
-        """A driver that loads kernels when they are first launched may wait for the device to do so: not while it is
-        held.
+        """Load every kernel by launching it once.
+
+        A driver that loads kernels lazily may wait for the device, which would block while the stream is held.
         """
         self.read(self._words, 0)
         self.idle()
@@ -96,7 +98,9 @@ class Instruments:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What is put on the default stream in here begins when this ends, all of it queued; see `expired`."""
+        """Hold the default stream inside the `with` block; all work queued inside starts when it ends. See
+        `expired`.
+        """
         self._ticket += 1
         arguments = (
             np.uint64(self._words),
@@ -112,16 +116,16 @@ class Instruments:
 
     @property
     def expired(self) -> bool:
-        """Whether the device did not wait for the last release. Asked when what was held has run."""
+        """Return whether the hold ended by its limit before the last release. Call it after the held work has run."""
         return int(self._expired.value) == self._ticket
 
     def read(self, address: int, nbytes: int) -> None:
-        """Queue a read of memory that is all 0."""
+        """Queue a read of zero-filled memory."""
         arguments = np.uint64(address), np.uint64(nbytes // _WIDTH), np.uint64(self._words + 2 * _LINE)
         self._read((_BLOCKS, 1, 1), (_THREADS, 1, 1), arguments, 0, None)
 
     def idle(self, stream: Any = None) -> None:
-        """Queue a kernel that does nothing, on the default stream or another."""
+        """Queue an empty kernel on the default stream or another one."""
         self._idle((1, 1, 1), (32, 1, 1), (np.uint32(0),), 0, stream)
 
 

@@ -1,4 +1,4 @@
-"""Memory and streams of another library, lent to CuPy for the length of a call."""
+"""Memory and streams of another library, lent to CuPy for one call."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ import numpy as np
 
 from tuner.backends import gpu
 
-_ITS_OWN = -1  # the device that an address is on
+_ITS_OWN = -1  # use the device that owns the address
 
 
 def array(address: int, shape: tuple[int, ...], dtype: Any, device: int = _ITS_OWN) -> Any:
-    """A dense CuPy array of device memory that its caller owns, and keeps."""
+    """Return a dense CuPy array over device memory that the caller owns."""
     cupy = gpu.opened()
     if 0 in shape:
         return cupy.empty(shape, dtype)
@@ -22,13 +22,13 @@ def array(address: int, shape: tuple[int, ...], dtype: Any, device: int = _ITS_O
 
 
 def copy(into: Any, source: Any) -> None:
-    """Copy one dense CuPy array into another of its shape and dtype, on the current stream."""
+    """Copy one dense CuPy array into another of the same shape and dtype, on the current stream."""
     into.data.copy_from_device_async(source.data, source.nbytes)
 
 
 @contextmanager
 def current(stream: int, device: int) -> Iterator[None]:
-    """CuPy works on this device and on this cudaStream_t."""
+    """Make CuPy use this device and this cudaStream_t inside the `with` block."""
     cuda = gpu.opened().cuda
     with cuda.Device(device), cuda.ExternalStream(stream):
         yield

@@ -1,7 +1,8 @@
-"""Tensor maps for a GPU: cuTensorMapEncodeTiled of the driver, through ctypes.
+"""Tensor maps for a GPU, encoded by the driver's cuTensorMapEncodeTiled through ctypes.
 
-Not through cuda.bindings: the driver writes to an address that is a multiple of 64, which the CUtensorMap there is not
-(13.5; `python -c 'from cuda.bindings.driver import CUtensorMap as M; print([M().getPtr() % 64 for _ in range(4)])'`).
+cuda.bindings is not used: the driver requires a 64-byte aligned CUtensorMap, and the one in cuda.bindings is not
+aligned (13.5; `python -c 'from cuda.bindings.driver import CUtensorMap as M; print([M().getPtr() % 64 for _ in
+range(4)])'`).
 """
 
 import ctypes
@@ -14,7 +15,7 @@ import numpy as np
 from tuner.errors import InputError, MachineError
 from tuner.spec.tensor_map import MappedTensor
 
-_BYTES, _ALIGNMENT = 128, 64  # of a CUtensorMap
+_BYTES, _ALIGNMENT = 128, 64  # size and alignment of a CUtensorMap
 _MOST_DIMS, _DIM_BYTES = 5, 8 + 8 + 4 + 4  # size, stride, box, step
 _FORMATS = [struct.Struct(f"={rank}Q{rank}Q{rank}I{rank}I") for rank in range(_MOST_DIMS + 1)]
 _STEPS = (1,) * _MOST_DIMS
@@ -25,16 +26,16 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _NOT_INTERLEAVED, _PROMOTE_TO_128_BYTES, _ZERO_FILL = 0, 2, 0
 
 
-@lru_cache(maxsize=4096)  # an arena asks for the same tensors again and again
+@lru_cache(maxsize=4096)  # an arena requests the same tensors repeatedly
 def encode(tensor: MappedTensor) -> np.void:
-    """`encoded`, once for equal tensors."""
+    """Return `encoded(tensor)`, cached."""
     return encoded(tensor)
 
 
 def encoded(tensor: MappedTensor) -> np.void:
-    """The 128 bytes of a kernel's argument, in a thread with a CUDA context.
+    """Encode the 128 bytes of a kernel argument. The calling thread needs a CUDA context.
 
-    Raises InputError for a tensor that the driver refuses, MachineError where it answers none or is not there.
+    Raises InputError for a tensor that the driver rejects, and MachineError if the driver fails or is missing.
     """
     rank, desk = len(tensor.shape), _DESK
     at = desk.put(tensor)
@@ -50,14 +51,16 @@ def encoded(tensor: MappedTensor) -> np.void:
         _ZERO_FILL,
     )
     if status not in (_OK, _INVALID_VALUE):
-        raise MachineError(f"no tensor map of {tensor.name}: the driver answers with error {status}, as after a fault")
+        raise MachineError(
+            f"no tensor map of {tensor.name}: the driver returned error {status}, as it does after a fault"
+        )
     if status:
         raise _refused(tensor, f"error {status}")
     return np.void(bytes(desk.map))
 
 
 class _Desk(threading.local):
-    """Memory of a thread that the driver reads a tensor from, and writes a map to: to make it anew is slow."""
+    """Reused buffers of a thread for the driver's inputs and output; allocating them for every call is slow."""
 
     def __init__(self) -> None:
         self._room = ctypes.create_string_buffer(_BYTES + _ALIGNMENT + _MOST_DIMS * _DIM_BYTES)
@@ -67,10 +70,12 @@ class _Desk(threading.local):
         self.map = memoryview(self._room)[self._offset - _BYTES : self._offset]
 
     def put(self, tensor: MappedTensor) -> tuple[int, int, int, int]:
-        """Where sizes, strides, boxes and the steps within these lie, innermost first. Raises InputError for numbers
-        that the driver cannot be told."""
+        """Store sizes, strides, box and steps, innermost first, and return their addresses.
+
+        Raises InputError for values that the driver's types cannot hold.
+        """
         rank = len(tensor.shape)
-        strides = (*tensor.strides[-2::-1], 0)  # of the innermost dim none is passed
+        strides = (*tensor.strides[-2::-1], 0)  # the innermost stride is not passed
         try:
             _FORMATS[rank].pack_into(
                 self._room, self._offset, *tensor.shape[::-1], *strides, *tensor.box[::-1], *_STEPS[:rank]

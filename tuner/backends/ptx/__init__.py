@@ -1,4 +1,6 @@
-"""The PTX interpreter: the compiler's PTX executed on the CPU, written from the PTX ISA, not from the emulator."""
+"""The PTX interpreter: runs the compiler's PTX on the CPU. It follows the PTX ISA and is independent of the
+emulator.
+"""
 
 from tuner.backends.ptx.launch import Shape, launch
 from tuner.backends.ptx.run import Execution, run

@@ -1,4 +1,4 @@
-"""Which module decodes an instruction."""
+"""Dispatch of an instruction to the module that decodes it."""
 
 from tuner.backends.ptx.instructions import (
     access,
@@ -33,7 +33,7 @@ for _family in (*_FAMILIES, tcgen05, tensormap, wgmma):
 
 
 def decoder(entry: Entry) -> Decoder:
-    """`decode` for the instructions of an entry, of which some write registers that wgmma uses."""
+    """Return `decode` for an entry's instructions, with checks of the registers that wgmma uses."""
     watched = wgmma.registers_of(entry)
 
     def decode_watched(wave: Wave, instruction: Instruction, at: int) -> Step:
@@ -47,7 +47,7 @@ def decoder(entry: Entry) -> Decoder:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """The step of instruction number `at`. Raises UnsupportedError, with its name, for one that no module decodes."""
+    """Decode instruction number `at` into a step. Raises UnsupportedError, with its name, if no module supports it."""
     name = instruction.opcode[0]
     if instruction.opcode[:3] == ("cp", "async", "bulk"):
         return bulk.decode(wave, instruction, at)

@@ -1,4 +1,4 @@
-"""One launch: an entry over its grid, as many blocks side by side as are quick to compute together."""
+"""Launches of an entry over its grid, with several small blocks executed together."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ from tuner.backends.ptx.text.parse import Variable
 from tuner.errors import InputError
 from tuner.spec.tensor_map import MappedTensor
 
-_LANES = 2048  # side by side, where blocks are that small
+_LANES = 2048  # lanes executed together if blocks are small
 Grid = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a launch: `cluster` blocks along x are one."""
+    """The shape of a launch; a cluster has `cluster` blocks along x."""
 
     grid: Grid
     threads: int | Grid
@@ -38,7 +38,7 @@ class Shape:
         return (self.threads, 1, 1) if isinstance(self.threads, int) else self.threads
 
 
-# An address; a scalar of exactly the parameter's type; a tensor map; all bytes of a struct.
+# An address, a scalar of exactly the parameter's type, a tensor map, or the bytes of a struct.
 Value = int | np.generic | MappedTensor | bytes
 
 
@@ -54,20 +54,20 @@ def launch(
     most_seconds: float = math.inf,
     blocks: Sequence[int] | None = None,
 ) -> int:
-    """Run a kernel on buffers of `memory`: how many instructions warps executed.
+    """Run a kernel on buffers of `memory`, and return the number of executed warp instructions.
 
-    Not `strict`: an mbarrier may count copies without a fence after its mbarrier.init, and cells of tensor memory
-    may be used without tcgen05.wait. The ISA asks for both; Triton leaves the one out in a block, CUTLASS the other.
+    Unless `strict`, an mbarrier may count copies without a fence after its mbarrier.init, and cells of tensor memory
+    may be used without tcgen05.wait. The ISA requires both; Triton omits the former within a block, CUTLASS the latter.
 
-    With `races`, those of shared memory are looked for in a kernel that has only barriers of blocks against them.
+    With `races`, races in shared memory are detected in kernels that use only block barriers for synchronization.
 
-    Only `blocks`, where they are given, by place in the grid with x fastest; whole clusters of them.
+    If `blocks` is given, only these blocks are run (grid index, x fastest), as whole clusters.
 
-    Raises FaultError for what PTX forbids, for deadlocks and after `most_seconds` of CPU time, with the line;
-    InputError for a wrong number of values.
+    Raises FaultError, with the line, for violations of the PTX ISA, deadlocks, and exceeding `most_seconds` of CPU
+    time; InputError for a wrong number of values.
     """
     if entry.cluster not in (0, shape.cluster):
-        raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, and compiled for {entry.cluster}")
+        raise FaultError(f"{entry.name} is launched in clusters of {shape.cluster}, but compiled for {entry.cluster}")
     memory.begin_launch()
     every = np.arange(math.prod(shape.grid)) if blocks is None else np.array(_clusters(blocks, shape.cluster))
     side = Side.of(entry, shape, len(every))
@@ -87,17 +87,19 @@ def launch(
 
 
 def begin(entry: Entry, shape: Shape, side: "Side", memory: Global, values: Sequence[Value]) -> Wave:
-    """Blocks that are placed and started by the caller."""
+    """Create the wave; the caller places and starts its blocks."""
     return _wave(entry, shape, side, memory, _parameters(entry, values))
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What runs side by side: blocks, each of whole warps, or of whole warpgroups where these compute together."""
+    """The number of blocks that run together, and their padding to whole warps, or to warpgroups if these compute
+    together.
+    """
 
     blocks: int
-    lanes: int  # of a block
-    threads: int  # of these lanes
+    lanes: int  # lanes per block
+    threads: int  # number of these lanes that are threads
 
     @classmethod
     def of(cls, entry: Entry, shape: Shape, every: int) -> "Side":
@@ -108,12 +110,12 @@ class Side:
 
     @classmethod
     def one(cls, entry: Entry, shape: Shape) -> "Side":
-        """One block, or one cluster of them."""
+        """Return the shape for a single block, or a single cluster."""
         return replace(cls.of(entry, shape, shape.cluster), blocks=shape.cluster)
 
 
 def _clusters(blocks: Sequence[int], cluster: int) -> list[int]:
-    """All blocks of the clusters that hold some, each once."""
+    """Return all blocks of the clusters that contain the given blocks, each once."""
     firsts = sorted({block // cluster * cluster for block in blocks})
     return [first + rank for first in firsts for rank in range(cluster)]
 
@@ -133,7 +135,7 @@ def _wave(entry: Entry, shape: Shape, side: Side, memory: Global, parameters: Pa
 
     def symbol(name: str) -> int:
         if name not in symbol_addresses:
-            raise UnsupportedError(f"{name}, which is no parameter and no symbol of any memory")
+            raise UnsupportedError(f"{name}, which is neither a parameter nor a symbol")
         return symbol_addresses[name]
 
     lanes = side.blocks * side.lanes
@@ -166,7 +168,7 @@ def _parameters(entry: Entry, values: Sequence[Value]) -> Parameters:
 
 
 def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, int], int]:
-    """Address of each symbol, and the bytes of all: what the launch sizes comes last, and overlaps."""
+    """Return the address of each symbol and the total size; dynamically sized symbols come last and overlap."""
     end, addresses = SHARED_BASE, {}
     for variable in sorted(variables, key=lambda variable: variable.nbytes == 0):
         end = -(-end // variable.align) * variable.align
@@ -176,7 +178,7 @@ def _symbols(variables: tuple[Variable, ...], dynamic: int) -> tuple[dict[str, i
 
 
 def _special(shape: Shape, side: Side) -> dict[str, Array]:
-    """Special registers of all lanes; those of the block's place are filled in for each wave."""
+    """Return the special registers of all lanes; those for the block index are filled in for each wave."""
     thread = np.tile(np.arange(side.lanes, dtype=np.uint32), side.blocks)
     block, count = shape.block, len(thread)
     registers = {
@@ -211,7 +213,7 @@ def _special(shape: Shape, side: Side) -> dict[str, Array]:
 
 
 def place_blocks(special: Mapping[str, Array], shape: Shape, side: Side, numbers: Array) -> None:
-    """Have the lanes be those of the blocks of these numbers."""
+    """Assign the blocks with these indices to the lanes."""
     number = np.repeat(numbers, side.lanes)
     x, y, _ = shape.grid
     special["%ctaid.x"][...] = number % x

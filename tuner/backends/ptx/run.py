@@ -1,4 +1,4 @@
-"""A config's plan on the PTX interpreter: every launch of it, on the PTX that the compiler makes for an arch."""
+"""Runs a config's plan on the PTX interpreter: every launch, on the PTX that the compiler generates for an arch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from tuner.spec.layout import Layout, Region, workspaces
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What the launches of a plan did; `fault` is what PTX forbids, or empty."""
+    """The result of a plan's launches; `fault` describes a violation of the PTX ISA, or is empty."""
 
-    instructions: int  # of warps
+    instructions: int  # executed warp instructions
     fault: str = ""
 
 
@@ -37,12 +37,12 @@ def run(
     most_seconds: float = inf,
     sampled: bool = False,
 ) -> tuple[dict[str, Array], Execution]:
-    """Run a config on a problem, as `emulator.run` does: (every output by name, what happened).
+    """Run a config on a problem like `emulator.run`, and return every output by name and an `Execution`.
 
-    `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that nobody wrote
-    are NaN. With `races`, those of shared memory are looked for; see `launch`. One that is still running after
-    `most_seconds` of CPU time is a fault. If `sampled`, only the blocks that launches name as their sample are run,
-    where they name some, and the outputs are masked where nobody wrote.
+    `entries` is the parsed PTX of the config's source. Launches after a fault are skipped; outputs that no kernel wrote
+    are NaN. With `races`, races in shared memory are detected; see `launch`. Exceeding `most_seconds` of CPU time is a
+    fault. If `sampled`, only the blocks in the sample of a launch are run, if it has one, and unwritten output elements
+    are masked.
     """
     plan, layout = instance.plan(), Layout.of(instance.operator, instance.problem, arrays)
     tables = {table.key: table for entry in entries.values() for table in entry.tables}
@@ -66,14 +66,14 @@ def run(
 
 
 def _elements(memory: Global, name: str, output: Array) -> Array:
-    """Which elements of an output, which is dense, a kernel wrote."""
+    """Return which elements of a dense output were written by a kernel."""
     return np.asarray(memory.written(name).reshape(*output.shape, output.itemsize).all(-1))
 
 
 def _fill_symbols(
     memory: Global, instance: Instance, tables: Iterable[ModuleTable], views: Mapping[str, Array]
 ) -> None:
-    """`__constant__` symbols hold what arguments say; one that no kernel reads is not there."""
+    """Fill `__constant__` symbols from arguments; symbols that no kernel reads do not exist."""
     symbols = {table.name: table for table in tables if table.constant}
     for argument in instance.operator.constants:
         data = np.ascontiguousarray(views[argument.name]).reshape(-1).view(np.uint8)
@@ -85,7 +85,7 @@ def _fill_symbols(
 
 
 def _placed(regions: tuple[Region, ...], tables: tuple[ModuleTable, ...]) -> tuple[Global, dict[str, Array]]:
-    """Memory with all of them, and a view of each region: what is given has been copied."""
+    """Return memory for all regions and tables, and a view of each region with its initial contents."""
     sizes = {region.name: region.nbytes for region in regions} | {table.key: len(table.data) for table in tables}
     writable = {region.name for region in regions if region.writable} | {
         table.key for table in tables if not table.constant

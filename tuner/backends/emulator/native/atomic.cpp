@@ -1,4 +1,4 @@
-// Atomics and their order: a release publishes the thread's clock under the address, an acquire joins it.
+// Atomics and memory order: a release publishes the thread's clock at the address, and an acquire joins it.
 #include <cstring>
 #include <unordered_map>
 
@@ -35,12 +35,12 @@ void read_order(void const* p, Order order) {
     clock.pending.insert(clock.pending.end(), found->second.begin(), found->second.end());
 }
 
-// A plain store ends what earlier releases published there; a read-modify-write continues it.
+// A plain store ends the release sequence at the address; a read-modify-write continues it.
 void write_order(void const* p, Order order, bool continues) {
   Clock& clock = self()->clock;
   RowRef const row = releases(order) ? publish(clock, current->linear) : clock.fence;
   auto& news = published[reinterpret_cast<uintptr_t>(p)];
-  if (!continues || order == Order::acq_rel) news.clear();  // acq_rel: `row` holds what was there
+  if (!continues || order == Order::acq_rel) news.clear();  // acq_rel: `row` holds the previous publication
   if (row) news.push_back({block->linear, row});
 }
 
@@ -50,7 +50,7 @@ uint64_t read_bits(void const* p, int bytes) {
   return value;
 }
 
-// A thread that reads the same value from the same address again is in a loop that waits.
+// A thread that reads the same value from the same address again is assumed to spin.
 bool polls(void const* p, uint64_t value) {
   Thread* thread = self();
   bool const again = thread->polled == p && thread->polled_value == value;

@@ -1,4 +1,4 @@
-// Bank conflicts: a warp's accesses from one instruction are served 128 bytes at a time, one word of each bank.
+// Bank conflicts: a wavefront serves 128 bytes of a warp's access, one word per bank.
 #include "banks.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ constexpr size_t kMostNoted = 1 << 16;
 
 using Accesses = std::vector<BankAccess>;
 
-// Numbers instructions, and how often a lane came by each. Threads mostly go where the one before went, so what came next
-// there is tried first.
+// Numbers each instruction and counts how often a lane has executed it. Threads mostly follow the same path, so the
+// instruction that came next last time is tried first.
 class Instructions {
  public:
   void start_lane() { lane_++, last_ = 0; }
@@ -40,7 +40,7 @@ class Instructions {
 
  private:
   struct Known {
-    uint64_t bits, lane;  // the lane that `turns` are of, among all that were started
+    uint64_t bits, lane;  // lane: the number, among all started lanes, of the one that `turns` counts for
     uint32_t turns, next;
   };
 
@@ -50,13 +50,13 @@ class Instructions {
     return found->second;
   }
 
-  std::vector<Known> known_{Known{}};  // the first is before all others
+  std::vector<Known> known_{Known{}};  // sentinel before all others
   std::unordered_map<uint64_t, uint32_t> numbers_;
   uint64_t lane_ = 0;
   uint32_t last_ = 0;
 };
 
-// Into the order of a key below `keys`, in linear time; what is equal stays as it was.
+// Stable counting sort by a key below `keys`.
 template <class Key>
 void order_by(Accesses& accesses, size_t keys, Key key) {
   static Accesses ordered;
@@ -69,7 +69,7 @@ void order_by(Accesses& accesses, size_t keys, Key key) {
   accesses.swap(ordered);
 }
 
-// By instruction, turn and lane.
+// Sorts by instruction, turn and lane.
 void order(Accesses& accesses) {
   order_by(accesses, kWarpSize, [](BankAccess const& access) { return access.lane; });
   Instructions instructions;
@@ -84,7 +84,7 @@ void order(Accesses& accesses) {
   order_by(accesses, instructions.count(), [](BankAccess const& access) { return access.instruction; });
 }
 
-// Wavefronts that the lanes [first, last) need beyond one.
+// Wavefronts beyond the first that the lanes [first, last) need.
 uint64_t conflicts(BankAccess const* first, BankAccess const* last) {
   uint32_t words[kBanks][kWarpSize], used[kBanks] = {};
   uint32_t most = 1;
@@ -99,8 +99,8 @@ uint64_t conflicts(BankAccess const* first, BankAccess const* last) {
   return most - 1;
 }
 
-// The end of what is served together with `first`: of its instruction and turn, as many lanes as 128 bytes reach, which
-// are all, halves or quarters of the warp.
+// The end of the group that is served together with `first`: the same instruction and turn, and as many lanes as 128
+// bytes cover: a whole, half or quarter warp.
 BankAccess const* served_together(BankAccess const* first, BankAccess const* end) {
   uint32_t const lanes = std::min<uint32_t>(kWarpSize, kBanks * kWord / std::max(first->bytes, kWord));
   uint32_t const beyond = (first->lane / lanes + 1) * lanes;

@@ -1,4 +1,4 @@
-// Bank conflicts of loads and stores that threads make by themselves, in checked mode.
+// Bank conflicts of per-thread loads and stores, in checked mode.
 #pragma once
 #include "runtime_api.h"
 
@@ -6,14 +6,14 @@ namespace emulator {
 
 struct Warp;
 
-// One lane's access; `turn` numbers the lane's accesses from the same instruction, which has a number of its own.
+// One lane's access; `turn` is the lane's execution count of the numbered instruction.
 struct BankAccess {
   Site site;
   uint32_t address, bytes, lane, instruction, turn;
 };
 
 void note_bank_access(uint32_t address, uint32_t bytes, Site site);
-// Lanes that have met agree about how often each came by an instruction: counts conflicts of what was noted since.
+// Counts the conflicts of accesses noted since the lanes last converged. Converged lanes agree on the execution counts.
 void count_bank_conflicts(Warp& warp);
 
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// Barriers of the block: 0 is __syncthreads, 1 to 15 are shared by as many threads as they say.
+// Barriers of the block: 0 is __syncthreads; 1 to 15 have an explicit thread count.
 #include "barrier.h"
 
 #include "report.h"
@@ -9,7 +9,7 @@ namespace emulator {
 
 namespace {
 
-// A GPU counts a warp as soon as one of its lanes has come, and counts it again where others come from elsewhere.
+// A GPU counts a warp when its first lane arrives, and counts it again if other lanes arrive from elsewhere.
 void check_whole_warps(Barrier& barrier) {
   for (int w = 0; w < block->warp_count; w++) {
     uint32_t const came = barrier.came[w], missing = block->warps[w].alive & ~came;
@@ -38,7 +38,8 @@ void release(Barrier& barrier) {
   }
   barrier.arrived = 0;
   counters.barriers++;
-  if (checked() && everyone && !block->tensor) forget_shared_reads();  // a barrier orders no read of a product
+  // A barrier does not order operand reads of a product.
+  if (checked() && everyone && !block->tensor) forget_shared_reads();
 }
 
 void check_agreement(Barrier const& barrier, int id, int threads, int expected, Site site) {
@@ -78,7 +79,7 @@ void note_lane(Barrier& barrier, int id, Site site) {
   from = site;
 }
 
-// Whether the barrier is complete with the running thread.
+// Whether the running thread completes the barrier.
 bool arrive(Barrier& barrier, int id, int threads, Site site) {
   int const expected = threads ? threads : block->alive;
   check_agreement(barrier, id, threads, expected, site);

@@ -3,6 +3,6 @@
 #include "state.h"
 
 namespace emulator {
-// __syncthreads of those that are left, after a thread has exited.
+// Completes __syncthreads for the remaining threads after a thread has exited.
 void on_exit_before_barrier();
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// The copy engine: bulk copies and boxes of tensors, between global and shared memory, at their time.
+// Bulk copies: contiguous copies and tensor boxes between global and shared memory, with their completion times.
 #include "bulk.h"
 
 #include <algorithm>
@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kChunk = 16;
 
-// ---- what a copy consists of
+// ---- the parts of a copy
 
-// `other` is where the copy comes from or goes to, in `memory`.
+// `other` is the source or destination in `memory`.
 void check_multiples(int bytes, uintptr_t other, char const* memory, char const* what, Site site) {
   if (bytes > 0 && bytes % kChunk == 0 && other % kChunk == 0) return;
   report("misaligned", site, "%s: %d bytes at %s address ...%x: both must be multiples of 16, and some bytes", what,
@@ -38,13 +38,13 @@ std::vector<Chunk> contiguous(uint32_t shared, void const* global, int bytes, ch
   return chunks;
 }
 
-// What the emulator's caller passes in place of a CUtensorMap.
+// The layout of the emulator's replacement for a CUtensorMap.
 struct Map {
   uint64_t magic;
   unsigned char* base;
   int32_t rank, element_bytes, swizzle, unused;
   int32_t size[5], box[5];
-  int64_t stride[5];  // bytes; of dim 0 the element's
+  int64_t stride[5];  // in bytes; the element size for dim 0
 };
 constexpr uint64_t kMagic = 0x70616d726f736e74;  // "tnsormap"
 
@@ -60,7 +60,7 @@ Map const& checked_map(void const* map, uint32_t shared, Coordinates const& box,
     stop();
   }
   auto const swizzle = Swizzle(tensor.swizzle);
-  // A swizzle's pattern repeats every 8 spans; readers of the tile count on its beginning there.
+  // A swizzle pattern repeats every 8 spans, and readers assume that it starts at the tile.
   uint32_t const alignment = swizzle == Swizzle::kNone ? 128 : 8 * uint32_t(swizzle_span(swizzle));
   uint32_t bytes = uint32_t(tensor.element_bytes);
   for (int i = 0; i < tensor.rank; i++) bytes *= uint32_t(tensor.box[i]);
@@ -68,7 +68,7 @@ Map const& checked_map(void const* map, uint32_t shared, Coordinates const& box,
   return tensor;
 }
 
-// The chunks of one innermost row of the box, of which `global` is element 0 of the tensor's row; null: outside.
+// The chunks of one innermost row of the box; `global` is element 0 of the tensor's row, or null if out of bounds.
 void add_row(std::vector<Chunk>& chunks, Map const& tensor, uint32_t shared, unsigned char* global, int c0) {
   int const row_bytes = tensor.box[0] * tensor.element_bytes;
   int64_t const begin = int64_t(c0) * tensor.element_bytes;
@@ -190,7 +190,7 @@ void capture(BulkStore& store) {
     std::memcpy(&store.data[i * kChunk], shared_bytes(*block, store.chunks[i]), kChunk);
 }
 
-// What adds is held to the order of a plain read and write: without it sums have other bits each time.
+// A reduction must be ordered like a plain read and write; otherwise sums are not reproducible.
 void perform(BulkStore& store) {
   if (store.data.empty()) capture(store);
   operation_site = store.site;
@@ -229,7 +229,7 @@ struct MappedPair {
   uint32_t address, barrier;
 };
 
-// The destination of a copy to another block, and the barrier there that counts it.
+// The destination of a copy to another block, and the barrier there that counts its bytes.
 MappedPair resolve_pair(uint32_t mapped, uint32_t mapped_barrier, char const* what, Site site) {
   auto const [to, address] = resolve(mapped, what, site);
   auto const [owner, barrier] = resolve(mapped_barrier, what, site);
@@ -241,7 +241,7 @@ MappedPair resolve_pair(uint32_t mapped, uint32_t mapped_barrier, char const* wh
   return {to, address, barrier};
 }
 
-// Shared memory may be written again; when the copy arrives is another matter.
+// Shared memory may be overwritten from here on; the arrival of the copy is tracked separately.
 void finish_read(BulkStore& store) {
   if (store.read) return;
   if (!store.done) capture(store);

@@ -17,8 +17,10 @@ struct Foreign {
 namespace {
 
 int clock_width;
-constexpr uint32_t kReadsOnly = 1u << 31;  // of a foreign row's block: it orders that block's reads, and not its writes
-std::vector<Row*>& spare_rows = *new std::vector<Row*>;  // of the present width; outlives every static that holds rows
+// Flag of a foreign row's block: orders that block's reads but not its writes.
+constexpr uint32_t kReadsOnly = 1u << 31;
+// Free list for the current width; outlives every static that holds rows.
+std::vector<Row*>& spare_rows = *new std::vector<Row*>;
 
 Row* make_row() {
   Row* row;
@@ -73,7 +75,7 @@ void join_into(Row* row, Row const* other) {
   if (other->foreign && other->foreign != row->foreign) set_foreign(row, join_foreign(row->foreign, other->foreign));
 }
 
-// Lanes of a warp mostly join the same two rows one after another.
+// The lanes of a warp usually join the same two rows in succession, so the last result is cached.
 struct LastJoin {
   RowRef a, b, joined;
 } last_join;
@@ -88,7 +90,7 @@ RowRef join_rows(RowRef const& a, RowRef const& b) {
   return joined;
 }
 
-// A row without what it knows of other blocks. Lanes of a warp mostly ask for the same one.
+// A copy of a row without other blocks. The lanes of a warp usually request the same one, so it is cached.
 struct LastFlat {
   RowRef row, flat;
 } last_flat;
@@ -107,9 +109,9 @@ void add_foreign(Row* row, std::vector<std::pair<uint32_t, RowRef>> rows) {
   set_foreign(row, join_foreign(row->foreign, news.get()));
 }
 
-// Adds to a row of `block` what another block published, and what that one knew of others, this one included.
+// Adds another block's publication to a row of `block`, with everything that it recorded about other blocks.
 void absorb(Row* row, uint32_t block, Publication const& published) {
-  // Flat: rows that kept their own foreign ones would double with every block of a chain.
+  // Flat, because rows with nested foreign rows would double with every block of a chain.
   add_foreign(row, {{published.block, flattened(published.row)}});
   Foreign* const more = published.row->foreign;
   if (!more) return;

@@ -1,4 +1,4 @@
-// Clusters: ranks, the cluster's barrier, and access to each other's shared memory.
+// Clusters: ranks, the cluster barrier, and distributed shared memory.
 #include "cluster.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace emulator {
 
 namespace {
 
-constexpr int kRankShift = 24;  // a mapped address has the rank, plus one, above an own address
+constexpr int kRankShift = 24;  // a mapped address holds rank + 1 above the block's shared address
 
 int alive_threads(Cluster const& cluster) {
   int alive = 0;
@@ -22,7 +22,7 @@ int alive_threads(Cluster const& cluster) {
   return alive;
 }
 
-// The join over each block's threads, published to all.
+// Joins each block's threads and publishes the result to all blocks.
 void join_blocks(Cluster& cluster) {
   std::vector<Publication> news;
   for (Block* member : cluster.blocks)
@@ -70,7 +70,7 @@ bool knows_any(Block const& done, Reach const& reach) {
   });
 }
 
-// The latest of each thread, or barrier, stands for those before.
+// The last access by each thread, or for each barrier, covers the earlier ones.
 void note_reach(Block& owner, Reach const& reach) {
   for (Reach& known : owner.reached)
     if (known.block == reach.block && known.stamp.thread == reach.stamp.thread) {

@@ -1,4 +1,4 @@
-// Warp collectives: rendezvous of lanes, __syncwarp, shuffles, votes and reductions.
+// Warp collectives: convergence of lanes, __syncwarp, shuffles, votes and reductions.
 #include "collective.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Rendezvous* find_meeting(Warp& warp, Operation operation, uint32_t mask, Site si
       if (!vacant) vacant = &meeting;
     } else if (meeting.mask == mask && meeting.operation == operation && meeting.site.bits == site.bits) {
       return &meeting;
-    } else if (meeting.mask >> current->lane & 1 && meeting.arrived & mask) {  // each waits for the other
+    } else if (meeting.mask >> current->lane & 1 && meeting.arrived & mask) {  // both wait for each other
       refuse(operation, mask, site, meeting);
     }
   }
@@ -41,7 +41,7 @@ Rendezvous* find_meeting(Warp& warp, Operation operation, uint32_t mask, Site si
   return vacant;
 }
 
-// An operation whose every lane gives or takes data; the others do with the lanes that are left.
+// An operation for which every lane supplies or receives data; the others complete with the remaining lanes.
 bool needs_all_lanes(Operation operation) { return operation >= Operation::setmaxnreg; }
 
 void require_all_lanes(Rendezvous const& meeting) {
@@ -95,9 +95,9 @@ void on_exit_of_lane(Warp& warp) {
   }
 }
 
-// ---- one lane of all
+// ---- elect
 
-// Always the same lane, and kernels may not rely on which.
+// Always elects the same lane; kernels must not rely on which.
 bool elect_one(Site site) {
   meet(Operation::elect, kAllLanes, nullptr, site, [](Rendezvous&) {});
   switch (grid.options.schedule) {
@@ -132,7 +132,7 @@ void syncwarp(uint32_t mask, Site site) {
   });
 }
 
-uint32_t active_mask() { return 1u << current->lane; }  // the least that the hardware may answer
+uint32_t active_mask() { return 1u << current->lane; }  // the minimum that hardware may return
 
 void setmaxnreg(int registers, Site site) {
   counters.claimed_registers += uint64_t(registers);
@@ -140,7 +140,7 @@ void setmaxnreg(int registers, Site site) {
        [](Rendezvous& meeting) { meeting.warp->claims.push_back(meeting.site); });
 }
 
-// The instruction is the whole warpgroup's, and what one warp of it lacks another waits for.
+// The instruction involves the whole warpgroup: a warp that skips it deadlocks the others.
 void check_claims(Block const& done) {
   for (int w = 0; w < done.warp_count; w++) {
     std::vector<Site> const &own = done.warps[w].claims, &first = done.warps[w / 4 * 4].claims;

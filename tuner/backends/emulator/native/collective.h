@@ -6,8 +6,8 @@ namespace emulator {
 
 char const* name_of(Operation operation);
 
-// The running lane comes to `operation` with the lanes of `mask`, which must all come from `site`. The last one calls
-// `run` for all, then they go on.
+// The running lane executes `operation` with the lanes of `mask`, which must all arrive from `site`. The last lane to
+// arrive calls `run` for all of them.
 void meet(Operation operation, uint32_t mask, void* arguments, Site site, void (*run)(Rendezvous&));
 
 template <class T>
@@ -15,13 +15,13 @@ T& argument(Rendezvous& meeting, int lane) {
   return *static_cast<T*>(meeting.arguments[lane]);
 }
 
-// Lanes that have exited are not waited for.
+// Lanes that have exited are no longer waited for.
 void on_exit_of_lane(Warp& warp);
 
-// All threads of the block have exited: whole warpgroups have moved registers, or none of their warps.
+// All threads of the block have exited: checks that setmaxnreg was executed by whole warpgroups.
 void check_claims(Block const& done);
 
-// Orders what the lanes did before ahead of what they do next.
+// Orders the prior accesses of all lanes before their later ones.
 void join_lanes(Warp& warp, uint32_t lanes);
 
 }  // namespace emulator

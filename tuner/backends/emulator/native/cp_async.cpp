@@ -1,4 +1,4 @@
-// cp.async: until a thread waits for its group, a copy has happened, or has not, as the launch's options say.
+// cp.async: before its wait a copy may or may not have happened; the launch options decide.
 #include <cstring>
 
 #include "fault.h"

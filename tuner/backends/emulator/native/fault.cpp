@@ -1,4 +1,4 @@
-// Faults: the signal handler moves the thread of execution to a landing that reports and leaves the fiber.
+// Faults: the signal handler redirects the thread to a landing that reports a finding and leaves the fiber.
 #include "fault.h"
 
 #include <link.h>
@@ -22,7 +22,8 @@ constexpr int kSignals[kFaultSignals] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRA
 alignas(16) unsigned char signal_stack[64 << 10], landing_stack[64 << 10];
 
 constexpr int kTick = SIGVTALRM;
-constexpr long kTickNanoseconds = 10'000'000;  // once the time is over: a tick may fall into the runtime
+// Interval once the time limit has passed, because a tick may interrupt the runtime.
+constexpr long kTickNanoseconds = 10'000'000;
 
 int fault_signal;
 uintptr_t fault_address, fault_instruction;
@@ -30,9 +31,9 @@ double most_seconds;
 
 struct Code {
   uintptr_t begin, end;
-} kernel_code;  // of the kernel's shared object
+} kernel_code;  // code range of the kernel's shared object
 
-// In checked mode the access that faults has mostly been reported.
+// In checked mode the faulting access has usually been reported already.
 void report_address(Site site) {
   auto const address = fault_address;
   if (in_shared_map(block->shared, address)) {
@@ -63,12 +64,13 @@ void land() {
   operation_site = {};
   if (fault_signal == SIGILL)
     report("undefined_behaviour", site, "array bounds, alignment or shift width");
-  else if (fault_signal == SIGTRAP)  // aarch64, where a division by zero is found as the others are
+  else if (fault_signal == SIGTRAP)  // on aarch64, a division by zero also traps this way
     report("undefined_behaviour", site, "array bounds, shift width or integer division by zero");
   else if (fault_signal == SIGFPE)
     report("undefined_behaviour", site, "integer division by zero");
   else if (fault_signal == kTick)
-    report("endless", Site::instruction(reinterpret_cast<void const*>(fault_instruction + 1)),  // as of what returns
+    // As for a return address.
+    report("endless", Site::instruction(reinterpret_cast<void const*>(fault_instruction + 1)),
            "still running after %g s of CPU time: a loop that does not end, or polls by a plain load, which lets no "
            "other thread run",
            most_seconds);
@@ -78,7 +80,7 @@ void land() {
 }
 
 void on_signal(int signal, siginfo_t* info, void* context) {
-  if (!current) {  // a fault of the emulator itself
+  if (!current) {  // the emulator itself faulted
     ::signal(signal, SIG_DFL);
     return;
   }
@@ -87,7 +89,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   fault_instruction = divert(context, land, landing_stack + sizeof landing_stack);
 }
 
-// Only a kernel's own code is left anywhere; the runtime's, and the C library's, may hold what the next launch needs.
+// Only kernel code may be abandoned anywhere; the runtime and the C library may hold state that the next launch needs.
 void on_tick(int signal, siginfo_t*, void* context) {
   uintptr_t const at = instruction_of(context);
   if (!current || at < kernel_code.begin || at >= kernel_code.end) return;
@@ -95,7 +97,7 @@ void on_tick(int signal, siginfo_t*, void* context) {
   fault_instruction = divert(context, land, landing_stack + sizeof landing_stack);
 }
 
-// The code of the object that holds the kernel's entry.
+// The code range of the object that contains the kernel's entry.
 int find_code(dl_phdr_info* object, size_t, void*) {
   auto const entry = reinterpret_cast<uintptr_t>(grid.entry);
   for (int i = 0; i < object->dlpi_phnum; i++) {

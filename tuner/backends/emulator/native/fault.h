@@ -1,4 +1,4 @@
-// Faults of a kernel become findings, and so does a kernel that spins.
+// Conversion of faults and infinite loops of a kernel into findings.
 #pragma once
 #include <signal.h>
 #include <time.h>
@@ -7,12 +7,13 @@
 
 namespace emulator {
 
-// The operation that the emulator performs at present, and that a fault is to be reported at; or none.
+// The site of the emulated operation in progress, at which a fault is reported; may be empty.
 extern Site operation_site;
 
 constexpr int kFaultSignals = 5;
 
-// While it lives, SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGTRAP of the running fiber end the launch with a finding.
+// While this object exists, SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGTRAP in the running fiber end the launch with a
+// finding.
 class FaultHandler {
  public:
   FaultHandler();
@@ -24,10 +25,10 @@ class FaultHandler {
   stack_t stack_before_;
 };
 
-// While it lives, the running fiber ends the launch with a finding once this thread has used so much CPU time.
+// While this object exists, exceeding the CPU time limit of this thread ends the launch with a finding.
 class Patience {
  public:
-  explicit Patience(double seconds);  // 0: without end
+  explicit Patience(double seconds);  // 0: no limit
   ~Patience();
   Patience(Patience const&) = delete;
 

@@ -1,4 +1,4 @@
-// Fibers: a switch of context is the registers that a call keeps, and a stack pointer.
+// Fibers: a context switch saves the callee-saved registers and the stack pointer.
 #include "fiber.h"
 
 #include <sys/mman.h>
@@ -72,7 +72,7 @@ void* main_context;
 
 namespace {
 
-// The lowest page, of 4 to 64 KB, is a guard.
+// The lowest page (4 to 64 KB) is a guard page.
 size_t const stack_guard = size_t(sysconf(_SC_PAGESIZE));
 size_t const stack_bytes = round_up((124 << 10) + stack_guard, stack_guard);
 constexpr int kStacksAtOnce = 128;
@@ -109,7 +109,8 @@ bool in_fiber_stack(uintptr_t address) {
 }
 
 void prepare(Thread* thread, void (*start)()) {
-  // Equal offsets in all stacks would fall into the same sets of the L1 cache: 20 % of a run.
+  // Stacks start at different offsets, because equal ones would map to the same L1 sets, which costs 20 % of the run
+  // time.
   size_t const stagger = thread->linear % 61 * 192;
   auto top = reinterpret_cast<uintptr_t>(thread->stack) + stack_bytes - stagger - 64;
   void** const context = reinterpret_cast<void**>(top & ~uintptr_t(15)) - kContextWords;

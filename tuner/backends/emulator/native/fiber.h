@@ -1,10 +1,10 @@
-// Fibers: a stack a CUDA thread, and the switch between two of them.
+// Fibers: one stack per CUDA thread, and the switch between two of them.
 #pragma once
 #include "state.h"
 
 namespace emulator {
 
-// Saves the running context's stack pointer in *save and continues the context that `load` was saved from.
+// Saves the running context's stack pointer in *save and switches to the context saved in `load`.
 extern "C" void emulator_switch(void** save, void* load);
 
 extern void* main_context;
@@ -13,14 +13,14 @@ unsigned char* take_stack();
 void give_stack(unsigned char* stack);
 bool in_fiber_stack(uintptr_t address);
 
-// Makes `thread` start at `start` on its stack when it is next switched to.
+// Prepares `thread` to begin at `start` on its own stack.
 void prepare(Thread* thread, void (*start)());
 
-// Continues `next`, of the running thread's block; returns when this thread is continued.
+// Switches to `next`, a thread of the same block; returns when the running thread is resumed.
 void switch_to(Thread* next);
-// From the launch's own context: runs `first` and whatever it switches to, until one leaves.
+// Called from the launch's own context: runs `first` and the threads it switches to, until one leaves.
 void enter_fiber(Thread* first);
-// Back to the launch's own context; the fiber may be entered again.
+// Returns to the launch's own context; the fiber can be resumed.
 void leave_fiber_resumably();
 [[noreturn]] void leave_fiber();
 

@@ -1,4 +1,4 @@
-// A launch: which blocks are resident, which of them runs, and what is checked before and after.
+// A launch: block residency, block scheduling, and checks before and after.
 #include <algorithm>
 #include <cstring>
 
@@ -23,21 +23,21 @@ Index block_index, block_dim, grid_dim;
 
 namespace {
 
-constexpr size_t kResidentThreads = 16384;  // their stacks are 2 mappings each, of 65530 that a process may have
-constexpr size_t kMixedBlocks = 8;          // resident at most, before one has to wait
-constexpr int kVainRounds = 100;            // of all blocks polling, after which it is a livelock
+constexpr size_t kResidentThreads = 16384;  // limited by stacks: each needs 2 of a process's 65530 mappings
+constexpr size_t kMixedBlocks = 8;  // maximum number of resident blocks before one has to wait
+constexpr int kVainRounds = 100;  // rounds in which all blocks poll before a livelock is reported
 
 std::vector<Counters>* block_counters;
 uint64_t random_state;
 
-// ---- order of clusters
+// ---- cluster order
 
 uint32_t mixed(uint32_t n, uint32_t key) {  // a permutation of [0, 2^32)
   n = (n ^ key) * 0x9e3779b1u;
   return (n ^ n >> 16) * 0x85ebca6bu;
 }
 
-// By cluster, each of which is so many blocks that follow one another.
+// By cluster: each consists of consecutive blocks.
 std::vector<uint32_t> cluster_order() {
   std::vector<uint32_t> order(grid.blocks / grid.cluster);
   for (uint32_t i = 0; i < order.size(); i++) order[i] = i;
@@ -174,7 +174,7 @@ void retire(Block* done) {
 
 // ---- the grid
 
-// In reverse order there is room for one cluster: a block that waits for a block that has not started deadlocks.
+// In reverse order only one cluster is resident: a block that waits for a block that has not started deadlocks.
 bool may_start() {
   if (grid.options.schedule == Schedule::reverse && !grid.resident.empty()) return false;
   return grid.started < grid.blocks && (grid.resident.size() + grid.cluster) * grid.threads <= kResidentThreads;
@@ -182,7 +182,7 @@ bool may_start() {
 
 bool runnable(Block const* candidate) { return candidate->paused || candidate->progress_seen != grid.progress; }
 
-// A resident block that paused, or whose polling may be over; null: start another one.
+// Returns a resident block that paused or may stop polling; null: start another one.
 Block* waiting_block() {
   if (grid.options.schedule == Schedule::random && !grid.resident.empty()) {
     if (may_start() && grid.resident.size() < kMixedBlocks && random_below(2)) return nullptr;
@@ -250,7 +250,7 @@ uint64_t random_bits() {  // xorshift64*
 
 uint32_t random_below(uint32_t n) { return uint32_t((random_bits() >> 32) * n >> 32); }
 
-// Runs `entry` over the grid; what it found and counted can be asked for until the next launch.
+// Runs `entry` over the grid; findings and counters remain available until the next launch.
 extern "C" EMULATOR_API void emulator_launch(void (*entry)(void**), void** arguments, Index const* grid_size,
                                              Index const* block_size, uint32_t cluster, uint32_t shared_bytes,
                                              Options const* options) {
@@ -285,7 +285,7 @@ extern "C" EMULATOR_API void emulator_launch(void (*entry)(void**), void** argum
   release_buffers();
 }
 
-// Of the last launch: totals, and the same for each block.
+// Totals of the last launch, and the same per block.
 extern "C" EMULATOR_API Counters const* emulator_counters() { return &counters; }
 extern "C" EMULATOR_API Counters const* emulator_block_counters() { return block_counters->data(); }
 

@@ -1,5 +1,5 @@
-// Every load and store of a kernel that was built with checks: the calls that -fsanitize=thread inserts, whose own library
-// is not linked. In a plain run of such a kernel they do nothing.
+// Hooks for every load and store of a checked kernel: the functions that -fsanitize=thread calls; libtsan is not
+// linked. In a plain run they do nothing.
 #include "banks.h"
 #include "report.h"
 #include "shadow.h"
@@ -20,7 +20,7 @@ void check_shared_access(uintptr_t address, uint32_t bytes, bool writes, Site si
             "shared", offset);
 }
 
-// An access that the kernel's types promise to be aligned; in memory that the GPU has.
+// An access that must be aligned to its type, in memory that a GPU has.
 void check_alignment(void const* p, uint32_t bytes, Site site) {
   auto const address = reinterpret_cast<uintptr_t>(p);
   if (address % bytes == 0) return;

@@ -1,4 +1,4 @@
-// Shared objects of kernels: loaded, searched, and unloaded again, so that one process can run thousands.
+// Loading and unloading of kernels' shared objects, so that one process can run thousands of them.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 namespace emulator {
 
-// Null, with the reason in `error`, when it cannot be loaded.
+// Returns null, with the reason in `error`, if loading fails.
 extern "C" EMULATOR_API void* emulator_open(char const* path, char* error, size_t error_bytes) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) std::snprintf(error, error_bytes, "%s", dlerror());
@@ -16,7 +16,7 @@ extern "C" EMULATOR_API void* emulator_open(char const* path, char* error, size_
 extern "C" EMULATOR_API void* emulator_symbol(void* library, char const* name) { return dlsym(library, name); }
 extern "C" EMULATOR_API void emulator_close(void* library) { dlclose(library); }
 
-// Offset of an instruction in the shared object that holds it, and that object's path; 0 when none does.
+// Offset of an instruction in its shared object, and the object's path; 0 if there is none.
 extern "C" EMULATOR_API uint64_t emulator_offset(void const* instruction, char* path, size_t path_bytes) {
   Dl_info info;
   if (!dladdr(instruction, &info) || !info.dli_fname) return 0;

@@ -1,4 +1,4 @@
-// ldmatrix, stmatrix and mma.sync: a warp's fragments, gathered through the layouts of fragment.cuh.
+// ldmatrix, stmatrix and mma.sync: warp fragments in the layouts of fragment.cuh.
 #include <array>
 #include <cstring>
 #include <type_traits>
@@ -29,7 +29,7 @@ struct MatrixArguments {
   int matrices;
 };
 
-// Where element 0 and element 1 of each lane lie in a row-major 8x8 matrix.
+// Positions of element 0 and element 1 of each lane in a row-major 8x8 matrix.
 template <class Layout>
 constexpr auto element_positions() {
   std::array<std::array<uint8_t, 2>, kWarpSize> positions{};
@@ -40,14 +40,14 @@ constexpr auto element_positions() {
 template <class Layout>
 constexpr auto kPositions = element_positions<Layout>();
 
-// The rows of one matrix, in the lanes that give their addresses; counts what the banks serve one after another.
+// The rows of one matrix, in the lanes that supply their addresses; counts bank wavefronts.
 struct Rows {
   unsigned char* row[kMatrixRows];
 };
 
 Rows rows_of(Rendezvous& meeting, int matrix, char const* what, bool writes) {
   Rows rows;
-  uint32_t served = 0;  // 16-byte columns of the 128 bytes that all banks serve at once
+  uint32_t served = 0;  // 16-byte columns of the 128 bytes that one wavefront serves
   for (int i = 0; i < kMatrixRows; i++) {
     int const lane = matrix * kMatrixRows + i;
     uint32_t const address = argument<MatrixArguments>(meeting, lane).address;
@@ -118,7 +118,7 @@ constexpr auto fragment_positions() {
 template <class Fragment>
 constexpr auto kFragment = fragment_positions<Fragment>();
 
-// The bits of a lane's elements, at their positions in the tile: a register holds one or two elements.
+// Unpacks a lane's elements to their positions in the tile; a register holds one or two elements.
 template <class Fragment, class Bits>
 void gather(Bits* tile, int lane, uint32_t const* r) {
   constexpr int kInRegister = sizeof(uint32_t) / sizeof(Bits);
@@ -134,7 +134,7 @@ void gather(Bits* tile, int lane, uint32_t const* r) {
   }
 }
 
-// tf32 operands are fp32 bits, of which the tensor core reads the upper 19.
+// tf32 operands are fp32 bits, of which tensor cores read the upper 19.
 template <Element ELEMENT, int COUNT, class Bits>
 void fill_from_bits(Tile<COUNT>& tile, Bits const* bits) {
   fill(tile, COUNT, least_exponent(ELEMENT), [=](int i) {
@@ -145,7 +145,7 @@ void fill_from_bits(Tile<COUNT>& tile, Bits const* bits) {
   });
 }
 
-// d += a b, as tensor cores add.
+// d += a b with tensor-core rounding.
 template <class Shape, Element ELEMENT>
 void run_mma(Rendezvous& meeting) {
   static_assert(Shape::kN == 8, "a row of the tile is a row of `add_products`");

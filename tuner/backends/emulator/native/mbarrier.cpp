@@ -1,4 +1,4 @@
-// mbarrier: phases, waiters, and what a completed phase orders.
+// mbarrier: phases, waiting threads, and the accesses that a completed phase orders.
 #include "mbarrier.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kBytes = 8;
 constexpr int kMaxArrivals = (1 << 20) - 1;
-constexpr int kMaxBytes = (1 << 20) - 1;  // expected or landed
+constexpr int kMaxBytes = (1 << 20) - 1;  // maximum of pending bytes
 
 Mbarrier* find(Block& owner, uint32_t address) {
   for (Mbarrier& barrier : owner.mbarriers)
@@ -24,7 +24,7 @@ Mbarrier* find(Block& owner, uint32_t address) {
   return nullptr;
 }
 
-// What another block initialised is not there before a barrier of the cluster, however the blocks happen to run.
+// A barrier of another block is not initialised before a cluster barrier, regardless of the order in which blocks run.
 void check_remote(Block const& owner, Mbarrier const& barrier, char const* what, Site site) {
   if (!checked() || ordered_before(owner.linear, barrier.initialized, Access::write)) return;
   set_place(
@@ -32,8 +32,8 @@ void check_remote(Block const& owner, Mbarrier const& barrier, char const* what,
       "shared", barrier.address - kSharedBase);
 }
 
-// The barrier that the running thread uses, which it reads as shared memory that another thread initialised.
-// Whoever writes over a barrier has to end it by mbarrier_inval.
+// The barrier that the running thread uses; the use counts as a read of shared memory. A barrier must be ended with
+// mbarrier_inval before its memory is reused.
 void check_intact(Block& owner, Mbarrier const& barrier, char const* what, Site site) {
   if (!checked() || is_last_write(owner, barrier.address, barrier.initialized)) return;
   set_place(report("mbarrier", site, "%s on an mbarrier that others wrote over", what), "shared",

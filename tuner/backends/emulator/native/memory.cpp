@@ -1,4 +1,4 @@
-// Memory with guard pages and poison: memory that was not written is NaN in every floating type.
+// Memory with guard pages and poison: unwritten memory is NaN in every floating-point type.
 #include "memory.h"
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@ namespace emulator {
 namespace {
 
 size_t const page = size_t(sysconf(_SC_PAGESIZE));  // 4 to 64 KB
-constexpr size_t kGuard = 64 << 10;  // on either side: a stride beyond the edge still faults
+constexpr size_t kGuard = 64 << 10;  // on either side, so that a stride beyond the edge still faults
 constexpr size_t kSharedMap = 512 << 10;
 constexpr uint8_t kPoison = 0xff;
 constexpr uint8_t kCanary = 0xa5;
@@ -26,10 +26,10 @@ unsigned char* reserve(size_t bytes) {
   return map == MAP_FAILED ? nullptr : static_cast<unsigned char*>(map);
 }
 
-std::vector<Buffer*> by_address;  // a process may hold hundreds that a launch does not use
+std::vector<Buffer*> by_address;  // sorted, because a process may hold hundreds of buffers that a launch does not use
 uintptr_t global_begin = ~uintptr_t(0), global_end;
 
-// The first buffer that begins behind an address.
+// The first buffer that starts after an address.
 std::vector<Buffer*>::iterator behind(uintptr_t address) {
   return std::upper_bound(by_address.begin(), by_address.end(), address,
                           [](uintptr_t at, Buffer const* buffer) { return at < buffer->map_begin; });
@@ -147,7 +147,8 @@ void release_buffers() {
   }
 }
 
-// Poisoned memory of `bytes`, of which the end, or else the begin, touches a guard page (to 16 bytes); null: no memory.
+// Poisoned memory of `bytes`, whose end, or else whose start, borders on a guard page (within 16 bytes); null: out of
+// memory.
 extern "C" EMULATOR_API void* emulator_allocate(size_t bytes, char const* name, int writable, int initialized,
                                                 int guard_end) {
   size_t const window = std::max(round_up(round_up(bytes, 16), page), page);

@@ -1,4 +1,4 @@
-// What differs between processors: vectors, the rounding mode, the registers of a context.
+// Processor-specific code: vectors, the rounding mode, and the registers of a context.
 #pragma once
 #include <ucontext.h>
 
@@ -6,7 +6,7 @@
 
 namespace emulator {
 
-// As many numbers as an instruction takes: in double precision, as their bits, and in fp32.
+// One vector register of doubles, of their bits, and of fp32 values.
 #if defined(__x86_64__)
 constexpr int kVector = 4;
 #else
@@ -16,7 +16,7 @@ using Doubles [[gnu::vector_size(8 * kVector)]] = double;
 using Longs [[gnu::vector_size(8 * kVector)]] = int64_t;
 using Singles [[gnu::vector_size(4 * kVector)]] = float;
 using Shifts [[gnu::vector_size(4 * kVector)]] = int32_t;
-using Ints [[gnu::vector_size(32)]] = int32_t;  // of eight numbers, which may be several registers
+using Ints [[gnu::vector_size(32)]] = int32_t;  // eight numbers, which may occupy several registers
 using EightHalves [[gnu::vector_size(16)]] = short;
 
 #if defined(__x86_64__)
@@ -29,21 +29,21 @@ inline Doubles widened(Singles x) { return __builtin_ia32_cvtps2pd256(x); }
 inline Longs widened(Shifts x) { return __builtin_bit_cast(Longs, __builtin_ia32_pmovsxdq256(x)); }
 inline Ints joined(Shifts const (&x)[2]) { return __builtin_shufflevector(x[0], x[1], 0, 1, 2, 3, 4, 5, 6, 7); }
 inline bool any(Ints mask) { return __builtin_ia32_movmskps256(__builtin_bit_cast(Eight, mask)); }
-inline Doubles cut_off(Doubles x) { return __builtin_ia32_roundpd256(x, 3 | 8); }      // towards zero, without traps
+inline Doubles cut_off(Doubles x) { return __builtin_ia32_roundpd256(x, 3 | 8); }  // toward zero, without traps
 
 constexpr uint32_t kTowardsZero = 3 << 13;
 inline uint32_t float_control() { return __builtin_ia32_stmxcsr(); }
 inline void set_float_control(uint32_t control) { __builtin_ia32_ldmxcsr(control); }
 
-// What `emulator_switch` saves: six registers and the return address; above it a word for the ABI's alignment.
+// Saved by `emulator_switch`: six registers and the return address, plus one word for ABI alignment.
 constexpr int kContextWords = 8, kReturnWord = 6;
 
-// The instruction that a signal interrupted.
+// The interrupted instruction.
 inline uintptr_t instruction_of(void* interrupted) {
   return uintptr_t(static_cast<ucontext_t*>(interrupted)->uc_mcontext.gregs[REG_RIP]);
 }
 
-// Lets the context that a signal interrupted go on elsewhere, on another stack; returns the instruction it was at.
+// Makes an interrupted context continue elsewhere on another stack; returns the instruction it was at.
 inline uintptr_t divert(void* interrupted, void (*where)(), unsigned char* stack_end) {
   auto& registers = static_cast<ucontext_t*>(interrupted)->uc_mcontext.gregs;
   auto const instruction = instruction_of(interrupted);

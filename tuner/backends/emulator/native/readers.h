@@ -1,4 +1,4 @@
-// Who has read a piece of memory since it was written.
+// The readers of a piece of memory since its last write.
 #pragma once
 #include <vector>
 
@@ -6,14 +6,14 @@
 
 namespace emulator {
 
-// One node of a list: a read by a thread of a block.
+// A list node: a read by a thread of a block.
 struct Reader {
   uint32_t next;
   uint32_t block;
   Stamp stamp;
 };
 
-// Persistent lists by index, 0 the empty one: cells with the same history share theirs.
+// Persistent lists by index; 0 is the empty list. Cells with the same history share a list.
 class ReaderLists {
  public:
   ReaderLists() { clear(); }
@@ -22,7 +22,7 @@ class ReaderLists {
     last_from_ = copied_from_ = ~0u;
   }
 
-  // `list` and the running thread, without those that its read covers.
+  // Adds the running thread to `list`, without the reads that its own read covers.
   uint32_t add(uint32_t list) {
     Thread const* thread = self();
     Reader const reader{0, thread->block->linear, {thread->linear, thread->clock.now}};
@@ -33,7 +33,7 @@ class ReaderLists {
     return last_to_ = uint32_t(nodes_.size() - 1);
   }
 
-  // `list` and a read on other hardware, which a barrier of `block` counts; what is ordered after it is ordered after those before it.
+  // Adds an asynchronous read by `block` to `list`. An access ordered after it is also ordered after the earlier reads.
   uint32_t add(uint32_t list, uint32_t block, Stamp copy) {
     Reader const reader{0, block, copy};
     if (list == copied_from_ && same(nodes_[copied_to_], reader)) return copied_to_;
@@ -43,7 +43,7 @@ class ReaderLists {
     return copied_to_ = uint32_t(nodes_.size() - 1);
   }
 
-  // A read in `list` that nothing orders before the running thread's next access; null: there is none.
+  // A read in `list` that is not ordered before the running thread's next access; null if there is none.
   Reader const* unordered(uint32_t list) const {
     for (; list; list = nodes_[list].next)
       if (!ordered_before(nodes_[list].block, nodes_[list].stamp, Access::read)) return &nodes_[list];

@@ -1,4 +1,4 @@
-// Findings and counters of the present launch.
+// Findings and counters of the current launch.
 #include "report.h"
 
 #include <cstdarg>

@@ -1,43 +1,45 @@
-// Findings about a kernel, as values; and counts of what it did.
+// Findings about a kernel, and counters of its work.
 #pragma once
 #include "runtime_api.h"
 
 namespace emulator {
 
-// Kinds are words that callers may switch on; README.md lists them.
+// Kinds are stable identifiers; README.md lists them.
 struct Finding {
   char const* kind;
   uint32_t block[3];
   int32_t thread, other_thread;  // -1: none
-  Site site, other_site;         // other: the access or the waiter it collides with
+  Site site, other_site;  // other_site: the conflicting access or the waiting thread
   char buffer[32];               // "shared", or the name of a global buffer
   int64_t offset;                // bytes into the buffer
-  uint64_t count;                // how often it happened at this site
+  uint64_t count;  // occurrences at this site
   char message[256];
 };
 
-// A new finding about the running thread; null when this kind was already found at this site, or too many were.
+// Adds a finding about the running thread; null if this kind is already reported at this site, or if there are too
+// many.
 [[gnu::format(printf, 3, 4)]] Finding* report(char const* kind, Site site, char const* format, ...);
 void set_place(Finding* finding, char const* buffer, int64_t offset);
-bool is_known(char const* kind, char const* buffer);  // whether the kind was found in this buffer
+bool is_known(char const* kind, char const* buffer);  // whether the kind was reported for this buffer
 void clear_findings();
 
-// Ends the launch: what follows would be meaningless.
+// Ends the launch, because later results would be meaningless.
 [[noreturn]] void stop();
 
 struct Counters {
   uint64_t mma_m16n8k16, mma_m16n8k8, mma_m16n8k8_tf32;
-  uint64_t wgmma, wgmma_m16n8k16;  // a warp's part of one; the products it consists of
-  uint64_t tcgen05_m16n8k16;       // likewise
-  uint64_t tensor_columns, tensor_bytes;  // allocated; between tensor memory and registers
-  uint64_t claimed_registers;             // by setmaxnreg, of all threads
-  uint64_t ldmatrix, stmatrix;  // 8x8 matrices
-  uint64_t bank_conflicts;      // wavefronts beyond the least, of ldmatrix, stmatrix and checked accesses
+  uint64_t wgmma, wgmma_m16n8k16;  // one per warp of the warpgroup; their products
+  uint64_t tcgen05_m16n8k16;  // the same for tcgen05
+  uint64_t tensor_columns, tensor_bytes;  // allocated columns; traffic between tensor memory and registers
+  uint64_t claimed_registers;  // requested by setmaxnreg, summed over threads
+  uint64_t ldmatrix, stmatrix;  // number of 8x8 matrices
+  uint64_t bank_conflicts;  // wavefronts beyond the minimum, of ldmatrix, stmatrix and checked accesses
   uint64_t shuffles, syncwarps, barriers;
-  uint64_t cp_async_bytes, bulk_bytes, cluster_bytes;  // bulk: to and from L2; cluster: to blocks' shared memory
+  // Bulk: between L2 and the SM; cluster: to other blocks' shared memory.
+  uint64_t cp_async_bytes, bulk_bytes, cluster_bytes;
   uint64_t global_read_bytes, global_write_bytes, shared_read_bytes, shared_write_bytes;  // checked mode
   uint64_t atomics;
-  uint64_t switches;  // of fibers: the emulator's own cost
+  uint64_t switches;  // fiber switches, the emulator's own overhead
 };
 extern Counters counters;
 

@@ -1,4 +1,4 @@
-// The emulator's runtime, one translation unit: its hot paths inline into each other.
+// The emulator's runtime as one translation unit, so that its hot paths are inlined into each other.
 #include "atomic.cpp"
 #include "banks.cpp"
 #include "barrier.cpp"

@@ -1,4 +1,5 @@
-// Who runs next: the lanes of one warp while they can, then another warp; by order, in reverse, or at random.
+// Thread scheduling: the lanes of one warp run as long as they can, then another warp; in order, reversed, or at
+// random.
 #include "scheduler.h"
 
 #include <algorithm>
@@ -35,7 +36,8 @@ uint32_t next_warp() {
     case Schedule::reverse: return highest(ready);
     case Schedule::random: break;
   }
-  constexpr uint32_t kStay[] = {0, 200, 250, 256};  // of 256: seeds differ in how long a warp runs on
+  // Of 256: probabilities that a warp keeps running, which the seed selects.
+  constexpr uint32_t kStay[] = {0, 200, 250, 256};
   bool const stay = ready >> last & 1 && random_below(256) < kStay[grid.options.seed & 3];
   return stay ? last : any_of(ready);
 }
@@ -49,7 +51,7 @@ uint32_t next_lane(uint32_t ready) {
   return any_of(ready);
 }
 
-// Blocks of a cluster take turns now and then, and not only where one cannot go on.
+// Blocks of a cluster also switch occasionally while they could continue.
 bool gives_way() {
   block->paused = random_below(8) == 0;
   return block->paused;
@@ -86,7 +88,7 @@ bool same_wait(Thread const& a, Thread const& b) {
          a.waiting_for == b.waiting_for;
 }
 
-// How many threads wait where.
+// The number of threads waiting at each site.
 std::string waits_of(Block const& waiting) {
   std::vector<bool> told(waiting.threads.size());
   std::string text;

@@ -1,4 +1,4 @@
-// The checker of shared memory: uninitialised reads, races, copies in flight, missing proxy fences.
+// Checks of shared memory: uninitialised reads, races, copies in flight, missing proxy fences.
 #include "shadow.h"
 
 #include <cstdio>
@@ -25,7 +25,7 @@ uint32_t shared_epoch;
 
 size_t cell_offset(Block const& owner, SharedCell const& cell) { return size_t(&cell - owner.cells.data()) * 2; }
 
-// `cell` is of the owner's shared memory, and `other` touched it before.
+// `cell` belongs to the owner's shared memory; `other` is an earlier access.
 void found_in(Block const& owner, char const* kind, char const* what, Site site, SharedCell const& cell, Stamp other,
               Site other_site) {
   char name[32] = "shared";
@@ -37,7 +37,7 @@ void found_shared(char const* kind, char const* what, Site site, SharedCell cons
   found_in(*block, kind, what, site, cell, cell.write, cell.write_site);
 }
 
-// A copy that another block has seen land, and hands over, is done: like a read, and unlike what threads wrote there.
+// A copy that another block has seen land and then publishes is complete, like a read and unlike a thread's write.
 bool write_ordered(Block const& owner, Stamp write) {
   Thread const* thread = self();
   if (&owner == block) return knows(thread->clock, thread->linear, write);
@@ -125,7 +125,7 @@ void start_shadow(Block& starting) {
 }
 
 void forget_shared_reads() {
-  if (grid.resident.size() > 1) return;  // other blocks' lists live in the same arena
+  if (grid.resident.size() > 1) return;  // other blocks' lists are in the same arena
   shared_epoch++;
   shared_readers.clear();
 }

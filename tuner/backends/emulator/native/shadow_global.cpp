@@ -1,4 +1,4 @@
-// The checker of global memory: bounds, writes to inputs, uninitialised reads, races within and between blocks.
+// Checks of global memory: bounds, writes to inputs, uninitialised reads, races within and between blocks.
 #include "fault.h"
 #include "readers.h"
 #include "report.h"
@@ -23,7 +23,7 @@ void read_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Sit
   }
   if (cell.write.clock && cell.bytes & touched && !(atomic && cell.atomic) && !ordered_before(cell.block, cell.write, Access::write))
     found_global("race", "global read after write, and nothing orders them", site, buffer, index);
-  if (atomic) return;  // a later atomic need not be ordered behind it
+  if (atomic) return;  // a later atomic need not be ordered after it
   cell.readers = global_readers.add(cell.readers);
   cell.byte_reads |= touched != kBothBytes;
 }
@@ -38,7 +38,7 @@ void write_global(Buffer& buffer, size_t index, uint8_t touched, bool atomic, Si
   cell = {block->linear, Stamp{current->linear, self()->clock.now}, 0, touched, false, true, atomic, operation_site.bits != 0, site};
 }
 
-// The buffer of an access that lies inside it; null, after a report, of one that does not.
+// The buffer that contains an access; null, after a report, if there is none.
 Buffer* checked_buffer(uintptr_t address, uint32_t bytes, bool writes, Site site) {
   Buffer* buffer = find_buffer(address);
   if (!buffer) return nullptr;
@@ -60,8 +60,8 @@ Buffer* checked_buffer(uintptr_t address, uint32_t bytes, bool writes, Site site
 
 }  // namespace
 
-// What a thread of this launch wrote the copy engine may not see; what it wrote itself it may, and behind an acquire
-// only behind a fence.
+// A bulk copy must not read data that threads of this launch wrote. It may read what bulk copies wrote, after an
+// acquire only behind a proxy fence.
 void check_engine_read(void const* p, uint32_t bytes, Site site) {
   auto const address = reinterpret_cast<uintptr_t>(p);
   Buffer* buffer = find_buffer(address);
@@ -88,7 +88,7 @@ void check_global(uintptr_t address, uint32_t bytes, bool writes, bool atomic, S
   if (!buffer) return;
   (writes ? counters.global_write_bytes : counters.global_read_bytes) += bytes;
   if (!buffer->writable) return;
-  // Not before a kernel touches it: a process may hold large buffers that this launch does not use.
+  // Allocated when a kernel first touches it: a process may hold large buffers that this launch does not use.
   if (buffer->cells.empty()) buffer->cells.resize((buffer->end - buffer->begin + 1) / 2);
   uint8_t const touched = bytes_touched(address - buffer->begin, bytes);
   size_t const first = (address - buffer->begin) / 2, last = (address + bytes - 1 - buffer->begin) / 2;

@@ -1,4 +1,4 @@
-// The checker of tensor memory: the order of what threads and the tensor cores do there.
+// Checks of tensor memory: the order of accesses by threads and by tensor cores.
 #include <algorithm>
 
 #include "report.h"
@@ -13,7 +13,7 @@ enum class Order { ordered, race, in_flight, no_fence_before, no_fence_after };
 
 bool reaches(RowRef const& row, uint32_t column, uint32_t clock) { return clock && row->known[column] >= clock; }
 
-// Whether what lane `lane` did is ordered before what `next` does; `fences`: with instructions that fences order.
+// Whether the access of lane `lane` is ordered before `next`; `fences`: whether fences are required.
 Order lane_before(TensorAccess const& earlier, int lane, Thread const& next, bool fences) {
   auto const& did = earlier.lanes[lane];
   auto const thread = uint32_t(earlier.warp * kWarpSize + lane);
@@ -33,7 +33,7 @@ Order product_before(TensorAccess const& earlier, Thread const& next, bool fence
                                                                                 : Order::no_fence_after;
 }
 
-// Of an access of one thread: a product's, or a deallocation's.
+// For an access by one thread: a product or a deallocation.
 Order before_thread(TensorAccess const& earlier, Thread const& next, bool fences) {
   if (earlier.warp < 0) return product_before(earlier, next, fences);
   for (int lane = 0; lane < kWarpSize; lane++)
@@ -41,7 +41,7 @@ Order before_thread(TensorAccess const& earlier, Thread const& next, bool fences
   return Order::ordered;
 }
 
-// Of an access in which every lane touches what the same lane touched before.
+// For an access in which every lane touches what the same lane accessed before.
 Order before_warp(TensorAccess const& earlier, Warp const& next) {
   for (int lane = 0; lane < kWarpSize; lane++) {
     Order const order = earlier.warp < 0 ? product_before(earlier, next.lanes[lane], true)
@@ -53,7 +53,7 @@ Order before_warp(TensorAccess const& earlier, Warp const& next) {
 
 Order order_of(TensorAccess const& earlier, TensorAccess const& next) {
   if (next.warp >= 0) return before_warp(earlier, block->warps[next.warp]);
-  // Products of one thread happen in their order.
+  // Products of one thread execute in order.
   if (earlier.warp < 0 && earlier.product.thread == next.product.thread) return Order::ordered;
   return before_thread(earlier, *self(), true);
 }
@@ -80,7 +80,7 @@ void found_tensor(Order order, TensorAccess const& earlier, int column, Site sit
   }
 }
 
-// Checks accesses against one another; neighbouring columns mostly have the same ones.
+// Checks accesses against each other; adjacent columns usually have the same ones, so results are reused.
 template <class F>
 class Against {
  public:
@@ -110,7 +110,7 @@ void erase_if(std::vector<TensorAccessRef>& accesses, F gone) {
   accesses.erase(std::remove_if(accesses.begin(), accesses.end(), gone), accesses.end());
 }
 
-// A later access of the same warp, or of the same issuer's products, stands for those before it.
+// A later access by the same warp, or by products of the same issuer, covers the earlier ones.
 bool same_source(TensorAccess const& a, TensorAccess const& b) {
   return a.warp == b.warp && (a.warp >= 0 || a.product.thread == b.product.thread);
 }
@@ -166,7 +166,8 @@ void check_tensor_free(Columns columns, Site site) {
 
 void note_waited(std::vector<TensorMove> const& moves, Warp const& warp) {
   auto& unfenced = block->tensor->unfenced[warp.index];
-  erase_if(unfenced, [](TensorAccessRef const& access) { return access->references == 1; });  // no cell has it any more
+  // No cell refers to it any more.
+  erase_if(unfenced, [](TensorAccessRef const& access) { return access->references == 1; });
   for (TensorMove const& move : moves) {
     for (int lane = 0; lane < kWarpSize; lane++) move.access->lanes[lane].waited = warp.lanes[lane].clock.now;
     unfenced.push_back(move.access);

@@ -1,4 +1,4 @@
-// Operands of wgmma and tcgen05 in shared memory: 16-bit elements in core matrices of 8 rows of 16 bytes.
+// Operands of wgmma and tcgen05 in shared memory: 16-bit elements in core matrices of 8 rows x 16 bytes.
 #pragma once
 #include <cstring>
 
@@ -8,22 +8,22 @@
 
 namespace emulator {
 
-constexpr int kK = 16;    // of one product
+constexpr int kK = 16;  // k of one product
 constexpr int kElementBytes = 2;
-constexpr int kMostColumns = 256;  // of D
-constexpr int kCore = 8;  // rows, and elements a row, of a core matrix
+constexpr int kMostColumns = 256;  // maximum n of D
+constexpr int kCore = 8;  // rows of a core matrix, and elements per row
 constexpr uint32_t kCoreRowBytes = 16;
 
 struct SharedOperand {
-  uint32_t start, leading, stride;  // bytes
+  uint32_t start, leading, stride;  // in bytes
   Swizzle swizzle;
-  int major;  // 0 is K, 1 is MN
+  int major;  // 0: K-major, 1: MN-major
 };
 
-// A field of a descriptor that holds bytes.
+// A descriptor field that holds a byte count.
 inline uint32_t bytes_field(uint64_t descriptor, int shift) { return uint32_t(descriptor >> shift & 0x3fff) << 4; }
 
-// Address of the 8 contiguous elements of a core matrix's row: along k from (mn, k) if K-major, else along mn.
+// Address of the 8 contiguous elements of a core matrix row: along k from (mn, k) if K-major, else along mn.
 inline uint32_t core_row(SharedOperand const& o, int mn, int k) {
   auto const span = uint32_t(swizzle_span(o.swizzle));
   uint32_t const elements = span / 2, m = uint32_t(mn), kk = uint32_t(k);
@@ -49,7 +49,7 @@ void each_core_row(SharedOperand const& operand, int first, int count, F visit) 
   }
 }
 
-// Rows [first, first + count) of an operand: tile[k * pitch + mn].
+// Loads rows [first, first + count) of an operand into tile[k * pitch + mn].
 inline void load_operand(float* tile, int pitch, SharedOperand const& operand, int first, int count, Element element,
                          char const* what, Site site) {
   each_core_row(operand, first, count, [=](uint32_t address, int mn, int k) {

@@ -1,4 +1,4 @@
-// tcgen05: products in tensor memory at their time, and the way there and back through registers.
+// tcgen05: products in tensor memory with their completion times, and moves between tensor memory and registers.
 #include "tcgen05.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace emulator {
 
 namespace {
 
-constexpr int kColumnsOfA = kK / 2;  // in tensor memory
-constexpr uint32_t kInFlight = ~0u;  // in registers that are being loaded
+constexpr int kColumnsOfA = kK / 2;  // columns of tensor memory
+constexpr uint32_t kInFlight = ~0u;  // content of registers while they are loaded
 
 [[noreturn]] void refuse(Site site, char const* what, uint64_t value) {
   report("tcgen05", site, "%s (%#llx)", what, static_cast<unsigned long long>(value));
@@ -100,7 +100,7 @@ void multiply(TensorProduct const& product) {
   }
 }
 
-// Its column in the clocks.
+// The issuer's column in the clocks.
 uint32_t clock_of(Issuer const& issuer) {
   return uint32_t(issuer_column(int(&issuer - block->tensor->issuers.data())));
 }
@@ -135,7 +135,7 @@ void enqueue(Issuer& issuer, Issuer::Item item) {
   if (now) finish(issuer);
 }
 
-// Ends the launch if the product reaches into what is not there.
+// Ends the launch if the product accesses unallocated cells.
 void check_operands(TensorProduct const& product) {
   Site const site = product.site;
   if (lane_of(product.d)) refuse(site, "a product's D does not begin in lane 0", product.d);
@@ -150,7 +150,7 @@ void check_operands(TensorProduct const& product) {
   if (a < d + product.n && d < a + kColumnsOfA) refuse(site, "a product's A lies within its D", product.a_address);
 }
 
-// Checked mode: what the product reads and writes, against what others do there.
+// Checked mode: checks the product's reads and writes against other accesses.
 void check_order(TensorProduct const& product, Stamp stamp) {
   each_shared_row(product, [&](uint32_t address) {
     begin_block_read(address, kCoreRowBytes, block->linear, stamp, product.site);
@@ -166,12 +166,12 @@ void check_order(TensorProduct const& product, Stamp stamp) {
 
 struct MoveArguments {
   uint32_t address;
-  void* to;          // of a load
-  void const* from;  // of a store
+  void* to;  // destination of a load
+  void const* from;  // source of a store
   int registers;
 };
 
-// The lanes' move, once the address is one that the warp may use.
+// Moves the data of all lanes after checking that the warp may access the address.
 TensorMove begin_move(Rendezvous& meeting, char const* what) {
   auto const& first = argument<MoveArguments>(meeting, 0);
   for (int lane = 1; lane < kWarpSize; lane++)

@@ -1,10 +1,10 @@
-// Products in tensor memory that have been issued and are not done.
+// Products in tensor memory that have been issued and are not complete.
 #pragma once
 #include "tensor_memory.h"
 
 namespace emulator {
 
 bool has_products(Block const& of);
-void finish_any_product();  // of the running block: the next product, or the arrival of a commit
+void finish_any_product();  // in the running block: completes the next product, or the arrival of a commit
 
 }  // namespace emulator

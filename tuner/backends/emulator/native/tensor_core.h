@@ -1,4 +1,4 @@
-// How tensor cores add products: the model and its parameters are described in tuner/backends/tensor_cores.py.
+// Tensor-core summation; tuner/backends/tensor_cores.py describes the model and its parameters.
 #pragma once
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace emulator {
 
-// Conversions and sums of this thread round towards zero while it lives.
+// Sets the rounding mode of this thread to toward-zero while the object exists.
 class TowardsZero {
  public:
   TowardsZero() : before_(float_control()) { set_float_control(before_ | kTowardsZero); }
@@ -18,8 +18,8 @@ class TowardsZero {
   uint32_t before_;
 };
 
-constexpr int32_t kExponentOfZero = -4096;  // below that of any product
-constexpr int32_t kLeastExponent = -126;    // of fp32, bf16 and tf32
+constexpr int32_t kExponentOfZero = -4096;  // below the exponent of any product
+constexpr int32_t kLeastExponent = -126;  // smallest exponent of fp32, bf16 and tf32
 constexpr int32_t kLeastExponentFp16 = -14;
 
 inline int32_t least_exponent(Element element) {
@@ -28,20 +28,20 @@ inline int32_t least_exponent(Element element) {
 
 inline Ints larger(Ints x, Ints y) { return x > y ? x : y; }
 
-// The exponents that hardware reads of fp32 bits: subnormals have the least one of the type that they came from.
+// The exponents of fp32 bits as hardware reads them: subnormals have the smallest exponent of their original type.
 inline Ints exponents(Ints bits, int32_t least) {
   Ints const exponent = larger((bits >> 23 & 255) - 127, Ints{} + least);
   return bits << 1 == 0 ? Ints{} + kExponentOfZero : exponent;
 }
 
-// Elements of an operand, with the exponents that hardware reads of them.
+// Elements of an operand with their exponents.
 template <int COUNT>
 struct alignas(32) Tile {
   double value[COUNT];
   int32_t exponent[COUNT];
 };
 
-// The first `count` elements of a tile, a multiple of 8; `from(i)` are the fp32 bits of those from i on.
+// Loads the first `count` elements of a tile (a multiple of 8); `from(i)` returns the fp32 bits starting at element i.
 template <int COUNT, class From>
 inline void fill(Tile<COUNT>& tile, int count, int32_t least, From from) {
   for (int i = 0; i < count; i += 8) {
@@ -57,7 +57,7 @@ inline void fill(Tile<COUNT>& tile, float const* from, int count, int32_t least)
   fill(tile, count, least, [=](int i) { return *reinterpret_cast<Ints const*>(from + i); });
 }
 
-// Elements of a tile that are `pitch` apart, or rows of 8 that are.
+// Elements of a tile with distance `pitch`, or rows of 8 with distance `pitch`.
 struct Strided {
   double const* value;
   int32_t const* exponent;
@@ -66,7 +66,7 @@ struct Strided {
 
 inline Strided operator+(Strided s, int k) { return {s.value + k * s.pitch, s.exponent + k * s.pitch, s.pitch}; }
 
-// One step: `c` += the sum over k < N of a[k] b[k][0..8), while sums round towards zero.
+// One step: `c` += the sum over k < N of a[k] b[k][0..8), with sums rounded toward zero.
 template <int N>
 inline Ints add_step(Ints c, Strided a, Strided b, SumRule const& rule) {
   Ints largest = larger(exponents(c, kLeastExponent), Ints{} + rule.zero_exponent);
@@ -79,7 +79,8 @@ inline Ints add_step(Ints c, Strided a, Strided b, SumRule const& rule) {
   for (int j = 0; j < 8; j += kVector) {
     Longs const scale = widened(part(shift, j)) << 52;
     Doubles const units = Doubles(scale), unit = Doubles((2046ll << 52) - scale);
-    Doubles sum[2] = {cut_off(widened(Singles(part(c, j))) * units), {}};  // exact in any order, and sooner in two
+    // Exact in any order; two partial sums are faster.
+    Doubles sum[2] = {cut_off(widened(Singles(part(c, j))) * units), {}};
 #pragma GCC unroll 16
     for (int k = 0; k < N; k++)
       sum[k % 2] += cut_off(a.value[k * a.pitch] * *reinterpret_cast<Doubles const*>(b.value + k * b.pitch + j) * units);
@@ -88,11 +89,11 @@ inline Ints add_step(Ints c, Strided a, Strided b, SumRule const& rule) {
   return joined(sums);
 }
 
-// The largest finite number and beyond: conversion toward zero stops there and keeps the bits of a NaN, tensor cores do
-// neither.
+// The largest finite number and beyond: unlike tensor cores, the conversion toward zero saturates and preserves NaN
+// bits.
 inline Ints is_special(Ints c) { return (c & 0x7fffffff) >= 0x7f7fffff; }
 
-// The same for one column, where that may be.
+// The same for one column that may need it.
 inline float add_step(float c, Strided a, Strided b, int count, SumRule const& rule) {
   int32_t largest = std::max(exponents(Ints{} + __builtin_bit_cast(int32_t, c), kLeastExponent)[0], rule.zero_exponent);
   for (int k = 0; k < count; k++) largest = std::max(largest, a.exponent[k * a.pitch] + b.exponent[k * b.pitch]);
@@ -110,7 +111,7 @@ inline float add_step(float c, Strided a, Strided b, int count, SumRule const& r
     for (int k = 0; k < depth; k += step) c[j] = add_step(c[j], a + k, b + k, std::min(depth, step), rule);
 }
 
-// c[0..8) += the sum over k < DEPTH of a[k] b[k][0..8), in the steps of an instruction whose elements have so many bytes.
+// c[0..8) += the sum over k < DEPTH of a[k] b[k][0..8), in the steps of an instruction with this element size in bytes.
 template <int DEPTH, int BYTES>
 inline void add_products(float* c, Strided a, Strided b, SumRule const& rule) {
   constexpr int kShort = std::min(DEPTH, 16 / BYTES), kLong = std::min(DEPTH, 32 / BYTES);
@@ -130,7 +131,7 @@ inline void add_products(float* c, Strided a, Strided b, SumRule const& rule) {
   if (any(special)) [[unlikely]]
     return add_special(c, a, b, DEPTH, rule.step_bytes / BYTES, rule);
   *reinterpret_cast<Ints*>(c) = total;
-  for (Singles& sum : sums) sum += 0.0f;  // zero is positive
+  for (Singles& sum : sums) sum += 0.0f;  // makes zero positive
 }
 
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// Tensor memory: its allocation, by warps.
+// Allocation of tensor memory by warps.
 #include "tensor_memory.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace emulator {
 
 namespace {
 
-constexpr int kUnit = 32;  // columns
+constexpr int kUnit = 32;  // in columns
 constexpr uint32_t kUntouched = ~0u;
 
-// Room for `columns`: the lowest, the highest, or any, since no kernel may count on one.
+// Finds `columns` free columns: the lowest, the highest or random ones, because no kernel may rely on the choice.
 int find_room(TensorMemory const& memory, int columns) {
   std::vector<int> places;
   for (int first = 0; first + columns <= kTensorColumns; first += kUnit) {
@@ -65,7 +65,7 @@ void check_columns(TensorMemory const& memory, int columns, Site site) {
   stop();
 }
 
-// The running block's, from its first use on.
+// The running block's tensor memory, created on first use.
 TensorMemory& own_memory() {
   if (!block->tensor) {
     block->tensor = std::make_unique<TensorMemory>();
@@ -91,7 +91,7 @@ void allocate(Rendezvous& meeting) {
   auto const address = uint32_t(first);
   std::memcpy(shared_pointer(destination, 4, 4, "tcgen05_alloc", meeting.site), &address, sizeof address);
   check_shared(destination, 4, true, meeting.site);
-  join_lanes(*meeting.warp, kAllLanes);  // the write is every lane's
+  join_lanes(*meeting.warp, kAllLanes);  // every lane performs the write
 }
 
 void deallocate(Rendezvous& meeting) {

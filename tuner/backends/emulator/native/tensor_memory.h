@@ -1,4 +1,4 @@
-// Tensor memory of a block (sm_100): its cells, their allocations, and in checked mode the last accesses.
+// Tensor memory of a block (sm_100): its cells, their allocations, and the last accesses in checked mode.
 #pragma once
 #include <deque>
 
@@ -8,15 +8,15 @@
 namespace emulator {
 
 constexpr int kTensorLanes = 128, kTensorColumns = 512;
-constexpr int kQuarters = kTensorLanes / kWarpSize;  // of the lanes, each for one warp of four
+constexpr int kQuarters = kTensorLanes / kWarpSize;  // quarters of the lanes, each accessible to one warp of four
 
-// What one tcgen05_ld or _st of a warp, or one product, did to tensor memory.
+// An access to tensor memory: a warp's tcgen05_ld or tcgen05_st, or a product.
 struct TensorAccess {
   int references;
-  int warp;       // -1: a product
-  Stamp product;  // its issuer's column and its number
+  int warp;  // -1 for a product
+  Stamp product;  // the issuer's clock column and the product's number
   Site site;
-  // Of each lane of the warp: its clock at the access, at its wait, and at the fence behind that; 0: not yet.
+  // Clocks per lane: at the access, at its wait, and at the fence after that; 0: not yet.
   struct Lane {
     uint32_t accessed, waited, fenced;
   } lanes[kWarpSize];
@@ -24,11 +24,11 @@ struct TensorAccess {
 using TensorAccessRef = Reference<TensorAccess>;
 void destroy(TensorAccess* access);
 
-// 32 lanes of a column, which every instruction touches together.
+// 32 lanes of a column, which every instruction accesses together.
 struct TensorCell {
   bool initialized;
   TensorAccessRef writer;
-  std::vector<TensorAccessRef> readers;  // since it wrote
+  std::vector<TensorAccessRef> readers;  // since the last write
 };
 
 struct Allocation {
@@ -46,30 +46,30 @@ struct TensorProduct {
   Site site;
 };
 
-// Of a thread that issues products: what it has issued, in order, and what of that is not done.
+// The products of one issuing thread, in order, and those that are not complete.
 struct Issuer {
   uint32_t thread;
-  uint32_t issued;  // products
+  uint32_t issued;  // number of products
   Site last;
-  // A product, or a commit behind those before it.
+  // A product, or a commit after earlier products.
   struct Item {
     bool commits;
     TensorProduct product;
     uint32_t barrier;
-    RowRef known;  // by the thread at its commit
+    RowRef known;  // known to the thread at its commit
     uint32_t number;
     Site site;
   };
   std::deque<Item> queue;
 };
 
-// A warp's tcgen05_ld or _st that has not been waited for.
+// A warp's tcgen05_ld or tcgen05_st that has not been waited for.
 struct TensorMove {
   bool done;
   uint32_t address;
   int registers;
-  void* to[kWarpSize];         // of a load, each lane's registers
-  std::vector<uint32_t> data;  // of a store, [lane][register]
+  void* to[kWarpSize];  // each lane's destination registers of a load
+  std::vector<uint32_t> data;  // data of a store: [lane][register]
   TensorAccessRef access;      // checked mode
 };
 
@@ -82,29 +82,29 @@ struct TensorMemory {
   std::vector<TensorMove> loads[kMaxWarps], stores[kMaxWarps];
   // Checked mode.
   TensorCell shadow[kQuarters][kTensorColumns];
-  std::vector<TensorAccessRef> unfenced[kMaxWarps];  // waited for, and not fenced by all lanes
-  std::vector<RowRef> fenced;                        // by thread: what it knew at its last fence after a barrier
+  std::vector<TensorAccessRef> unfenced[kMaxWarps];  // waited for, but not fenced by all lanes
+  std::vector<RowRef> fenced;  // per thread: its row at its last fence after a barrier
 };
 
-// The block's, with `columns` from the address on allocated; what is not ends the launch.
+// The block's tensor memory; ends the launch unless `columns` columns are allocated from the address on.
 TensorMemory& tensor_memory(uint32_t address, int columns, char const* what, Site site);
 
 inline int column_of(uint32_t address) { return int(address & 0xffff); }
 inline int lane_of(uint32_t address) { return int(address >> 16); }
 
-// ---- checked mode: what an access does, and finds
+// ---- checked mode: effects and checks of an access
 
 TensorAccessRef access_of_warp(Warp const& warp, Site site);
 TensorAccessRef access_of_product(Stamp product, Site site);
-// All of a column's quarters, or one of them for a warp.
+// All quarters of a column, or the one of a warp.
 struct Columns {
-  int first, count, quarter;  // -1: all
+  int first, count, quarter;  // -1: all quarters
 };
 void check_tensor_read(TensorAccessRef const& by, Columns columns);
 void check_tensor_write(TensorAccessRef const& by, Columns columns);
 void check_tensor_free(Columns columns, Site site);
 void note_waited(std::vector<TensorMove> const& moves, Warp const& warp);
 
-void check_tensor_memory(Block const& done);  // all threads of the block have exited
+void check_tensor_memory(Block const& done);  // called when all threads of the block have exited
 
 }  // namespace emulator

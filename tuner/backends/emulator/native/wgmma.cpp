@@ -1,4 +1,4 @@
-// wgmma: operands in shared memory by descriptor, products at issue or as late as the wait.
+// wgmma: operands in shared memory by descriptor; products execute at issue, or as late as their wait.
 #include "wgmma.h"
 
 #include <cstring>
@@ -13,14 +13,14 @@ namespace emulator {
 
 namespace {
 
-constexpr int kRows = 16;                       // of one warp's part of A
-constexpr uint32_t kInFlightBits = 0x7fc0dead;  // a NaN, in accumulators that are being computed
+constexpr int kRows = 16;  // rows of A per warp
+constexpr uint32_t kInFlightBits = 0x7fc0dead;  // a NaN in accumulators of products in flight
 
 WgmmaQueue& queue_of(Warp const& warp) { return warp.block->wgmma[size_t(warp.index)]; }
 
 // ---- operands in shared memory
 
-// Bits of a descriptor beside its fields, and the offset of a pattern that does not start at a multiple of its length.
+// Bits of a descriptor outside its fields, and its base offset, which must be 0.
 constexpr uint64_t kUnused = 0x3fffc000c000c000;
 
 SharedOperand operand(uint64_t descriptor, int major) {
@@ -119,7 +119,7 @@ void perform(WgmmaProduct& product, Warp const& warp) {
 
 // ---- issue
 
-// The oldest product that has not been performed, into `d` or, if null, into any accumulators; null: there is none.
+// The oldest pending product into `d` or, if null, into any accumulators; null if there is none.
 WgmmaProduct* pending(WgmmaQueue& queue, float const* d) {
   auto const waits = [=](WgmmaProduct const& product) { return !product.done && (!d || product.lanes[0].d == d); };
   for (auto& group : queue.groups)
@@ -169,7 +169,7 @@ uint64_t digest_of(WgmmaOperands const& o) {
   return digest;
 }
 
-// Without a fence since the last wait, a wgmma may only follow with accumulators that were not accessed since.
+// Without a fence since the last wait, a wgmma may only use accumulators that were not accessed since.
 void check_fence(WgmmaQueue& queue, WgmmaOperands const& o, Site site) {
   if (queue.fenced) return;
   bool untouched = false;
@@ -228,7 +228,7 @@ void finish(WgmmaProduct& product, Warp const& warp) {
   each_shared_row(product, warp, [](uint32_t address) { end_async_read(address, kCoreRowBytes); });
 }
 
-// Reads on the warp's behalf were remembered as lane 0's: every lane has waited for them.
+// Reads on behalf of the warp were recorded as lane 0's; every lane has now waited for them.
 void tell_lanes(Warp& warp) {
   if (!checked()) return;
   RowRef const done = publish(warp.lanes[0].clock, warp.lanes[0].linear);

@@ -4,22 +4,23 @@
 
 namespace emulator {
 
-// A warp's 16 rows of one wgmma in flight.
+// A warp's 16 rows of a wgmma in flight.
 struct WgmmaProduct {
   WgmmaOperands lanes[kWarpSize];
   uint32_t a[kWarpSize][4];   // A in registers, as issued
-  std::vector<float> before;  // the accumulators, by lane, while they are poisoned; empty: another product keeps them
+  // The accumulators by lane while they are poisoned; empty if an earlier product holds them.
+  std::vector<float> before;
   bool done;
   Site site;
 };
 
-// Lane 0's accumulators as a wgmma left them.
+// Lane 0's accumulators after a wgmma.
 struct Delivered {
   float const* d;
   uint64_t digest;
 };
 
-// What a warp has in flight, and what it issued, by which the warps of a warpgroup are compared.
+// A warp's products in flight, and a record of its issued products for comparison within the warpgroup.
 struct WgmmaQueue {
   std::vector<WgmmaProduct> open;
   std::vector<std::vector<WgmmaProduct>> groups;
@@ -30,7 +31,7 @@ struct WgmmaQueue {
 };
 
 void start_wgmma(Block& starting);
-void check_outstanding_wgmma();            // the running thread is about to exit
-void check_warpgroups(Block const& done);  // its four warps issued the same
+void check_outstanding_wgmma();  // called when the running thread is about to exit
+void check_warpgroups(Block const& done);  // checks that the four warps of each warpgroup issued the same
 
 }  // namespace emulator

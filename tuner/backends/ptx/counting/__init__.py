@@ -1,4 +1,4 @@
-"""One block executed for what it does, and not for what it computes: passes of loops, sectors, bank conflicts."""
+"""Work of a kernel, counted by executing a few blocks: loop iterations, sectors, bank conflicts."""
 
 from tuner.backends.ptx.counting.count import Budget, Counts, count
 from tuner.backends.ptx.counting.loops import LoopCount

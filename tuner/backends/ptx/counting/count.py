@@ -1,4 +1,4 @@
-"""Blocks executed as far as that decides where lanes go and what they address; the rest is counted."""
+"""Executes only the instructions that decide control flow and addresses, and counts all others."""
 
 import math
 import time
@@ -23,34 +23,34 @@ from tuner.backends.ptx.text.module import Entry
 from tuner.backends.ptx.text.parse import Instruction
 
 _SHARED = frozenset({"ldmatrix", "stmatrix"})
-_MATTERS = 1 / 16  # of a grid: fewer blocks at its end are not executed
-_LOOK = 200  # segments between two looks at the clock
+_MATTERS = 1 / 16  # blocks at the end of a grid that make up a smaller share are not executed
+_LOOK = 200  # segments between two checks of the clock
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of counting: beyond them, the counts so far are the result."""
+    """Limits of counting; when they are reached, the result is the counts so far."""
 
-    seconds: float = 1.0  # of CPU
+    seconds: float = 1.0  # CPU time
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a block does, in the mean of those that were executed.
+    """The work of a block, averaged over the executed blocks.
 
-    `tally` has a row a Metric and a column an instruction of the PTX.
+    `tally` has one row per Metric and one column per PTX instruction.
     """
 
     entry: Entry
     warps: int
     tally: Array
     loops: tuple[LoopCount, ...]
-    longest: float  # what the block with the most work executes, over the mean
-    unsure: str  # why it may not be what other blocks do; empty where nothing says so
+    longest: float  # instructions of the block with the most work, relative to the mean
+    unsure: str  # why other blocks may differ; empty if there is no reason
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """Those that were made, in the order of the code."""
+        """The memory accesses that were executed, in program order."""
         accesses = []
         for at, instruction in enumerate(self.entry.code):
             column = self.tally[:, at]
@@ -65,13 +65,13 @@ class Counts:
         return tuple(accesses)
 
     def executed(self, wanted: Callable[[Instruction], bool]) -> float:
-        """Instructions of warps that are wanted."""
+        """Return the number of warp instructions that satisfy `wanted`."""
         warps = self.tally[Metric.WARPS]
         return float(sum(warps[at] for at, instruction in enumerate(self.entry.code) if wanted(instruction)))
 
     @property
     def active(self) -> float:
-        """The share of a warp's lanes that executed instructions, on average: 1 without divergence."""
+        """The mean fraction of active lanes in executed instructions; 1 without divergence."""
         total = self.tally[Metric.WARPS].sum()
         return float(self.tally[Metric.LANES].sum() / total / WARP) if total else 1.0
 
@@ -79,9 +79,9 @@ class Counts:
 def count(
     entry: Entry, shape: Shape, memory: Sketch, values: Sequence[Value], l1_bytes: int, budget: Budget | None = None
 ) -> Counts:
-    """What the blocks of a grid do, by the one in its middle and, where they weigh, those at its ends.
+    """Count the work of a grid from the block in its middle and, where they matter, those at its ends.
 
-    Raises FaultError for what the interpreter does not support, and for kernels that wait for ever.
+    Raises FaultError for unsupported instructions and for kernels that deadlock.
     """
     side = Side.one(entry, shape)
     blocks = _blocks(shape)
@@ -105,14 +105,14 @@ def count(
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One of a grid that stands for a share of it."""
+    """An executed block that represents a share of the grid."""
 
-    first: int  # its number, or that of the first of its cluster
+    first: int  # block index of the block, or of the first block of its cluster
     share: float
 
 
 def _blocks(shape: Shape) -> tuple[_Block, ...]:
-    """The block in the middle, and along axes with few blocks the last one, whose tile may be cut off."""
+    """Return the block in the middle and, along axes with few blocks, the last one, whose tile may be partial."""
     x, y, z = (_along(n, shape.cluster if axis == 0 else 1) for axis, n in enumerate(shape.grid))
     width, height, _ = shape.grid
     return tuple(
@@ -124,7 +124,7 @@ def _blocks(shape: Shape) -> tuple[_Block, ...]:
 
 
 def _along(blocks: int, step: int) -> tuple[tuple[int, float], ...]:
-    """(place, share) of the blocks of an axis."""
+    """Return (index, share) of the executed blocks along an axis."""
     last = (blocks - 1) // step * step
     inner = (blocks - 1) // 2 // step * step
     share = step / blocks
@@ -132,11 +132,11 @@ def _along(blocks: int, step: int) -> tuple[tuple[int, float], ...]:
 
 
 class _SpentError(Exception):
-    """The budget."""
+    """The budget is exhausted."""
 
 
 class _Counting(Interpreter):
-    """A program whose steps count, and compute only what decides control flow and addresses."""
+    """An interpreter that counts every instruction and computes only what decides control flow and addresses."""
 
     def __init__(self, entry: Entry, wave: Wave, decides: Needed, l1_bytes: int, budget: Budget) -> None:
         self.tally = np.zeros((len(Metric), len(entry.code)))
@@ -150,7 +150,7 @@ class _Counting(Interpreter):
         super().__init__(entry, wave, self._decode, math.inf)
 
     def count(self) -> Array:
-        """Run; what was counted until the end, or until the budget was spent."""
+        """Run, and return the counts up to the end or up to the limit of the budget."""
         self.tally[...] = 0
         self._cache.clear()
         for loop in self.loops:
@@ -158,7 +158,7 @@ class _Counting(Interpreter):
         try:
             self.run()
         except _SpentError:
-            self.unsure = "counting was stopped before the end: a loop whose end nothing tells, or a very long kernel"
+            self.unsure = "counting stopped early: a loop with an unknown number of iterations, or a very long kernel"
         return self.tally.copy()
 
     def counted(self, loop: Loop, tally: Array) -> LoopCount:
@@ -202,7 +202,7 @@ class _Counting(Interpreter):
         return self._jump(branch, at, mask)
 
     def _whole(self, loop: Loop, mask: Mask) -> bool:
-        """Whether the lanes of `mask` are all that are inside the loop."""
+        """Return whether `mask` contains all lanes that are inside the loop."""
         if mask is None:
             return True
         wave = self.wave

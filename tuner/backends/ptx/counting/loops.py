@@ -1,4 +1,4 @@
-"""Loops of PTX: how often each is passed, and how many passes are left, where its counters determine it."""
+"""Loops in PTX: the number of iterations executed, and the number left, if the loop's counters determine it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from tuner.backends.ptx.state.wave import Wave
 from tuner.backends.ptx.text.module import Entry
 from tuner.backends.ptx.text.parse import Instruction
 
-_WINDOW = 4  # passes whose counters have to advance alike
-_RUN_OUT = 2  # passes at a loop's end that are executed
+_WINDOW = 4  # iterations whose counters must advance equally
+_RUN_OUT = 2  # final iterations that are always executed
 
 
 @dataclass(frozen=True, slots=True)
 class LoopCount:
-    """A loop of a kernel, by what a warp does: how often it comes there, and passes each time."""
+    """A loop of a kernel as a warp sees it: how often it is entered, and iterations per entry."""
 
-    start: int  # instructions of the PTX
-    stop: int  # the branch back
+    start: int  # index of the first PTX instruction
+    stop: int  # index of the backward branch
     entries: float
     trips: float
     extrapolated: bool
@@ -30,22 +30,22 @@ class LoopCount:
 
 @dataclass(frozen=True)
 class Exit:
-    """A branch that leaves a loop, or goes back: of its guard `holds` keeps the loop running."""
+    """A branch that leaves a loop or goes back. The loop continues while its guard equals `holds`."""
 
-    compared: Instruction | None  # the setp of its guard; None where that is not all that decides
+    compared: Instruction | None  # the setp of the guard; None if the guard depends on more than one comparison
     holds: bool
 
 
 @dataclass
 class Loop:
-    """One loop, and its observed passes since it was entered."""
+    """A loop, and the iterations observed since it was entered."""
 
     start: int
     stop: int
     exits: tuple[Exit, ...]
-    carried: tuple[str, ...]  # registers that its body writes, of those that have a part
+    carried: tuple[str, ...]  # those registers written by the body that affect control flow
     passes: int = 0
-    done: bool = False  # with skipping, until it is left
+    done: bool = False  # no more skipping until the loop is left
     states: list[Mapping[str, Array]] = field(default_factory=list)
     apart: list[list[Array | None]] = field(default_factory=list)
     tallies: list[Array] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Loop:
             self.states, self.apart, self.tallies = [], [], []
 
     def passed(self, wave: Wave, lanes: Array, tally: Array) -> int:
-        """At the end of each pass, for `lanes` (an index): how many passes may be skipped now."""
+        """Return how many iterations may be skipped, at the end of an iteration of `lanes` (an index)."""
         self.passes += 1
         if self.done:
             return 0
@@ -69,9 +69,9 @@ class Loop:
         return max(0, self._left() - _RUN_OUT)
 
     def skip(self, wave: Wave, lanes: Array, tally: Array, passes: int) -> Array:
-        """Leave out so many passes: counters advance as they did, and the passes count as the last ones did.
+        """Skip iterations: counters advance as before, and the tally grows as in the last iterations.
 
-        What is added to the tally, by metric.
+        Returns the increase of the tally, by metric.
         """
         for name in self.carried:
             array = wave.registers.array(name)
@@ -86,14 +86,14 @@ class Loop:
         return total
 
     def _left(self) -> int:
-        """Passes until an exit is taken by some lane; 0 where no exit determines it."""
+        """Return the iterations until some lane takes an exit; 0 if no exit determines the number."""
         passes = [_until(exit_, [at[i] for at in self.apart]) for i, exit_ in enumerate(self.exits) if exit_.compared]
         least = min(passes, default=inf)
         return 0 if least == inf else int(least)
 
 
 def loops(entry: Entry, registers: frozenset[str]) -> tuple[Loop, ...]:
-    """The loops of an entry, of which `registers` have a part in where lanes go."""
+    """Return the loops of an entry; `registers` are those that affect control flow."""
     ends: dict[int, int] = {}
     for at, instruction in enumerate(entry.code):
         if instruction.opcode[0] == "bra" and (to := entry.labels[instruction.word(-1)]) <= at:
@@ -125,7 +125,7 @@ def _loop(entry: Entry, start: int, stop: int, registers: frozenset[str]) -> Loo
 
 
 def _apart(wave: Wave, setp: Instruction | None, lanes: Array) -> Array | None:
-    """How far the two sides of a comparison are apart."""
+    """Return the difference between the two sides of a comparison."""
     if setp is None or setp.type[0] not in "sub":
         return None
     a, b = (np.broadcast_to(wave.registers.read(setp.word(i), setp.type), wave.lanes)[lanes] for i in (1, 2))
@@ -137,7 +137,7 @@ def _less(a: Array, b: Array) -> Array:
 
 
 def _until(exit: Exit, apart: list[Array | None]) -> float:
-    """Passes until the exit's comparison no longer keeps the loop running, for some lane; inf: not determined."""
+    """Return the iterations until the exit is taken by some lane; inf if undetermined."""
     if any(difference is None for difference in apart):
         return inf
     differences = [difference for difference in apart if difference is not None]

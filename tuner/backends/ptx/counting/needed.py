@@ -1,4 +1,4 @@
-"""Which instructions decide where lanes go and what they address: only these are executed, to count the others."""
+"""Selects the instructions that decide control flow and addresses; only these are executed when counting."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,15 +16,15 @@ _ALWAYS = frozenset({"bra", "brx", "bar", "barrier", "ret", "exit", "call", "tra
 
 @dataclass(frozen=True)
 class Needed:
-    """By index: instructions that are executed, and whether what memory holds has a part in that."""
+    """The instructions to execute, by index, and whether they depend on memory contents."""
 
     executed: frozenset[int]
-    registers: frozenset[str]  # that they read
-    data: bool  # of global or constant memory
+    registers: frozenset[str]  # registers that they read
+    data: bool  # whether they depend on global or constant memory
 
 
 def needed(entry: Entry) -> Needed:
-    """Backwards from guards of branches and from addresses, through memory where a load stands in the way."""
+    """Trace backwards from branch guards and addresses, through memory where a load is on the path."""
     writers: defaultdict[str, list[int]] = defaultdict(list)
     for at, instruction in enumerate(entry.code):
         for name in written(instruction):
@@ -60,7 +60,7 @@ def needed(entry: Entry) -> Needed:
 
 
 def written(instruction: Instruction) -> tuple[str, ...]:
-    """The registers that an instruction leaves a result in."""
+    """Return the registers that an instruction writes."""
     if instruction.opcode[0] in _WITHOUT_RESULT and instruction.opcode[:2] != ("bar", "red"):
         return ()
     if not instruction.operands or isinstance(instruction.operands[0], Address):
@@ -69,12 +69,12 @@ def written(instruction: Instruction) -> tuple[str, ...]:
 
 
 def read(instruction: Instruction) -> Iterator[str]:
-    """The registers that an instruction reads, with its guard."""
+    """Return the registers that an instruction reads, including its guard."""
     results = bool(written(instruction))
     for operand in instruction.operands[results:]:
         yield from _names(operand)
     if results and instruction.guard:
-        yield from written(instruction)  # what stays where the guard does not hold
+        yield from written(instruction)  # the old value remains if the guard is false
     if instruction.guard:
         yield instruction.guard.lstrip("!")
 

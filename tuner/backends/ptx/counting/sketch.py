@@ -1,4 +1,4 @@
-"""Global memory with the addresses of whole tensors and a little of what they hold: for counting, not for results."""
+"""Global memory with full-size address ranges and only a little data; used for counting, never for results."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,15 +7,15 @@ import numpy as np
 from tuner.backends.ptx.state.memory import GLOBAL, Global
 from tuner.backends.ptx.state.values import Array
 
-_KEPT = 1 << 20  # bytes of a buffer that are kept; what lies beyond is read as these again
+_KEPT = 1 << 20  # bytes that are stored per buffer; accesses beyond wrap around
 _APART = 1 << 20
 
 
 class Sketch(Global):
-    """Buffers at the addresses that they would have, each kept up to a megabyte, which repeats.
+    """Buffers at realistic addresses, each storing at most one megabyte, which repeats.
 
-    `drawn` gives what they hold, as bytes by name, once it matters; until then, and beside it, they hold zeros.
-    Nothing is refused: an address beyond a buffer is one of the nearest below.
+    `drawn` returns their contents as bytes by name and is called only when needed; until then they hold zeros. No
+    access is rejected: an address beyond a buffer maps to the nearest lower buffer.
     """
 
     def __init__(self, sizes: Mapping[str, int], drawn: Callable[[], Mapping[str, Array]] = dict) -> None:
@@ -30,7 +30,7 @@ class Sketch(Global):
         self._kept = np.array([*kept.values()] or [256])
 
     def fill(self) -> None:
-        """Have the buffers hold what is drawn for them."""
+        """Fill the buffers with the drawn contents."""
         for name, content in self._drawn().items():
             allocation = self._allocations[name]
             some = content[: allocation.nbytes]
@@ -40,10 +40,10 @@ class Sketch(Global):
         return GLOBAL + int(self._starts[self._names[name]])
 
     def begin_launch(self) -> None:
-        """Nothing is marked here."""
+        """Do nothing: accesses are not tracked."""
 
     def read_constant(self, offsets: Array, nbytes: int) -> None:
-        """Whoever writes it."""
+        """Do nothing: constant reads are not checked."""
 
     def locate(self, addresses: Array, nbytes: int, write: bool = False) -> Array:  # noqa: ARG002  (as Global's)
         at = addresses.astype(np.int64) - GLOBAL

@@ -1,4 +1,4 @@
-"""What instructions did, by their place in the code: executions, lanes, sectors, misses of L1, wavefronts."""
+"""Counts per instruction: executions, lanes, sectors, L1 misses, wavefronts."""
 
 import math
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ from tuner.backends.ptx.state.values import Array, Mask
 from tuner.backends.ptx.state.wave import WARP, Wave
 from tuner.backends.ptx.text.parse import BYTES, Instruction
 
-SECTOR, LINE, BANK = 32, 128, 4  # bytes that L1 asks L2 for, that it has a tag for, that a bank gives in a clock
+SECTOR, LINE, BANK = 32, 128, 4  # bytes per L2 sector, per L1 tag, and per bank and clock
 _HASH = 0x9E3779B97F4A7C15
 _LINES_PER_CYCLE = 4
-_LOCAL = 1 << 52  # beyond all addresses of tensors
-_MEMORIZED = 64  # patterns of an instruction
+_LOCAL = 1 << 52  # above all tensor addresses
+_MEMORIZED = 64  # access patterns that are cached per instruction
 
 
 class Metric(IntEnum):
     """A row of a tally."""
 
-    WARPS = 0  # that executed it
-    LANES = 1  # of these that were active
-    TAKEN = 2  # of a branch, by warps
-    REQUESTS = 3  # of an access, by warps with an active lane
-    DISTINCT = 4  # addresses of these requests
+    WARPS = 0  # warps that executed the instruction
+    LANES = 1  # their active lanes
+    TAKEN = 2  # warps that took the branch
+    REQUESTS = 3  # accesses by warps with an active lane
+    DISTINCT = 4  # distinct addresses of these requests
     SECTORS = 5
-    MISSES = 6  # sectors that L1 did not hold
+    MISSES = 6  # sectors that missed in L1
     WAVEFRONTS = 7  # cycles of L1 or of shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One instruction that accesses memory; counts are of a block."""
+    """One instruction that accesses memory. Counts are per block."""
 
-    line: int  # of the PTX
+    line: int  # line of the PTX
     text: str
     space: str  # global, shared, local or const
     kind: str  # load, store or atomic
-    nbytes: int  # a lane
+    nbytes: int  # per lane
     requests: float
     lanes: float
     distinct: float
@@ -50,7 +50,7 @@ class Access:
 
 
 class L1Cache:
-    """L1 of a block, direct-mapped by a hash: so many sectors; a new one evicts the one in its slot."""
+    """The L1 cache of a block: direct-mapped by a hash of the sector; a new sector evicts the one in its slot."""
 
     def __init__(self, nbytes: int) -> None:
         self._tags, self._aged = np.full(max(1, nbytes // SECTOR), -1, np.int64), 0
@@ -60,13 +60,13 @@ class L1Cache:
         self._aged = 0
 
     def age(self, misses: float) -> None:
-        """Evict what so many sectors at unknown addresses would evict: each takes a random slot."""
+        """Evict as `misses` sectors at unknown addresses would: each evicts a random slot."""
         self._aged += 1
         lost = 1 - math.exp(-misses / len(self._tags))
         self._tags[np.random.default_rng(self._aged).random(len(self._tags)) < lost] = -1
 
     def misses(self, sectors: Array) -> int:
-        """How many of some different sectors it does not hold; then it holds them."""
+        """Return how many of the distinct sectors miss, and insert them."""
         hashed = sectors.astype(np.uint64) * np.uint64(_HASH) >> np.uint64(20)
         slots = (hashed % np.uint64(len(self._tags))).astype(np.int64)
         misses = int(np.count_nonzero(self._tags[slots] != sectors))
@@ -79,7 +79,7 @@ def kind_of(instruction: Instruction) -> str:
 
 
 def width_of(instruction: Instruction) -> int:
-    """Bytes of a lane."""
+    """Return the bytes per lane."""
     if instruction.opcode[0] == "cp":
         return int(instruction.word(2), 0)
     if instruction.opcode[0] in ("ldmatrix", "stmatrix"):
@@ -89,7 +89,7 @@ def width_of(instruction: Instruction) -> int:
 
 
 def counted(wave: Wave, instruction: Instruction, at: int, tally: Array, cache: L1Cache, real: Step | None) -> Step:
-    """A step that counts an access to global, shared or local memory, and makes it where `real` is given."""
+    """Return a step that counts an access to global, shared or local memory, and performs it if `real` is given."""
     space, width, kind = space_of(instruction), width_of(instruction), kind_of(instruction)
     where = next(i for i, operand in enumerate(instruction.operands) if not isinstance(operand, str | tuple))
     if instruction.opcode[0] == "cp":
@@ -132,17 +132,19 @@ def _matrices(instruction: Instruction) -> int:
 
 
 def _interleaved(offsets: Array, lanes: Array, width: int) -> tuple[Array, Array]:
-    """Addresses and lanes of the words of a local access: L1 stores a word of all lanes of a warp in one line."""
+    """Return the addresses and lanes of the words of a local access: L1 stores one word of all lanes of a warp in a
+    line.
+    """
     words = offsets[:, None] // BANK + np.arange(max(1, width // BANK))
     lanes = np.repeat(lanes, words.shape[1])
     return _LOCAL + (lanes // WARP << 24) + (words.ravel() * WARP + lanes % WARP) * BANK, lanes
 
 
 def _lines(at: Array, lanes: Array, width: int) -> tuple[tuple[float, ...], Array]:
-    """((requests, distinct addresses, sectors, wavefronts), sectors of all)
+    """Return ((requests, distinct addresses, sectors, wavefronts), all sectors).
 
-    L1 looks up a line in the first cycle and four in each further one, and reads banks as shared memory does: measured
-    on an A100 by stride (github.com/te42kyfo/gpu-benches, gpu-strides).
+    L1 looks up one line in the first cycle and four in each further one, and its banks behave like those of shared
+    memory: measured on an A100 by stride (github.com/te42kyfo/gpu-benches, gpu-strides).
     """
     warps = lanes // WARP
     requests = len(np.unique(warps))
@@ -156,9 +158,12 @@ def _unique_pairs(warps: Array, values: Array) -> int:
 
 
 def _banks(at: Array, lanes: Array, width: int) -> tuple[tuple[float, ...], Array]:
-    """((requests, addresses, 0, turns), nothing): of 8 and 16 bytes halves and quarters of a warp take turns."""
+    """Return ((requests, addresses, 0, wavefronts), no sectors).
+
+    For 8-byte and 16-byte accesses, halves and quarters of a warp are served one at a time.
+    """
     warps = lanes // WARP
-    together = WARP * BANK // max(width, BANK)  # lanes that a turn serves
+    together = WARP * BANK // max(width, BANK)  # lanes per wavefront
     groups = warps * WARP + lanes % WARP // together
     words = at[:, None] // BANK + np.arange(max(1, width // BANK))
     pairs = np.unique(np.repeat(groups, words.shape[1]) * (1 << 32) + words.ravel() % (1 << 32))

@@ -1,1 +1,1 @@
-"""What each instruction of the PTX ISA does, a family a module."""
+"""Semantics of the PTX instructions, one family per module."""

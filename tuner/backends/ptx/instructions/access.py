@@ -1,4 +1,4 @@
-"""Loads, stores and atomics, by state space; addresses between them."""
+"""Loads, stores and atomics, by state space, and address conversions."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,18 +14,18 @@ from tuner.backends.ptx.state.values import DTYPES, JOINED, Array, Mask, Unsuppo
 from tuner.backends.ptx.state.wave import Wave
 from tuner.backends.ptx.text.parse import BYTES, Address, Instruction
 
-Locate = Callable[[Array, Any, int, bool], tuple[Mapping[int, Array], Array]]  # → (memory by width, offsets)
+Locate = Callable[[Array, Any, int, bool], tuple[Mapping[int, Array], Array]]  # → (memory views by width, offsets)
 
 
 def space_of(instruction: Instruction) -> str:
-    """global, shared, param or, where the opcode names none, generic."""
+    """Return global, shared, param or, if the opcode names none, generic."""
     spaces = ("global", "shared::cluster", "shared::cta", "shared", "param", "local", "const")
     space = next((space for space in spaces if space in instruction.opcode), "generic")
     return space.partition("::")[0]
 
 
 def addresses(wave: Wave, address: Address, space: str) -> Callable[[Any], Array]:
-    """The address of each lane of an index; arithmetic wraps at the width of the register."""
+    """Return the address of each lane; arithmetic wraps at the width of the register."""
     kind = "u32" if space == "shared" else "u64"
     base = wave.registers.read(address.base, kind)
     step = np.array(address.offset).astype(DTYPES["s" + kind[1:]]).view(base.dtype)
@@ -54,7 +54,7 @@ def locator(wave: Wave, space: str) -> Locate:
             if there.all():
                 return within(at - np.uint64(window), lanes, nbytes, write)
             if there.any():
-                raise FaultError("unsupported: one access of a warp to memories of two kinds")
+                raise FaultError("unsupported: one warp access to two state spaces")
         return in_global(at, lanes, nbytes, write)
 
     locators: dict[str, Locate] = {
@@ -92,7 +92,7 @@ def _load(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _load_parameter(wave: Wave, instruction: Instruction) -> Step:
-    """By the name of a parameter, or by an address that all lanes have in common."""
+    """Load a parameter by its name, or by an address that is the same for all lanes."""
     kind, address, parameters = instruction.type, instruction.address(1), wave.parameters
     dtype, count = DTYPES[kind], len(instruction.words(0))
     to = [wave.registers.write(word, kind) for word in instruction.words(0)]
@@ -101,7 +101,7 @@ def _load_parameter(wave: Wave, instruction: Instruction) -> Step:
     def loaded(mask: Mask) -> None:
         indices = at(wave.index(mask))
         if (indices != indices[0]).any():
-            raise FaultError("unsupported: lanes that read parameters at different addresses")
+            raise FaultError("unsupported: lanes read parameters at different addresses")
         values = np.frombuffer(parameters.read(int(indices[0]), dtype.itemsize * count), dtype)
         for target, value in zip(to, values, strict=True):
             assign(target, value, mask)
@@ -137,7 +137,7 @@ _ATOMS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _atomic(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """atom and red: lane after lane, of a vector element after element."""
+    """Execute atom and red: one lane at a time, and element by element for vectors."""
     returns, space, kind = instruction.opcode[0] == "atom", space_of(instruction), instruction.type
     name = next((operation for operation in (*_ATOMS, "cas") if instruction.has(operation)), "")
     join = _ATOMS.get(name)
@@ -170,7 +170,7 @@ _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAMETER_W
 
 
 def _address(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """cvta: generic addresses of global memory are the addresses there; the other memories lie in windows."""
+    """Execute cvta: generic addresses of global memory are global addresses; the other state spaces have windows."""
     target = wave.registers.write(instruction.word(0), instruction.type)
     value = wave.registers.read(instruction.word(1), instruction.type)
     window = np.uint64(_WINDOWS.get(space_of(instruction), 0))
@@ -179,7 +179,7 @@ def _address(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _map_rank(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """mapa: the same shared address in the block of a rank of the cluster."""
+    """Execute mapa: the same shared address in another block of the cluster."""
     if not instruction.has("shared::cluster"):
         raise UnsupportedError(instruction.name)
     target = wave.registers.write(instruction.word(0), "u32")
@@ -192,7 +192,7 @@ def _map_rank(wave: Wave, instruction: Instruction, _: int) -> Step:
     return mapped
 
 
-assert SHARED_BASE + (227 << 10) < 1 << 18, "a descriptor of wgmma has 18 bits of an address"
+assert SHARED_BASE + (227 << 10) < 1 << 18, "a wgmma descriptor holds 18 address bits"
 
 DECODERS: Mapping[str, Decoder] = {
     "ld": _load,

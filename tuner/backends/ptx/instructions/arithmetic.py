@@ -1,4 +1,4 @@
-"""Arithmetic of PTX on integers and floats: what NumPy's functions do, and where PTX differs from them."""
+"""Integer and floating-point arithmetic, by NumPy's functions except where PTX differs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,16 +11,18 @@ from tuner.backends.ptx.state.values import DTYPES, Array, Mask, UnsupportedErro
 from tuner.backends.ptx.state.wave import Wave
 from tuner.backends.ptx.text.parse import Instruction
 
-_SMALLEST = np.float32(2.0**-126)  # normal
+_SMALLEST = np.float32(2.0**-126)  # smallest normal number
 
 
 def flushed(x: Array) -> Array:
-    """Subnormals of fp32 as zeros of their sign: `.ftz`."""
+    """Flush fp32 subnormals to zero with their sign (`.ftz`)."""
     return np.where(np.abs(x) < _SMALLEST, np.copysign(np.float32(0), x), x)
 
 
 def elementwise(function: Callable[..., Any], inputs: int, qualifiers: tuple[str, ...] = ()) -> Decoder:
-    """The instruction that applies a NumPy function, with `qualifiers`, to `inputs` operands of its own type."""
+    """Return a decoder that applies a NumPy function to `inputs` operands of the instruction's type; allows
+    `qualifiers`.
+    """
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         kind, saturates = instruction.type, instruction.has("sat") and instruction.type == "f32"
@@ -34,22 +36,24 @@ def elementwise(function: Callable[..., Any], inputs: int, qualifiers: tuple[str
 
 
 def unit(x: Array) -> Array:
-    """Clamped to [0, 1], NaN to 0: `.sat`."""
+    """Clamp to [0, 1]; NaN becomes 0 (`.sat`)."""
     return np.clip(np.where(np.isnan(x), 0, x), 0, 1)
 
 
-_KNOWN = {"rn", "approx", "full", "ftz", "lo", "hi", "wide", "NaN", "b32"}  # as prmt spells its type
+_KNOWN = {"rn", "approx", "full", "ftz", "lo", "hi", "wide", "NaN", "b32"}  # b32 is prmt's type
 
 
 def check_qualifiers(instruction: Instruction, qualifiers: tuple[str, ...] = ()) -> None:
-    """Raises UnsupportedError for another qualifier that would change what is computed: a rounding, `.sat`, `.cc`."""
+    """Raise UnsupportedError for any other qualifier that changes the result: a rounding mode, `.sat`, `.cc`."""
     relu = {"relu"} if instruction.type == "s32" else set()
     if strange := set(instruction.opcode[1:-1]) - _KNOWN - relu - {*qualifiers}:
         raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
 
 
 def applied(wave: Wave, instruction: Instruction, function: Callable[..., Any], to: str, *kinds: str) -> Step:
-    """`function` of the operands behind the first, each read as its kind, into the first as `to`."""
+    """Return a step that applies `function` to the source operands, read as `kinds`, and writes the first operand as
+    `to`.
+    """
     target = wave.registers.write(instruction.word(0), to)
     return computed(
         target, function, [wave.registers.read(instruction.word(i), kind) for i, kind in enumerate(kinds, 1)]
@@ -57,7 +61,7 @@ def applied(wave: Wave, instruction: Instruction, function: Callable[..., Any], 
 
 
 def computed(target: Array, function: Callable[..., Any], sources: list[Array], ftz: bool = False) -> Step:
-    """The step that writes `function(*sources)`: in place where that is one of NumPy's own."""
+    """Return a step that writes `function(*sources)`, in place if it is a NumPy ufunc."""
     if ftz:
 
         def flushing(mask: Mask) -> None:
@@ -84,12 +88,12 @@ TOWARDS: Mapping[str, float] = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}
 
 
 def _side(instruction: Instruction) -> str:
-    """Another rounding than to the nearest, or nothing."""
+    """Return the rounding mode unless it is round-to-nearest; otherwise an empty string."""
     return next((direction for direction in TOWARDS if instruction.has(direction)), "")
 
 
 def _sum(sign: int) -> Decoder:
-    """add and sub: of fp32 with every rounding, of s32 with `.sat`."""
+    """Decode add or sub: fp32 with every rounding mode, s32 with `.sat`."""
     function = np.add if sign > 0 else np.subtract
 
     def saturated(a: Array, b: Array) -> Array:
@@ -124,7 +128,7 @@ def _fma(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def quotient(a: Array, b: Array) -> Array:
-    """Integer division that truncates; by zero all bits are set."""
+    """Integer division that truncates; division by zero sets all bits."""
     divisor = np.where(b == 0, b.dtype.type(1), b)
     result = (a - np.fmod(a, divisor)) // divisor
     return np.where(b == 0, ~np.zeros_like(result), result)
@@ -135,7 +139,9 @@ def remainder(a: Array, b: Array) -> Array:
 
 
 def _directly(function: Callable[..., Array], inputs: int) -> Decoder:
-    """div, rcp and sqrt: of fp32 with every rounding, since a double shows on which side of a float they lie."""
+    """Decode div, rcp or sqrt with every fp32 rounding mode; a double determines the side of a float on which
+    they lie.
+    """
 
     def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
         if instruction.type != "f32" or not (side := _side(instruction)):
@@ -158,7 +164,7 @@ def _div(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def high(a: Array, b: Array) -> Array:
-    """The upper half of a product."""
+    """Return the upper half of a product."""
     size = 8 * a.itemsize
     if size < 64:
         wide = np.dtype(f"{a.dtype.kind}{a.itemsize * 2}")
@@ -169,7 +175,7 @@ def high(a: Array, b: Array) -> Array:
 
 
 def _product(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """mul and mad: of floats, or the low half, the high half or all (`wide`) of a product of integers."""
+    """Decode mul or mad: floats, or the low half, the high half or all (`wide`) of an integer product."""
     kind, adds = instruction.type, instruction.opcode[0] == "mad"
     if kind.startswith("f"):
         return _fma(wave, instruction, at) if adds else _float_product(wave, instruction, at)
@@ -190,7 +196,7 @@ def _product(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _unary(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A function of the special function unit, here as exact as fp32 is."""
+    """Return a special function unit's function, computed here with full fp32 accuracy."""
 
     def rounded(x: Array) -> Array:
         return function(x.astype(np.float64)).astype(x.dtype)
@@ -199,7 +205,7 @@ def _unary(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def _chosen(function: Callable[[Array, Array], Array], zero: Callable[[Array, Array], Array]) -> Callable[..., Array]:
-    """A minimum or maximum to which -0 is below +0, as the PTX ISA has it; to NumPy's that depends on the machine."""
+    """Return a minimum or maximum that orders -0 below +0, as in the PTX ISA; NumPy's order depends on the platform."""
 
     def chosen(a: Array, b: Array) -> Array:
         zeros = (a == 0) & (b == 0)
@@ -212,13 +218,13 @@ def _lesser_zero(a: Array, b: Array) -> Array:
     return -(-a - b)
 
 
-# Of floats; those of the second row give NaN where an operand is one.
+# Floating-point functions; those of the second row return NaN if an operand is NaN.
 MINIMUM, MAXIMUM = _chosen(np.fmin, _lesser_zero), _chosen(np.fmax, np.add)
 MINIMUM_NAN, MAXIMUM_NAN = _chosen(np.minimum, _lesser_zero), _chosen(np.maximum, np.add)
 
 
 def _maximum(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """min and max, of two or three operands: of floats a NaN is none, unless `.NaN` is said; `.relu` of integers."""
+    """Decode min or max of two or three operands. Float NaNs are ignored without `.NaN`; integers allow `.relu`."""
     smaller = instruction.opcode[0] == "min"
     if not instruction.type.startswith("f"):
         function: Callable[..., Array] = np.minimum if smaller else np.maximum
@@ -237,7 +243,7 @@ _PAIRED: Mapping[str, Callable[..., Array]] = {"add": np.add, "sub": np.subtract
 
 
 def decode_pairs(wave: Wave, instruction: Instruction) -> Step:
-    """Of f32x2: both halves of 64 bits as fp32."""
+    """Decode f32x2 arithmetic: both 32-bit halves as fp32."""
     check_qualifiers(instruction)
     function, ftz = _PAIRED.get(instruction.opcode[0]), instruction.has("ftz")
     if function is None:

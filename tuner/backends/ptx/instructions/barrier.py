@@ -1,4 +1,4 @@
-"""Barriers of a block, with and without votes, and of a cluster."""
+"""Barriers of a block, with and without reductions, and of a cluster."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,16 +11,16 @@ from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError, assig
 from tuner.backends.ptx.state.wave import BARRIER, CLUSTER, LEFT, WARP, Wave
 from tuner.backends.ptx.text.parse import Instruction
 
-_NAMES = 16  # barriers of a block
+_NAMES = 16  # barriers per block
 
 
 def _arrivals(wave: Wave) -> Array:
-    """[blocks · 16]: threads that have arrived at each barrier, whole warps at a time."""
+    """Return [blocks · 16] arrived threads per barrier, counted in whole warps."""
     return np.zeros(wave.blocks * _NAMES, np.int64)
 
 
 def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """bar.sync, .arrive and .red: a number, and how many threads take part (default: the block's)."""
+    """Decode bar.sync, .arrive and .red: a barrier number and a number of threads (default: the block's)."""
     opcode = tuple(part for part in instruction.opcode if part not in ("cta", "aligned"))
     if opcode[1] == "warp":
         return sync_warp(wave, instruction, at)
@@ -30,7 +30,8 @@ def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
     if (len(opcode) != 2 or opcode[1] not in ("sync", "arrive")) and not reduces:
         raise UnsupportedError(instruction.name)
     waits, registers = opcode[1] != "arrive", wave.registers
-    operands = instruction.operands[1:-1] if reduces else instruction.operands  # between a result and a predicate
+    # Without the destination and the predicate.
+    operands = instruction.operands[1:-1] if reduces else instruction.operands
     number = np.broadcast_to(registers.read(str(operands[0]), "u32"), wave.lanes)
     count = np.array(WARP * wave.warps) if len(operands) == 1 else registers.read(str(operands[1]), "u32")
     needed = np.broadcast_to(count, wave.lanes)
@@ -62,7 +63,7 @@ def _block_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _complete(wave: Wave, keys: Array) -> Array:
-    """End a phase of these barriers, and say which lanes that lets go."""
+    """Complete a phase of these barriers, and return the released lanes."""
     arrivals = wave.part(_arrivals)
     done = np.zeros(len(arrivals), bool)
     done[keys] = True
@@ -78,14 +79,14 @@ def _complete(wave: Wave, keys: Array) -> Array:
 
 
 class _Votes:
-    """The predicates of waiting lanes, and where their results go: (lanes, target)."""
+    """The predicates of waiting lanes and the destinations of their results: (lanes, target)."""
 
     def __init__(self, wave: Wave) -> None:
         self.said = np.zeros(wave.lanes, bool)
         self.pending: list[tuple[Array, Callable[[Array, Array, Array], None]]] = []
 
     def settle(self, wave: Wave, free: Array) -> None:
-        """Give those that go on how many of them said yes, and how many they are."""
+        """Write the number of true predicates and of participants for the released lanes."""
         if not self.pending:
             return
         size = wave.blocks * _NAMES
@@ -96,7 +97,9 @@ class _Votes:
 
 
 def _vote(wave: Wave, instruction: Instruction) -> Callable[[Array], None]:
-    """Of bar.red: popc counts those whose predicate holds, `and` and `or` say whether it does for all, or for one."""
+    """Return the reduction of bar.red: popc counts the lanes with a true predicate; `and` and `or` combine all
+    of them.
+    """
     name, predicate = instruction.word(0), instruction.word(-1)
     target = wave.registers.write(name, "u32") if instruction.has("popc") else wave.registers.array(name)
 
@@ -115,11 +118,13 @@ def _check(number: Array, needed: Array) -> None:
     if (number >= _NAMES).any():
         raise FaultError(f"barrier {int(number.max())}: a block has {_NAMES}")
     if (needed % WARP).any():
-        raise FaultError(f"a barrier of {int(needed[needed % WARP != 0][0])} threads: whole warps take part")
+        raise FaultError(
+            f"a barrier of {int(needed[needed % WARP != 0][0])} threads: it must be a multiple of the warp size"
+        )
 
 
 def _cluster_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """barrier.cluster: arrive counts the lanes of a cluster, wait holds them until all have arrived."""
+    """Decode barrier.cluster: arrive counts the lanes of a cluster, wait blocks until all have arrived."""
     arrives = instruction.has("arrive")
 
     def arrived(mask: Mask) -> Mask:
@@ -147,14 +152,14 @@ def _cluster_barrier(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 class ClusterState:
-    """Which lanes have arrived at the cluster's barrier, and which may pass it."""
+    """The lanes that have arrived at the cluster's barrier, and those that may pass it."""
 
     def __init__(self, wave: Wave) -> None:
         self._wave = wave
         self.arrived, self.passed = np.zeros(wave.lanes, bool), np.zeros(wave.lanes, bool)
 
     def complete(self) -> None:
-        """Let the clusters go on of which every lane that has not left has arrived."""
+        """Release the clusters in which every lane has arrived or exited."""
         width = self._wave.lanes_of_block * self._wave.cluster
         left = self._wave.state == LEFT
         all_there = np.repeat((self.arrived | left).reshape(-1, width).all(1), width) & ~left

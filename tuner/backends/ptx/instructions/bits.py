@@ -19,7 +19,7 @@ def _logic(bitwise: np.ufunc, logical: np.ufunc) -> Decoder:
 
 
 def _shift(function: np.ufunc) -> Decoder:
-    """Shifts by 32 bits of a register; what is as wide as the value or wider shifts all of it out, as NumPy does."""
+    """Shifts by a 32-bit register; an amount of at least the width shifts out all bits, as in NumPy."""
 
     def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
         kind = instruction.type
@@ -35,7 +35,7 @@ def _shift(function: np.ufunc) -> Decoder:
 
 
 def _funnel(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """shf: 32 bits of the 64 of {b, a}, shifted left (the upper ones) or right (the lower ones)."""
+    """Decode shf: shift the 64-bit value {b, a} left (and return the upper half) or right (the lower half)."""
 
     def shifted(low: Array, high: Array, by: Array) -> Array:
         count = by & np.uint32(31) if instruction.has("wrap") else np.minimum(by, np.uint32(32))
@@ -47,7 +47,7 @@ def _funnel(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _insert(a: Array, b: Array, at: Array, length: Array) -> Array:
-    """bfi: the low `length` bits of a, put into b from bit `at` on."""
+    """Insert the low `length` bits of a into b at bit `at` (bfi)."""
     one, width = b.dtype.type(1), 8 * b.itemsize
     at, length = at & 255, length & 255
     full = np.where(length >= width, ~b.dtype.type(0), (one << np.minimum(length, width - 1).astype(b.dtype)) - one)
@@ -62,14 +62,14 @@ def _field_insert(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _field(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """bfe: `length` bits of a from bit `at` on; of signed types the field's upper bit, or the value's, is extended."""
+    """Decode bfe: extract `length` bits of a from bit `at`; signed types extend the field's top bit, or the value's."""
     kind = instruction.type
     width, dtype = 8 * DTYPES[kind].itemsize, DTYPES[kind]
 
     def extracted(a: Array, at: Array, length: Array) -> Array:
         begin, count = (at & 255).astype(np.int64), (length & 255).astype(np.int64)
         top = np.minimum(begin + count, width)
-        up = (width - top).astype(dtype)  # the field's last bit becomes the value's
+        up = (width - top).astype(dtype)  # the field's top bit becomes the value's top bit
         down = np.minimum(width - np.maximum(top - begin, 0), width).astype(dtype)
         return np.where(count == 0, 0, np.right_shift(np.left_shift(a, up), down))
 
@@ -77,20 +77,22 @@ def _field(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _bits(a: Array) -> Array:
-    """[bits, lanes], lowest first."""
+    """Return [bits, lanes], lowest first."""
     width = 8 * a.itemsize
     result: Array = (a[None, :] >> np.arange(width, dtype=a.dtype)[:, None]) & a.dtype.type(1)
     return result
 
 
 def _highest(a: Array) -> Array:
-    """The number of the highest bit that is set, -1 for none."""
+    """Return the index of the highest set bit, -1 if none."""
     bits = _bits(np.atleast_1d(a))
     return np.where(bits.any(0), len(bits) - 1 - np.argmax(bits[::-1], 0), -1).astype(np.int64)
 
 
 def _find(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """bfind, clz, popc: the highest bit that differs from the sign; zeros above it; ones."""
+    """Decode bfind, clz and popc: the highest bit that differs from the sign; the zeros above it; the number of
+    ones.
+    """
     kind, name = instruction.type, instruction.opcode[0]
     unsigned, width = "u" + kind[1:], 8 * DTYPES[kind].itemsize
 
@@ -115,7 +117,9 @@ def _reverse(a: Array) -> Array:
 
 
 def _permute(a: Array, b: Array, selector: Array) -> Array:
-    """prmt: each nibble of the selector names a byte of {b, a}, or with its upper bit that byte's sign."""
+    """Execute prmt: each nibble of the selector selects a byte of {b, a} or, if its top bit is set, that byte's
+    sign.
+    """
     both = b.astype(np.uint64) << np.uint64(32) | a
     result = np.zeros(np.shape(both), np.uint64)
     for i in range(4):

@@ -1,4 +1,4 @@
-"""cp.async.bulk: copies of the copy engine, plain or between blocks, performed when a thread waits for them."""
+"""cp.async.bulk: bulk copies, plain or between blocks, performed when a thread waits for them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,7 @@ from tuner.backends.ptx.text.parse import Instruction
 
 
 def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """cp.async.bulk. Raises UnsupportedError for what the interpreter does not support."""
+    """Decode cp.async.bulk. Raises UnsupportedError for unsupported forms."""
     kind = instruction.opcode[3]
     if kind in ("commit_group", "wait_group"):
         return bulk_group.decode(wave, instruction)
@@ -28,7 +28,9 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def decode_reduce(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """cp.reduce.async.bulk: sums of fp32 in global memory. Raises UnsupportedError for other types and operations."""
+    """Decode cp.reduce.async.bulk: fp32 sums in global memory. Raises UnsupportedError for other types and
+    operations.
+    """
     if instruction.has("tensor"):
         return bulk_tensor.decode(wave, instruction)
     if not instruction.has("add") or instruction.type != "f32" or kind_of(instruction) != "store":
@@ -37,7 +39,7 @@ def decode_reduce(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _plain(wave: Wave, instruction: Instruction) -> Step:
-    """[to], [from], bytes and, but for a store, [barrier]; of a load also the blocks of a multicast."""
+    """Operands: [to], [from], bytes and, for loads, [barrier], then the blocks of a multicast."""
     kind = kind_of(instruction)
     size = wave.registers.read(instruction.word(2), "u32")
     if kind != "load":
@@ -57,7 +59,7 @@ def _plain(wave: Wave, instruction: Instruction) -> Step:
 
 
 def _span(wave: Wave, address: Array, nbytes: int, write: bool) -> int:
-    """The offset of a span of global memory, of which both ends lie in one buffer."""
+    """Return the offset of a span of global memory; both ends must lie in one buffer."""
     _check(address, nbytes)
     wave.memory.locate(address + np.uint64(max(nbytes - 1, 0)), 1, write)
     return int(wave.memory.locate(address, 1, write)[0])
@@ -65,7 +67,7 @@ def _span(wave: Wave, address: Array, nbytes: int, write: bool) -> int:
 
 def _check(address: Array, nbytes: int) -> None:
     if nbytes % 16 or int(address[0]) % 16:
-        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both are to be multiples of 16")
+        raise FaultError(f"a bulk copy of {nbytes} bytes at {int(address[0]):#x}: both must be multiples of 16")
 
 
 def _loaded(wave: Wave, start: int, nbytes: int) -> Array:
@@ -73,7 +75,7 @@ def _loaded(wave: Wave, start: int, nbytes: int) -> Array:
 
 
 def _land(wave: Wave, data: Callable[[], Array], offset: int, barrier: int) -> None:
-    """What is there by now goes to shared memory, and a barrier counts its bytes."""
+    """Write the data to shared memory and complete its bytes on the barrier."""
     landed = data()
     wave.shared.data[offset : offset + len(landed)] = landed
     fences(wave).landed(offset, len(landed))
@@ -110,13 +112,15 @@ def _sum(wave: Wave, start: int, offset: int, nbytes: int) -> BulkStore:
 
 
 def _read(wave: Wave, offset: int, nbytes: int) -> Array:
-    """What lies in shared memory, of which threads' stores are to be fenced."""
+    """Return the contents of shared memory; raise FaultError if a thread's store is not fenced."""
     fences(wave).check(np.arange(offset, offset + nbytes, 16))
     return wave.shared.data[offset : offset + nbytes].copy()
 
 
 def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
-    """From the shared memory of the lane's block to a block of the cluster, whose barrier counts the bytes."""
+    """Decode a copy from shared memory of the lane's block to another block of the cluster, whose barrier counts the
+    bytes.
+    """
     source, targets = addresses(wave, instruction.address(1), "shared"), targets_of(wave, instruction, 3)
 
     def issued(mask: Mask) -> None:
@@ -125,14 +129,14 @@ def _between(wave: Wave, instruction: Instruction, size: Array) -> Step:
             data = partial(_read, wave, _own_span(wave, source(one), one, nbytes), nbytes)
             for offset, barrier in targets.of(lane, nbytes):
                 if wave.shared.block(offset) != wave.shared.block(barrier):
-                    raise FaultError("a bulk copy to one block, and its barrier in another")
+                    raise FaultError("a bulk copy and its barrier are in different blocks")
                 wave.land(partial(_land, wave, data, offset, barrier))
 
     return issued
 
 
 def _own_span(wave: Wave, address: Array, lane: Array, nbytes: int) -> int:
-    """The offset of a span of shared memory, of which both ends are to lie there."""
+    """Return the offset of a span of shared memory; both ends must lie in it."""
     _check(address, nbytes)
     wave.shared.locate(address + np.uint32(max(nbytes - 1, 0)), lane, 1)
     return int(wave.shared.locate(address, lane, 1)[0])

@@ -1,4 +1,4 @@
-"""Groups of the copy engine's stores: what a thread has issued, committed and waits for."""
+"""Bulk groups of asynchronous stores: issue, commit and wait per thread."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tuner.backends.ptx.text.parse import Instruction
 
 @dataclass
 class BulkStore:
-    """A copy out of shared memory: `read` takes what lies there, and `write` puts it where it belongs."""
+    """A copy out of shared memory: `read` returns the data, and `write` stores it at its destination."""
 
     read: Callable[[], Array]
     write: Callable[[Array], None]
@@ -46,12 +46,12 @@ class Groups:
 
 
 def _groups(_: Wave) -> defaultdict[int, Groups]:
-    """By the number of a lane."""
+    """Return the groups by lane number."""
     return defaultdict(Groups)
 
 
 def decode(wave: Wave, instruction: Instruction) -> Step:
-    """cp.async.bulk.commit_group and cp.async.bulk.wait_group."""
+    """Decode cp.async.bulk.commit_group and cp.async.bulk.wait_group."""
     if instruction.opcode[3] == "commit_group":
         return _each(wave, _commit)
     newest, reads = int(instruction.word(0), 0), instruction.has("read")
@@ -68,14 +68,14 @@ def _each(wave: Wave, act: Callable[[Wave, int], None]) -> Step:
 
 
 def leave(wave: Wave) -> None:
-    """All lanes have exited: stores that were only known to have been read are written."""
+    """Write the stores that have been read but not waited for, after all lanes have exited."""
     for groups in wave.part(_groups).values():
         for store in (operation for group in groups.committed for operation in group if operation.data is not None):
             store.lands()
 
 
 def take(wave: Wave, lane: int, store: BulkStore) -> None:
-    """A store lands at once, or as late as it is waited for, as the order of warps says."""
+    """Issue a store: it lands at once, or as late as its wait allows, depending on the warp order."""
     if wave.order == "first":
         store.lands()
     else:

@@ -1,4 +1,4 @@
-"""Where a copy of the copy engine goes, and which barrier counts its bytes."""
+"""Destinations of bulk copies and the barriers that count their bytes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tuner.backends.ptx.text.parse import Instruction
 
 
 def fences(wave: Wave) -> Unfenced:
-    assert wave.unfenced, "a launch makes it for an entry that uses the copy engine"
+    assert wave.unfenced, "set for entries that use bulk copies"
     return wave.unfenced
 
 
@@ -27,7 +27,7 @@ Kind = Literal["load", "store", "between"]
 
 
 def kind_of(instruction: Instruction) -> Kind:
-    """By the memories that it names: first where to."""
+    """Return the kind of a copy, from its destination and source state spaces."""
     to, source = [part for part in instruction.opcode if part.startswith("shared::") or part == "global"][:2]
     phase = instruction.has("mbarrier::complete_tx::bytes")
     if phase and source == "global":
@@ -40,7 +40,9 @@ def kind_of(instruction: Instruction) -> Kind:
 
 
 def targets_of(wave: Wave, instruction: Instruction, barrier: int) -> "Targets":
-    """Of a copy to operand 0, whose barrier is operand `barrier`; after it come the blocks of a multicast."""
+    """Return the targets of a copy to operand 0 with barrier operand `barrier`; the next operand is the
+    multicast mask.
+    """
     multicast = instruction.has("multicast::cluster")
     return Targets(
         wave,
@@ -52,7 +54,9 @@ def targets_of(wave: Wave, instruction: Instruction, barrier: int) -> "Targets":
 
 @dataclass(frozen=True)
 class Targets:
-    """Where a load goes: a place and a barrier in a block, or at the same addresses in all blocks of `blocks`."""
+    """The destination of a load: an address and a barrier in a block, or the same addresses in all blocks of
+    `blocks`.
+    """
 
     wave: Wave
     offset: Callable[[object], Array]
@@ -60,11 +64,11 @@ class Targets:
     blocks: Array | None
 
     def of(self, lane: int, nbytes: int) -> tuple[tuple[int, int], ...]:
-        """(offset of the place, offset of the barrier) in shared memory."""
+        """Return (destination offset, barrier offset) pairs in shared memory."""
         shared, lanes = self.wave.shared, np.array([lane])
         address = self.offset(lanes)
         if (address & 15).any():
-            raise FaultError("a bulk copy to a shared address that is no multiple of 16")
+            raise FaultError("a bulk copy to a shared address that is not a multiple of 16")
         shared.locate(address + np.uint32(nbytes - 1), lanes, 1)
         offset, barrier = int(shared.locate(address, lanes, 1)[0]), int(shared.locate(self.barrier(lanes), lanes, 8)[0])
         if self.blocks is None:

@@ -1,4 +1,4 @@
-"""cp.async.bulk.tensor: boxes of a tensor to shared memory, back, or added to what the tensor holds."""
+"""cp.async.bulk.tensor: copies of tensor boxes to shared memory, back, or added to the tensor."""
 
 from collections.abc import Callable
 
@@ -17,9 +17,10 @@ from tuner.backends.ptx.text.parse import Instruction
 
 
 def decode(wave: Wave, instruction: Instruction) -> Step:
-    """Loads: [to], [map, {coordinates}], [barrier] and the blocks of a multicast. Stores, and sums: [map, {…}], [from].
+    """Decode a tensor copy.
 
-    Raises UnsupportedError for what the interpreter does not support.
+    Loads have [to], [map, {coordinates}], [barrier] and the blocks of a multicast. Stores and reductions have [map,
+    {…}], [from]. Raises UnsupportedError for unsupported forms.
     """
     kind = kind_of(instruction)
     supported = kind != "between" and (instruction.has("add") or not instruction.has("reduce"))

@@ -1,4 +1,4 @@
-"""Where lanes go: jumps by an index, leaving, giving way to others, and what ends a kernel."""
+"""Control flow: indexed branches, exit, sleep and traps."""
 
 from collections.abc import Mapping
 
@@ -19,14 +19,14 @@ def _leave(wave: Wave, _: Instruction, __: int) -> Step:
         if ClusterState in wave.parts:
             wave.part(ClusterState).complete()
         tmem.leave(wave)
-        wave.release(wave.state == MEETS)  # what meets may have waited for those that left
+        wave.release(wave.state == MEETS)  # lanes at a collective may have waited for those that exited
         return np.zeros(wave.lanes, bool)
 
     return left
 
 
 def _sleep(wave: Wave, _: Instruction, at: int) -> Step:
-    """nanosleep: everybody else goes first."""
+    """Execute nanosleep: all other lanes run first."""
 
     def slept(mask: Mask) -> Mask:
         lanes = wave.running(mask)
@@ -37,7 +37,7 @@ def _sleep(wave: Wave, _: Instruction, at: int) -> Step:
 
 
 def _jump(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """brx.idx: to the label of a list that each lane's index says."""
+    """Decode brx.idx: jump to the label that each lane's index selects from a list."""
     index, labels = wave.registers.read(instruction.word(0), "u32"), wave.registers.entry.labels
     targets = np.array([labels[name] for name in instruction.words(1)])
 
@@ -54,13 +54,13 @@ def _jump(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 def _trap(_: Wave, __: Instruction, ___: int) -> Step:
     def trapped(_: Mask) -> Mask:
-        raise FaultError("the kernel stopped itself")
+        raise FaultError("the kernel executed trap")
 
     return trapped
 
 
 def _call(_: Wave, instruction: Instruction, __: int) -> Step:
-    """Of a function of which the module has no body: those that the system has. Nothing is printed."""
+    """Decode a call of a function without a body in the module: known system functions, which print nothing."""
     if "vprintf" in instruction.operands:
         return lambda _: None
     if "__assertfail" not in instruction.operands:
@@ -83,7 +83,7 @@ DECODERS: Mapping[str, Decoder] = {
     "trap": _trap,
     "call": _call,
     "nanosleep": _sleep,
-    "membar": _nothing,  # memory of the interpreter is in order
+    "membar": _nothing,  # the interpreter's memory is sequentially consistent
     "prefetch": _nothing,
     "setmaxnreg": _nothing,
     "griddepcontrol": _nothing,

@@ -1,4 +1,4 @@
-"""cvt: between integers and floats of every width, with PTX's roundings, saturation and packed halves."""
+"""cvt: conversions between integers and floats of every width, with rounding modes, saturation and packed halves."""
 
 from collections.abc import Callable, Mapping
 
@@ -35,7 +35,7 @@ _NARROW: Mapping[str, Conversion] = {"bf16": bf16_bits, "f16": f16_bits, "tf32":
 
 
 def _to_integer(x: Array, kind: str) -> Array:
-    """Floats that are integers already, within the range of `kind`; NaN is 0."""
+    """Convert integral floats within the range of `kind`; NaN becomes 0."""
     limits = np.iinfo(DTYPES[kind])
     beyond = x >= float(limits.max)
     inside = np.where(np.isnan(x) | beyond | (x <= float(limits.min)), 0, x).astype(DTYPES[kind])
@@ -52,7 +52,7 @@ def _integers(value: Array, kind: str, saturate: bool) -> Array:
 
 
 def _converter(to: str, source: str, opcode: tuple[str, ...]) -> Conversion:
-    """From the operand, bits where it is bf16, to the result, bits where that is a narrow float."""
+    """Return the conversion of an operand (bits for bf16) to a result (bits for narrow floats)."""
     integral = next((f for name, f in _TO_INTEGRAL.items() if name in opcode), None)
     if source == "bf16":
         inner = _converter(to, "f32", opcode)
@@ -98,7 +98,7 @@ def _cvt(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _packed(wave: Wave, instruction: Instruction, half: str) -> Step:
-    """Two floats to two halves of a register: the first one to the upper half."""
+    """Pack two floats into the halves of a register: the first one goes to the upper half."""
     if instruction.type != "f32" or instruction.opcode[1:-2] not in (("rn",), ("rn", "relu")):
         raise UnsupportedError(instruction.name)
     target, relu = wave.registers.write(instruction.word(0), "b32"), instruction.has("relu")
@@ -117,7 +117,7 @@ _BYTES = {"e4m3x2": (e4m3_bits, e4m3_floats), "e5m2x2": (e5m2_bits, e5m2_floats)
 
 
 def _packed_bytes(wave: Wave, instruction: Instruction, to: str, source: str) -> Step:
-    """Two floats of 8 bits, of two of 32 bits or of a register of halves, or back to halves; `.relu` of either."""
+    """Convert two fp32 values or a register of packed halves to two 8-bit floats, or back to halves; with `.relu`."""
     relu, qualifiers = instruction.has("relu"), set(instruction.opcode[1:-2]) - {"relu"}
     if qualifiers != ({"rn", "satfinite"} if to in _BYTES else {"rn"}) or {to, source} - {*_BYTES, "f32", "f16x2"}:
         raise UnsupportedError(instruction.name)

@@ -1,4 +1,4 @@
-"""cp.async of single threads: copies from global to shared memory that land when a thread waits for them."""
+"""Non-bulk cp.async: copies from global to shared memory that land when a thread waits for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ from tuner.backends.ptx.text.parse import Instruction
 
 @dataclass(frozen=True)
 class Copy:
-    """One instruction's copies: for each lane its group, where from and to, and how many bytes are not zeros."""
+    """The copies of one instruction: per lane its group, source, destination, and number of bytes that are not
+    zero-filled.
+    """
 
     lanes: Array
     groups: Array
@@ -25,7 +27,7 @@ class Copy:
     target: Array
     filled: Array
     nbytes: int
-    number: int  # of the instruction
+    number: int  # sequence number of the instruction
 
     def of(self, chosen: Array) -> "Copy":
         lanes, groups, source = self.lanes[chosen], self.groups[chosen], self.source[chosen]
@@ -33,21 +35,21 @@ class Copy:
 
 
 class Copies:
-    """The copies in flight of all lanes, in the order of their issue."""
+    """The copies in flight of all lanes, in issue order."""
 
     def __init__(self, wave: Wave) -> None:
         self._wave = wave
         self.committed = np.zeros(wave.lanes, np.int64)
         self.flying: list[Copy] = []
-        self.issued = 0  # instructions
+        self.issued = 0  # number of instructions
 
     def wait(self, mask: Mask, newest: int) -> None:
-        """Land what the lanes committed, but for the `newest` groups of each."""
+        """Land the committed groups of the lanes, except for the `newest` groups of each lane."""
         waits = self._wave.running(mask)
         self._land_all(lambda copy: waits[copy.lanes] & (copy.groups < self.committed[copy.lanes] - newest))
 
     def land_before(self, lanes: Array, number: int) -> None:
-        """Land what `lanes` [lanes] bool had issued before instruction `number`."""
+        """Land the copies that `lanes` ([lanes] bool) issued before instruction `number`."""
         self._land_all(lambda copy: lanes[copy.lanes] & (copy.number < number))
 
     def _land_all(self, due: Callable[[Copy], Array]) -> None:
@@ -71,7 +73,7 @@ class Copies:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """cp.async.{ca,cg}, commit_group, wait_group, wait_all and mbarrier.arrive."""
+    """Decode cp.async.{ca,cg}, commit_group, wait_group, wait_all and mbarrier.arrive."""
     kind = instruction.opcode[2]
     if kind == "mbarrier":
         return _arrive(wave, instruction)
@@ -96,7 +98,7 @@ def _commit(wave: Wave, mask: Mask) -> None:
 
 
 def _arrive(wave: Wave, instruction: Instruction) -> Step:
-    """An arrival once the lane's copies have landed; its phase waits for one more, but for `.noinc`."""
+    """Arrive once the lane's copies have landed; without `.noinc` the phase expects one more arrival."""
     locate, counted = located(wave, instruction, 0), not instruction.has("noinc")
 
     def issued(mask: Mask) -> None:
@@ -144,10 +146,10 @@ def _copy(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _sources(wave: Wave, addresses: Array, sizes: Array, nbytes: int) -> Array:
-    """Where each copy reads; one of no bytes reads nothing, wherever it points."""
+    """Return the source offsets; a copy of zero bytes reads nothing, and its address is not checked."""
     reads = sizes > 0
     if (addresses[reads] % np.uint64(nbytes)).any():
-        raise FaultError(f"cp.async of {nbytes} bytes from an address that is no multiple of {nbytes}")
+        raise FaultError(f"cp.async of {nbytes} bytes from an address that is not a multiple of {nbytes}")
     sources = np.zeros(len(addresses), np.int64)
     sources[reads] = wave.memory.locate(addresses[reads], 1)
     wave.memory.locate(addresses[reads] + (sizes[reads] - 1).astype(np.uint64), 1)

@@ -1,4 +1,4 @@
-"""Matrices in shared memory as the tensor cores' descriptors describe them: where their elements lie."""
+"""Matrices in shared memory as described by the tensor cores' matrix descriptors."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from tuner.backends.ptx.state.wave import Wave
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A matrix in shared memory: PTX ISA, "Matrix descriptor"; all in bytes. Its swizzle moves chunks within a span."""
+    """A matrix in shared memory (PTX ISA, "Matrix descriptor"), in bytes. The swizzle permutes chunks within a span."""
 
     start: int
     leading: int
@@ -21,12 +21,12 @@ class Descriptor:
     chunk: int = 16
 
     def addresses(self, count: int, depth: int, size: int, transposed: bool) -> Array:
-        """[count, depth]: shared addresses of elements of `size` bytes; a product sums over `depth`."""
+        """Return [count, depth] shared addresses of elements of `size` bytes; a product sums over `depth`."""
         offsets = mn_major(count, depth, size, self) if transposed else k_major(count, depth, size, self)
         return swizzled(self.start + offsets, self.span, self.chunk)
 
     def tile(self, wave: Wave, lane: int, count: int, element: Element, transposed: bool) -> Array:
-        """[count, depth]: what lies there in the block of `lane`, which has to be fenced."""
+        """Return the [count, depth] elements in the block of `lane`; raise FaultError if stores are not fenced."""
         addresses = self.addresses(count, element.depth, element.size, transposed)
         offsets = wave.shared.locate(addresses.reshape(-1), np.full(addresses.size, lane), element.size)
         if wave.unfenced:
@@ -35,7 +35,9 @@ class Descriptor:
 
 
 def k_major(count: int, depth: int, size: int, matrix: Descriptor) -> Array:
-    """Offsets [count, depth]: groups of 8 rows, `stride` apart; unswizzled, chunks of 16 bytes are `leading` apart."""
+    """Return [count, depth] offsets: groups of 8 rows are `stride` apart; unswizzled 16-byte chunks are `leading`
+    apart.
+    """
     row, column = np.arange(count)[:, None], np.arange(depth)[None, :]
     pitch, chunk = (matrix.span, 16) if matrix.span else (16, matrix.leading)
     byte = size * column
@@ -43,10 +45,11 @@ def k_major(count: int, depth: int, size: int, matrix: Descriptor) -> Array:
 
 
 def mn_major(count: int, depth: int, size: int, matrix: Descriptor) -> Array:
-    """Offsets [count, depth] of elements where `count` is contiguous, over 16 bytes or the span of a swizzle.
+    """Return [count, depth] offsets for a layout in which `count` is contiguous, over 16 bytes or the span of a
+    swizzle.
 
-    Swizzled, `leading` lies between spans and `stride` between groups of rows of the depth; else the other way. A group
-    has 8 rows, and 4 where chunks of 32 bytes are swizzled.
+    With a swizzle, `leading` is the distance between spans and `stride` that between groups of rows along the depth;
+    without one it is the reverse. A group has 8 rows, or 4 if 32-byte chunks are swizzled.
     """
     span, group = matrix.span or 16, 128 // matrix.chunk
     inner, outer = np.arange(count)[:, None], np.arange(depth)[None, :]

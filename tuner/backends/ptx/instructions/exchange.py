@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: shuffles, votes, reductions, and waiting for each other."""
+"""Warp collectives: shuffles, votes, reductions and warp synchronization."""
 
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -13,7 +13,7 @@ from tuner.backends.ptx.text.parse import Instruction
 
 
 def together(wave: Wave, at: int, width: int, body: Callable[[Mask], None], members: Array | None = None) -> Step:
-    """A step that groups of `width` lanes execute at once, or the lanes that each one's bits of `members` name."""
+    """Return a step that groups of `width` lanes, or the lanes in each lane's `members` bits, execute together."""
 
     def step(mask: Mask) -> Mask:
         partners = None if members is None or bool((members == np.uint32(0xFFFFFFFF)).all()) else members
@@ -33,7 +33,7 @@ def _members(wave: Wave, name: str) -> Array:
 
 
 def _shuffle(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """shfl.sync: `c` holds the last lane that may be read, and at bit 8 the segments' mask (PTX ISA, shfl.sync)."""
+    """Decode shfl.sync: `c` holds the last readable lane, and from bit 8 on the segment mask (PTX ISA, shfl.sync)."""
     mode, registers = instruction.opcode[2], wave.registers
     names = instruction.word(0).split("|")
     target = registers.write(names[0], "b32")
@@ -55,7 +55,8 @@ def _shuffle(wave: Wave, instruction: Instruction, at: int) -> Step:
             source = lane + by if mode == "down" else lane ^ by
             inside = source <= last
         source_lane = warp + np.where(inside, source, lane)
-        there = True if mask is None else mask[source_lane]  # what a lane holds that takes no part is undefined
+        # The value of a lane that does not participate is undefined.
+        there = True if mask is None else mask[source_lane]
         assign(target, np.where(there, np.broadcast_to(a, wave.lanes)[source_lane], np.uint32(0xFFFFFFFF)), mask)
         assign(valid, inside, mask)
 
@@ -63,7 +64,7 @@ def _shuffle(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _bits(lanes: Array) -> Array:
-    """For each lane, which lanes of its warp are set, as bits."""
+    """Return, for each lane, the set lanes of its warp as bits."""
     words = np.packbits(lanes.reshape(-1, WARP), axis=1, bitorder="little").view(np.uint32)
     return np.repeat(words[:, 0], WARP)
 
@@ -84,7 +85,7 @@ def _vote(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """redux.sync. Of floats, or of their sizes, the result is NaN where all are, and with `.NaN` where one is."""
+    """Decode redux.sync. For floats and their magnitudes, NaN results if all are NaN or, with `.NaN`, if any is."""
     kind, name, prevails = instruction.type, instruction.opcode[2], instruction.has("NaN")
     supported = (name, prevails) in _REDUCED_FLOATS if kind == "f32" else name in JOINED
     if not supported:
@@ -102,7 +103,7 @@ def _reduce(wave: Wave, instruction: Instruction, at: int) -> Step:
     return together(wave, at, WARP, reduced, members)
 
 
-# By the operation and whether a NaN prevails: what computes it, and what a lane has that takes no part.
+# By operation and NaN mode: the function, and the value of lanes that do not participate.
 _REDUCED_FLOATS: Mapping[tuple[str, bool], tuple[Callable[[Array, Array], Array], float]] = {
     ("min", False): (MINIMUM, np.nan),
     ("max", False): (MAXIMUM, np.nan),
@@ -112,7 +113,7 @@ _REDUCED_FLOATS: Mapping[tuple[str, bool], tuple[Callable[[Array, Array], Array]
 
 
 def _neutral(name: str, kind: str) -> int:
-    """What changes no result of a reduction."""
+    """Return the neutral element of a reduction."""
     limits = np.iinfo(DTYPES[kind])
     ones = -1 if limits.min else limits.max
     return {"min": limits.max, "max": limits.min, "and": ones}.get(name, 0)
@@ -128,7 +129,7 @@ def _active(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _elect(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """elect.sync: the lowest lane of a warp, though PTX lets it be any."""
+    """Decode elect.sync: elects the lowest lane of a warp, although PTX permits any."""
     names = instruction.word(0).split("|")
     target, chosen = wave.registers.write(names[0], "b32"), wave.registers.array(names[1])
     lane = np.arange(wave.lanes) % WARP
@@ -144,7 +145,7 @@ def _elect(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _match(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """match.sync: which members hold the lane's own value (`any`), or all of them if they agree (`all`)."""
+    """Decode match.sync: the members with the same value (`any`), or all of them if they agree (`all`)."""
     names = instruction.word(0).split("|")
     target, agree = wave.registers.write(names[0], "b32"), wave.registers.array(names[1]) if len(names) > 1 else None
     value = np.broadcast_to(wave.registers.read(instruction.word(1), instruction.type), wave.lanes)
@@ -162,7 +163,7 @@ def _match(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _nothing(_: Mask) -> None:
-    """Memory of the interpreter is in order."""
+    """Do nothing: the interpreter's memory is sequentially consistent."""
 
 
 def sync_warp(wave: Wave, instruction: Instruction, at: int) -> Step:

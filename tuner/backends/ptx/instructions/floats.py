@@ -1,4 +1,4 @@
-"""Floats of 8, 16 and 19 bits: what their bits say, and the bits of the one that is nearest to a number."""
+"""Conversion between numbers and the bits of 8-bit, 16-bit and tf32 floats."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tuner.backends.ptx.state.values import Array
 
 
 def bf16_bits(x: Array) -> Array:
-    """The bf16 nearest to each float, ties to even, as its bits; NaN is 0x7fff."""
+    """Return the bits of the bf16 nearest to each float, ties to even; NaN becomes 0x7fff."""
     return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float32).astype(bfloat16).view(np.uint16))
 
 
@@ -19,7 +19,7 @@ def bf16_floats(bits: Array) -> Array:
 
 
 def f16_bits(x: Array) -> Array:
-    """The same as fp16; NaN is 0x7fff there too."""
+    """Return the bits of the fp16 nearest to each float, ties to even; NaN becomes 0x7fff."""
     return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16))
 
 
@@ -28,24 +28,24 @@ def f16_floats(bits: Array) -> Array:
 
 
 def tf32_bits(x: Array) -> Array:
-    """The tf32 nearest to each float, ties away from zero (`rna`), as the bits of a float."""
+    """Return the tf32 nearest to each float, ties away from zero (`rna`), as fp32 bits."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     return np.where(np.isfinite(x), (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits).astype(np.uint32)
 
 
 def e5m2_floats(bits: Array) -> Array:
-    """The upper half of an fp16."""
+    """Convert e5m2 bits, which are the upper half of an fp16."""
     return f16_floats(bits.astype(np.uint16) << np.uint16(8))
 
 
 def e4m3_floats(bits: Array) -> Array:
-    """Without infinities: only 0x7f and 0xff are no numbers."""
+    """Convert e4m3 bits. There are no infinities; only 0x7f and 0xff are NaN."""
     floats: Array = bits.astype(np.uint8).view(float8_e4m3fn).astype(np.float32)
     return floats
 
 
 def _nearest_byte(dtype: Any, most: float) -> Callable[[Array], Array]:
-    """The byte of the nearest float, ties to even; what is beyond the largest, `most`, becomes that, and NaN 0x7f."""
+    """Return a conversion to the nearest 8-bit float, ties to even, saturating at `most`; NaN becomes 0x7f."""
     return lambda x: np.where(np.isnan(x), np.uint8(0x7F), np.clip(x, -most, most).astype(dtype).view(np.uint8))
 
 
@@ -53,8 +53,10 @@ e4m3_bits, e5m2_bits = _nearest_byte(float8_e4m3fn, 448.0), _nearest_byte(float8
 
 
 def odd(x: Array) -> Array:
-    """Doubles as fp32 rounded to odd: inexact ones get the neighbour whose last bit is 1, so that the next rounding,
-    to a type of at most 22 bits, is that of the double."""
+    """Round doubles to fp32, to odd: inexact results get the neighbour whose last bit is 1.
+
+    A further rounding to a type of at most 22 bits then equals rounding the double directly.
+    """
     near = x.astype(np.float32)
     bits = near.view(np.uint32) - (np.abs(near.astype(np.float64)) > np.abs(x)).astype(np.uint32)
     inexact = (near != x) & ~np.isnan(x)
@@ -64,4 +66,4 @@ def odd(x: Array) -> Array:
 HALVES: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "f16": (f16_floats, lambda x: f16_bits(odd(x))),
     "bf16": (bf16_floats, lambda x: bf16_bits(odd(x))),
-}  # what the bits say, and the bits of the nearest one of a double
+}  # per type: conversion from bits, and from a double to the bits of the nearest value

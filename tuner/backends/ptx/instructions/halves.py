@@ -1,4 +1,4 @@
-"""Arithmetic on fp16 and bf16, alone or packed by two: in double precision, rounded once."""
+"""Arithmetic on fp16 and bf16, scalar or packed in pairs, computed in double precision and rounded once."""
 
 from collections.abc import Callable, Mapping
 
@@ -27,11 +27,13 @@ _FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "tanh": np.tanh,
 }
 KNOWN = frozenset({*_FUNCTIONS, "setp", "set"})
-_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126}  # the smallest
+_NORMAL = {"f16": 2.0**-14, "bf16": 2.0**-126}  # smallest normal number
 
 
 def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """An instruction of `KNOWN` on one of `TYPES`. Raises UnsupportedError for what changes its result otherwise."""
+    """Decode an instruction of `KNOWN` on one of `TYPES`. Raises UnsupportedError for qualifiers that change the
+    result.
+    """
     name, kind = instruction.opcode[0], instruction.type
     if name in ("setp", "set"):
         return _compare(wave, instruction) if name == "setp" else _set(wave, instruction)
@@ -59,7 +61,7 @@ def decode(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def added(kind: str, old: Array, value: Array) -> Array:
-    """What an atomic addition makes of the bits of two values of `kind`, each half rounded on its own."""
+    """Return the bits of the sum of two values of `kind`, each half rounded separately, for atomics."""
     floats, bits = HALVES[kind.removesuffix("x2")]
     halves = [floats(np.atleast_1d(register).view(np.uint16)).astype(np.float64) for register in (old, value)]
     total: Array = np.ascontiguousarray(bits(halves[0] + halves[1])).view(old.dtype).reshape(())
@@ -67,7 +69,7 @@ def added(kind: str, old: Array, value: Array) -> Array:
 
 
 def _operand(wave: Wave, name: str, kind: str) -> Callable[[], Array]:
-    """[lanes, 1 or 2] doubles, read anew at each call."""
+    """Return a function that reads the operand as [lanes, 1 or 2] doubles."""
     packed, floats = kind.endswith("x2"), HALVES[kind.removesuffix("x2")][0]
     register = np.broadcast_to(wave.registers.read(name, "b32" if packed else "b16"), wave.lanes)
 
@@ -79,7 +81,7 @@ def _operand(wave: Wave, name: str, kind: str) -> Callable[[], Array]:
 
 
 def _set(wave: Wave, instruction: Instruction) -> Step:
-    """set of one comparison: 1.0, or all bits of an integer, for each half in which it holds."""
+    """Decode set with one comparison: 1.0, or all bits of an integer, for each half in which it holds."""
     if len(instruction.opcode) != 4:
         raise UnsupportedError(instruction.name)
     compare, to, kind = relation(instruction.opcode[1], True), instruction.opcode[2], instruction.type
@@ -98,7 +100,7 @@ def _set(wave: Wave, instruction: Instruction) -> Step:
 
 
 def _compare(wave: Wave, instruction: Instruction) -> Step:
-    """setp of one comparison; of packed halves `p|q` takes both."""
+    """Decode setp with one comparison; for packed halves `p|q` receives both results."""
     if len(instruction.opcode) != 3:
         raise UnsupportedError(instruction.name)
     compare = relation(instruction.opcode[1], True)

@@ -1,4 +1,4 @@
-"""Integer instructions beyond one operation: products of packed bytes, carries, and what old code asks for."""
+"""Integer instructions with several operations: dot products of packed bytes, carries, and legacy instructions."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,14 +12,16 @@ from tuner.backends.ptx.text.parse import Instruction
 
 
 def _parts(word: Array, kind: str, count: int) -> Array:
-    """[lanes, count] as 64 bits: the bytes or halves of 32 bits, lowest first, extended as `kind` says."""
+    """Return [lanes, count] 64-bit values: the bytes or halves of 32 bits, lowest first, extended according to
+    `kind`.
+    """
     packed = np.ascontiguousarray(np.atleast_1d(word).astype(np.uint32))
     parts: Array = packed.view(f"{'i' if kind[0] == 's' else 'u'}{4 // count}").reshape(-1, count)
     return parts.astype(np.int64)
 
 
 def _dot(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """dp4a and dp2a: four bytes by four, or two halves by two of the bytes (`.lo`, `.hi`), added to c."""
+    """Decode dp4a and dp2a: four bytes by four, or two halves by two of the bytes (`.lo`, `.hi`), added to c."""
     *mode, left, right = instruction.opcode[1:]
     halves = instruction.opcode[0] == "dp2a"
     if {left, right} - {"s32", "u32"} or mode not in ([["lo"], ["hi"]] if halves else [[]]):
@@ -37,7 +39,7 @@ def _dot(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _video(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """vabsdiff2 and vabsdiff4: of halves or bytes, each alone, or with `.add` their sum added to c."""
+    """Decode vabsdiff2 and vabsdiff4: per half or byte, or with `.add` their sum added to c."""
     count, *kinds = int(instruction.opcode[0][-1]), *instruction.opcode[1:4]
     if set(instruction.opcode[4:]) - {"add"} or len(kinds) != 3:
         raise UnsupportedError(instruction.name)
@@ -54,12 +56,12 @@ def _video(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _sad(a: Array, b: Array, c: Array) -> Array:
-    """c + |a - b|, which fits the unsigned type of their width."""
+    """Return c + |a - b|, which fits the unsigned type of the same width."""
     return np.where(a > b, a - b, b - a) + c
 
 
 def _product24(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """mul24 and mad24: of 24 bits by 24, the lower 32 bits of 48 or (`hi`) the upper."""
+    """Decode mul24 and mad24: the lower 32 bits of the 48-bit product of 24-bit values, or (`hi`) the upper ones."""
     kind, high = instruction.type, instruction.has("hi")
     check_qualifiers(instruction)
 
@@ -82,7 +84,7 @@ class Carry:
 
 
 def carried(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """add, sub and mad of 32 or 64 bits that read the carry (a `c` at the name's end), write it (`.cc`), or both."""
+    """Decode 32-bit or 64-bit add, sub and mad that read the carry (name ends in `c`), write it (`.cc`), or both."""
     name, kind, registers = instruction.opcode[0], instruction.type, wave.registers
     size = int(kind[1:])
     strange = set(instruction.opcode[1:-1]) - {"cc", "lo", "hi"}
@@ -116,13 +118,13 @@ def carried(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _select_by_sign(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """slct: a where c is not negative, else b."""
+    """Decode slct: a if c is not negative, else b."""
     kind, tested = instruction.opcode[-2:]
     return applied(wave, instruction, lambda a, b, c: np.where(c >= 0, a, b), kind, kind, kind, tested)
 
 
 def _nth(mask: int, base: int, offset: int) -> int:
-    """fns: the place of the bit that is the `offset`-th one set in `mask`, from bit `base` on, upwards or downwards."""
+    """Execute fns: return the position of the `offset`-th set bit of `mask` from bit `base`, upwards or downwards."""
     if offset == 0:
         return base if mask >> base & 1 else 0xFFFFFFFF
     bits = range(base, 32) if offset > 0 else range(base, -1, -1)
@@ -142,7 +144,7 @@ _PACKED: Mapping[str, Callable[[Array, Array], Array]] = {"add": np.add, "min": 
 
 
 def decode_packed(wave: Wave, instruction: Instruction) -> Step:
-    """add, min and max of two halves of 32 bits as integers (sm_90)."""
+    """Decode add, min and max of two packed 16-bit integers (sm_90)."""
     function, kind = _PACKED.get(instruction.opcode[0]), instruction.type
     relu = instruction.has("relu")
     if function is None or set(instruction.opcode[1:-1]) - {"relu"}:

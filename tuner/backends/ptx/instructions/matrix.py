@@ -1,4 +1,4 @@
-"""Tensor cores of a warp: fragments of mma.sync, and ldmatrix, stmatrix and movmatrix (PTX ISA, "Matrix Fragments")."""
+"""Warp-level matrix instructions: mma.sync, ldmatrix, stmatrix and movmatrix (PTX ISA, "Matrix Fragments")."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,19 +18,20 @@ from tuner.backends.ptx.text.parse import Instruction
 from tuner.backends.tensor_cores import SumRule, of_mma_sync
 from tuner.errors import UsageError
 
-_GROUP, _IN_GROUP = np.arange(WARP)[:, None] // 4, np.arange(WARP)[:, None] % 4  # the ISA's groupID, threadID_in_group
+# GroupID and threadID_in_group of the ISA.
+_GROUP, _IN_GROUP = np.arange(WARP)[:, None] // 4, np.arange(WARP)[:, None] % 4
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """Where the elements of a warp's registers lie: [lanes, elements] rows and columns of a tile."""
+    """The layout of a warp's registers: [lanes, elements] rows and columns of a tile."""
 
     rows: Array
     columns: Array
     shape: tuple[int, int]
 
     def tile(self, elements: Array) -> Array:
-        """[warps, lanes, elements] → [warps, *shape]"""
+        """Convert [warps, lanes, elements] to [warps, *shape]."""
         tiles = np.empty((len(elements), *self.shape), elements.dtype)
         tiles[:, self.rows, self.columns] = elements
         return tiles
@@ -42,21 +43,23 @@ class Fragment:
 
 @cache
 def a_fragment(k: int, size: int) -> Fragment:
-    """A, 16 x k, of elements of `size` bytes: as many as fill a register lie side by side in a row."""
+    """Return the layout of A (16 x k) with elements of `size` bytes; the elements of a register are adjacent in
+    a row.
+    """
     register, position, count = _in_registers(k // 2, size)
     return Fragment(_GROUP + 8 * (register % 2), count * _IN_GROUP + position + 4 * count * (register // 2), (16, k))
 
 
 @cache
 def b_fragment(k: int, size: int) -> Fragment:
-    """B, k x 8: as A, where a register's elements lie below each other."""
+    """Return the layout of B (k x 8); the elements of a register are adjacent in a column."""
     register, position, count = _in_registers(k // 4, size)
     row = count * _IN_GROUP + position + 4 * count * register
     return Fragment(row, np.broadcast_to(_GROUP, row.shape), (k, 8))
 
 
 def _in_registers(elements: int, size: int) -> tuple[Array, Array, int]:
-    """Of each element its register and its place there, [1, elements]; how many share a register."""
+    """Return the register of each element and its position in it, [1, elements], and the elements per register."""
     count = 4 // size
     i = np.arange(elements)[None, :]
     return i // count, i % count, count
@@ -64,7 +67,7 @@ def _in_registers(elements: int, size: int) -> tuple[Array, Array, int]:
 
 @cache
 def c_fragment() -> Fragment:
-    """C and D, 16 x 8."""
+    """Return the layout of C and D (16 x 8)."""
     i = np.arange(4)[None, :]
     return Fragment(_GROUP + 8 * (i // 2), 2 * _IN_GROUP + i % 2, (16, 8))
 
@@ -75,12 +78,12 @@ def _tf32(bits: Array) -> Array:
 
 @dataclass(frozen=True)
 class Element:
-    """A type of operands: its bytes, how many of its elements one instruction sums over, and what its bits say."""
+    """An operand type: its size in bytes, its elements per instruction along k, and its conversion from bits."""
 
     size: int
     depth: int
     floats: Callable[[Array], Array]
-    subnormal: int = -126  # the exponent of its subnormals
+    subnormal: int = -126  # exponent of its subnormals
 
 
 ELEMENTS: Mapping[str, Element] = {
@@ -98,7 +101,7 @@ def registers_of(wave: Wave, names: tuple[str, ...]) -> list[Array]:
     return [np.broadcast_to(wave.registers.read(name, "b32"), wave.lanes) for name in names]
 
 
-# Of C and D.
+# The types of C and D.
 SUMS: Mapping[str, "np.dtype[Any]"] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
@@ -107,7 +110,7 @@ SUMS: Mapping[str, "np.dtype[Any]"] = {
 
 
 def elements(registers: list[Array], lanes: Any, size: int) -> Array:
-    """[warps, lanes, 4 / size · registers]: the elements of registers, as bits."""
+    """Return [warps, lanes, 4 / size · registers] elements of registers, as bits."""
     words = np.stack([register[lanes] for register in registers], axis=1)
     return words.reshape(-1, WARP, len(registers)).view(f"u{size}")
 
@@ -144,9 +147,10 @@ def _mma(wave: Wave, instruction: Instruction, at: int) -> Step:
 def summation(
     wave: Wave, left: Element, right: Element, sums: "np.dtype[Any]", saturate: bool
 ) -> Callable[[Array, Array, Array], Array]:
-    """(A, B, C) → A @ B + C as `sums`: floats as the tensor cores of the module's target add them.
+    """Return the function (A, B, C) → A @ B + C as `sums`; floats are summed like the tensor cores of the module's
+    target.
 
-    Integers are exact, and wrap at 32 bits or saturate there.
+    Integers are exact, and wrap or saturate at 32 bits.
     """
     if sums.kind == "i":
         return lambda a, b, c: _integers(a, b, c, saturate)
@@ -170,7 +174,7 @@ def _matrices(instruction: Instruction) -> int:
 
 
 def _rows(wave: Wave, instruction: Instruction, operand: int, count: int) -> Callable[[Any], Array]:
-    """[warps, count, 8, 8]: indices of 16-bit elements; lane 8 i + row gives the address of a row."""
+    """Return [warps, count, 8, 8] indices of 16-bit elements; lane 8 i + row holds the address of a row."""
     at = addresses(wave, instruction.address(operand), "shared")
 
     def rows(lanes: Any) -> Array:

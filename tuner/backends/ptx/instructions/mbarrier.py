@@ -1,4 +1,4 @@
-"""mbarrier: phases of arrivals and of bytes, in the shared memory of a block; st.async, whose bytes one counts."""
+"""mbarrier: phases of arrivals and transaction bytes in shared memory; and st.async, whose bytes an mbarrier counts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from tuner.backends.ptx.state.values import Array, Mask, UnsupportedError, assig
 from tuner.backends.ptx.state.wave import PHASE, Wave
 from tuner.backends.ptx.text.parse import BYTES, Instruction
 
-_MOST = (1 << 20) - 1  # arrivals, and bytes, that a barrier counts
+_MOST = (1 << 20) - 1  # maximum count of arrivals and of bytes
 
 
 @dataclass
 class Barrier:
-    """One mbarrier: its phase ends when no arrival and no byte is pending."""
+    """One mbarrier. Its phase ends when no arrivals and no bytes are pending."""
 
     expected: int
     pending: int
     nbytes: int = 0
     phase: int = 0
-    unfenced: int = -1  # the lane that initialised it and has executed no fence since
+    unfenced: int = -1  # the lane that initialised it without a later fence, or -1
 
 
 class Barriers:
@@ -35,13 +35,13 @@ class Barriers:
 
     def make(self, offset: int, count: int, lane: int) -> None:
         if offset in self._known:
-            raise FaultError("mbarrier.init of a barrier that is one")
+            raise FaultError("mbarrier.init of a live mbarrier")
         if not 1 <= count <= _MOST:
             raise FaultError(f"mbarrier.init of {count} arrivals: 1 to {_MOST}")
         self._known[offset] = Barrier(count, count, unfenced=lane if self._wave.strict else -1)
 
     def publish(self, lanes: Array) -> None:
-        """`lanes` [lanes] bool have executed fence.mbarrier_init, or fence.proxy.async."""
+        """Record that `lanes` ([lanes] bool) executed fence.mbarrier_init or fence.proxy.async."""
         for barrier in self._known.values():
             if barrier.unfenced >= 0 and lanes[barrier.unfenced]:
                 barrier.unfenced = -1
@@ -60,10 +60,10 @@ class Barriers:
         barrier = self.at(offset)
         barrier.nbytes += nbytes
         if abs(barrier.nbytes) > _MOST:
-            raise FaultError(f"an mbarrier expects {barrier.nbytes} bytes: at most {_MOST}")
+            raise FaultError(f"an mbarrier expects {barrier.nbytes} bytes, but the limit is {_MOST}")
 
     def arrive(self, offset: int, count: int = 1) -> int:
-        """The phase in which it arrives."""
+        """Arrive, and return the current phase."""
         barrier = self.at(offset)
         phase = barrier.phase
         if barrier.pending < count:
@@ -75,7 +75,7 @@ class Barriers:
     def complete(self, offset: int, nbytes: int) -> None:
         barrier = self.at(offset)
         if barrier.unfenced >= 0:
-            raise FaultError("a copy counts on an mbarrier after whose mbarrier.init no fence.mbarrier_init came")
+            raise FaultError("a copy counts on an mbarrier without a fence.mbarrier_init after its mbarrier.init")
         barrier.nbytes -= nbytes
         self._end(offset, barrier)
 
@@ -90,7 +90,7 @@ class Barriers:
 
 
 def located(wave: Wave, instruction: Instruction, operand: int) -> Callable[[Mask], tuple[Array, Array]]:
-    """The lanes, and for each the offset of its barrier."""
+    """Return the lanes and, for each, the offset of its barrier."""
     at = addresses(wave, instruction.address(operand), "shared")
 
     def locate(mask: Mask) -> tuple[Array, Array]:
@@ -107,7 +107,9 @@ def _value(wave: Wave, instruction: Instruction, operand: int, default: int) -> 
 
 
 def _each(wave: Wave, instruction: Instruction, act: Callable[[int, int, int], object], default: int) -> Step:
-    """`act(offset, value, lane)` for every lane; the value is the operand after the address, where there is one."""
+    """Return a step that calls `act(offset, value, lane)` for every lane; the value is the operand after the address,
+    if any.
+    """
     locate, value = located(wave, instruction, 0), _value(wave, instruction, 1, default)
 
     def acted(mask: Mask) -> None:
@@ -119,7 +121,7 @@ def _each(wave: Wave, instruction: Instruction, act: Callable[[int, int, int], o
 
 
 def _arrive(wave: Wave, instruction: Instruction) -> Step:
-    """arrive, and arrive.expect_tx, which expects the bytes first; the state is the number of the phase."""
+    """Decode arrive, and arrive.expect_tx, which expects the bytes first; the state is the phase number."""
     if instruction.has("noComplete"):
         raise UnsupportedError(instruction.name)
     locate, expects = located(wave, instruction, 1), instruction.has("expect_tx")
@@ -138,7 +140,9 @@ def _arrive(wave: Wave, instruction: Instruction) -> Step:
 
 
 def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """test_wait asks, and gives way to others where the answer is no; try_wait waits for the phase."""
+    """Decode test_wait, which polls and yields to other lanes if the phase has not ended, and try_wait, which waits for
+    it.
+    """
     locate, tries, parity = located(wave, instruction, 1), instruction.has("try_wait"), instruction.has("parity")
     target = wave.registers.array(instruction.word(0))
     kind = "u32" if parity else "u64"
@@ -168,7 +172,7 @@ def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _store(wave: Wave, instruction: Instruction) -> Step:
-    """st.async: values into the shared memory of a block, landing late; its barrier counts their bytes."""
+    """Decode st.async: stores to shared memory of a block that land late; its barrier counts their bytes."""
     size, sources = BYTES[instruction.type], instruction.words(1)
     values = [np.broadcast_to(wave.registers.read(source, f"b{8 * size}"), wave.lanes) for source in sources]
     to = addresses(wave, instruction.address(0), "shared")
@@ -179,7 +183,7 @@ def _store(wave: Wave, instruction: Instruction) -> Step:
         targets = wave.shared.locate(to(lanes), lanes, nbytes)
         for lane, target, barrier in zip(lanes, targets, at, strict=True):
             if wave.shared.block(int(target)) != wave.shared.block(int(barrier)):
-                raise FaultError("st.async to one block, and its barrier in another")
+                raise FaultError("st.async and its barrier are in different blocks")
             wave.land(_landing(wave, int(target), np.array([value[lane] for value in values]), int(barrier)))
 
     return issued
@@ -194,7 +198,7 @@ def _landing(wave: Wave, target: int, values: Array, barrier: int) -> Callable[[
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """mbarrier.* and st.async. Raises UnsupportedError for what the interpreter does not support."""
+    """Decode mbarrier.* and st.async. Raises UnsupportedError for unsupported forms."""
     if instruction.opcode[:2] == ("st", "async"):
         return _store(wave, instruction)
     name = instruction.opcode[1]
@@ -212,7 +216,7 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _fence(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """fence.proxy.async and fence.mbarrier_init; memory of the interpreter is in order but for these."""
+    """Decode fence.proxy.async and fence.mbarrier_init; other fences have no effect in the interpreter."""
     proxy = instruction.opcode[1:3] == ("proxy", "async") and not instruction.has("global")
     if not proxy and instruction.opcode[1] != "mbarrier_init":
         return lambda _: None

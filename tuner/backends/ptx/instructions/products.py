@@ -1,4 +1,4 @@
-"""Sums of products as tensor cores round them; see `tuner.backends.tensor_cores` for the model."""
+"""Sums of products with tensor-core rounding; `tuner.backends.tensor_cores` documents the model."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import numpy as np
 from tuner.backends.ptx.state.values import Array
 from tuner.backends.tensor_cores import SumRule
 
-_ZERO = np.int16(-4096)  # the exponent of zero while the largest is looked for: below that of any product
+_ZERO = np.int16(-4096)  # exponent of zero in the search for the largest exponent: below that of any product
 _NAN = {np.dtype(np.float32): np.uint32(0x7FFFFFFF), np.dtype(np.float16): np.uint16(0x7FFF)}
 
 
 def multiply_add(a: Array, b: Array, c: Array, subnormal: tuple[int, int], rule: SumRule, size: int) -> Array:
-    """a @ b + c in the type of c: fp32 [..., m, k] and [..., k, n], fp32 or fp16 [..., m, n].
+    """Return a @ b + c in the type of c: fp32 [..., m, k] and [..., k, n], fp32 or fp16 [..., m, n].
 
-    `subnormal` are the exponents of a's and b's subnormals as they were stored, in elements of `size` bytes.
+    `subnormal` holds the exponents of a's and b's subnormals in their stored types, whose elements have `size` bytes.
     """
     step, total = rule.depth(size), c
     e_a, e_b = _exponents(a, subnormal[0]), _exponents(b, subnormal[1])
@@ -26,7 +26,9 @@ def multiply_add(a: Array, b: Array, c: Array, subnormal: tuple[int, int], rule:
 
 
 def _exponents(x: Array, subnormal: int) -> Array:
-    """The exponent that hardware reads of each float: `subnormal` is the least, and zero's is below all."""
+    """Return the exponent of each float as hardware reads it: at least `subnormal`; that of zero is below all
+    others.
+    """
     biased = (x.view(np.uint32) >> 23 & 0xFF).astype(np.int16)
     return np.where(x == 0, _ZERO, np.maximum(biased - np.int16(127), np.int16(subnormal)))
 
@@ -51,12 +53,14 @@ def _step(a: Array, b: Array, c: Array, e_a: Array, e_b: Array, rule: SumRule) -
 
 
 def _power(exponent: Array) -> Array:
-    """Powers of two."""
+    """Return powers of two."""
     return ((exponent.astype(np.int64) + 1023) << 52).view(np.float64)
 
 
 def _rounded(x: Array, dtype: "np.dtype[Any]", bits: int) -> Array:
-    """To fp16 to nearest even, to fp32 toward zero, with `bits` of fraction; zero is positive, and NaN is one."""
+    """Round to fp16 to nearest even, or to fp32 toward zero, with `bits` fraction bits; zero is positive; NaN is
+    canonical.
+    """
     near = x.astype(dtype)
     if dtype == np.float32:
         words = near.view(np.uint32)

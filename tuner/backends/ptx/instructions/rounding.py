@@ -1,4 +1,4 @@
-"""Sums and products that are rounded once, and not to the nearest alone, made of sums in double precision."""
+"""Operations that are rounded once, in any rounding mode, built from double-precision sums."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from tuner.backends.ptx.state.values import Array
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """a b + c in fp32, rounded once.
+    """Return a b + c in fp32, rounded once.
 
-    In double precision the product is exact, and the sum is rounded before it is rounded to fp32. That is the same but
-    where it then lies half-way between two floats, or would be a subnormal: there the last bit of the sum says on
-    which side the exact one is (rounding to odd).
+    In double precision the product is exact, and the sum is rounded once before it is rounded to fp32. The two
+    roundings can differ from one only if the double lies half-way between two floats, or is an fp32 subnormal: then the
+    last bit of the sum records the side of the exact value (rounding to odd).
     """
     product = a.astype(np.float64) * b
     total = product + c
@@ -23,7 +23,7 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 
 def towards(exact: Array, dtype: "np.dtype[Any]", side: float) -> Array:
-    """Floats or integers as `dtype`, rounded to the side of `side`."""
+    """Round floats or integers to `dtype` in the direction of `side`."""
     if exact.dtype.kind != "f":
         wide = exact.astype(f"{exact.dtype.kind}8")
         exact = odd_sum((wide >> 32).astype(np.float64) * 2.0**32, (wide & 0xFFFFFFFF).astype(np.float64))
@@ -33,12 +33,12 @@ def towards(exact: Array, dtype: "np.dtype[Any]", side: float) -> Array:
 
 
 def directed(side: float) -> Callable[[Array, Array, Array], Array]:
-    """a b + c in fp32, rounded to the side of `side`."""
+    """Return the function a b + c in fp32, rounded in the direction of `side`."""
     return lambda a, b, c: towards(odd_sum(a.astype(np.float64) * b, c), np.dtype(np.float32), side)
 
 
 def odd_sum(a: Array, b: Array) -> Array:
-    """a + b in double precision, rounded to odd: what is inexact ends in a 1, and so lies half-way between nothing."""
+    """Return a + b in double precision, rounded to odd: an inexact result ends in a 1 bit, so it is never half-way."""
     total, error = _exact_sum(a, b)
     bits = np.atleast_1d(total).view(np.int64)
     grow = np.where((error > 0) == (total > 0), 1, -1)
@@ -47,14 +47,14 @@ def odd_sum(a: Array, b: Array) -> Array:
 
 
 def _exact_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b in double precision, and what its rounding left out."""
+    """Return a + b in double precision and its rounding error."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (np.float64(1) * b - other)
 
 
 def _exact_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """The same of a b: halves of 26 bits have exact products."""
+    """Return a b in double precision and its rounding error, from exact products of 26-bit halves."""
     (a_high, a_low), (b_high, b_low) = map(_halved, (a, b))
     total = a * b
     return total, ((a_high * b_high - total) + a_high * b_low + a_low * b_high) + a_low * b_low
@@ -67,7 +67,9 @@ def _halved(x: Array) -> tuple[Array, Array]:
 
 
 def fused_doubles(a: Array, b: Array, c: Array) -> Array:
-    """a b + c in double precision, rounded once (Boldo and Melquiond, 2008); where a step leaves the range, twice."""
+    """Return a b + c in double precision, rounded once (Boldo and Melquiond, 2008); twice if a step leaves the
+    range.
+    """
     product, rest = _exact_product(a, b)
     small, smaller = _exact_sum(c, rest)
     large, left = _exact_sum(product, small)

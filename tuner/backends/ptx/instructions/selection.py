@@ -1,4 +1,4 @@
-"""Comparisons, selection and moves, packed and unpacked ones too."""
+"""Comparison, selection and move instructions, including packing and unpacking."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ _RELATIONS: Mapping[str, np.ufunc] = {
 
 
 def relation(name: str, real: bool) -> Callable[[Array, Array], Array]:
-    """A comparison by its name in PTX: with `u` at its end it holds for NaN, otherwise not."""
+    """Return a comparison by its PTX name; a name with the suffix `u` also holds for NaN."""
     if not real or (name not in ("ne", "neu") and name in _RELATIONS):
         return _RELATIONS[name]
     if name == "num":
@@ -41,7 +41,7 @@ def relation(name: str, real: bool) -> Callable[[Array, Array], Array]:
 
 
 def _compare(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """setp: a comparison, and maybe a predicate that it is combined with; `p|q` also takes the complement."""
+    """Decode setp: a comparison, optionally combined with a predicate; `p|q` also receives the complement."""
     kind, registers = instruction.type, wave.registers
     if strange := set(instruction.opcode[2:-1]) - {"ftz", *_COMBINED}:
         raise UnsupportedError(f"{instruction.name} ({', '.join(strange)})")
@@ -63,7 +63,7 @@ def _compare(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _set(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """set: as setp, into a register: 1.0, or all bits of an integer, where it holds."""
+    """Decode set: like setp, but writes a register: 1.0, or all bits of an integer, if the comparison holds."""
     to, kind, registers = *instruction.opcode[-2:], wave.registers
     if set(instruction.opcode[2:-2]) - {"ftz", *_COMBINED}:
         raise UnsupportedError(instruction.name)
@@ -104,7 +104,7 @@ def _select(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _move(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """mov: of a register, number, address; or `{a, b}` into one register, lowest first, or the other way."""
+    """Decode mov: a register, number or address; or `{a, b}` into one register, lowest first, or the reverse."""
     target, source = instruction.words(0), instruction.words(1)
     if len(target) > 1:
         return _unpack(wave, target, source[0], instruction.type)

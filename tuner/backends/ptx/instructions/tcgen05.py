@@ -1,4 +1,4 @@
-"""tcgen05 of warps: columns of tensor memory, and its cells to registers and back."""
+"""Warp-level tcgen05 instructions: allocation of tensor memory, and loads and stores of its cells."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,14 +17,14 @@ from tuner.backends.ptx.state.wave import WARP, Wave
 from tuner.backends.ptx.text.parse import Instruction
 
 _HIGH = np.uint32(POISON & 0xFFFF0000)  # the upper half of a cell that holds 16 bits is undefined
-_PER_NUM = {"32x32b": 1, "16x32bx2": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4}  # registers of .x1
+_PER_NUM = {"32x32b": 1, "16x32bx2": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4}  # registers with .x1
 
 
 @cache
 def fragment(shape: str, registers: int) -> tuple[Array, Array]:
-    """[32, registers]: the lane and the column, from where an access begins, of a thread's registers.
+    """Return [32, registers] lanes and columns of a thread's registers, relative to the start of the access.
 
-    Of .16x32bx2 without the distance of its halves (PTX ISA, "Data movement shape").
+    For .16x32bx2 the distance between the halves is not included (PTX ISA, "Data movement shape").
     """
     thread, i = np.arange(WARP)[:, None], np.arange(registers)[None, :]
     lane, column = {
@@ -39,14 +39,14 @@ def fragment(shape: str, registers: int) -> tuple[Array, Array]:
 
 
 def _warps(wave: Wave, mask: Mask) -> Array:
-    """[warps, 32] lanes."""
+    """Return the lanes as [warps, 32]."""
     warps: Array = wave.numbers(mask).reshape(-1, WARP)
     return warps
 
 
 def _common(values: Array, what: str) -> int:
     if (values != values[0]).any():
-        raise FaultError(f"the lanes of a warp give different {what}")
+        raise FaultError(f"{what} must not differ between the lanes of a warp")
     return int(values[0])
 
 
@@ -84,11 +84,13 @@ def _relinquish(wave: Wave, at: int) -> Step:
 
 
 def _cells(wave: Wave, instruction: Instruction, operand: int, registers: int) -> Callable[[Array], Cells]:
-    """The cells of one warp's registers: [32, registers] each, or [32, registers, 2] where 16 bits are packed."""
+    """Return the cells of one warp's registers: [32, registers] each, or [32, registers, 2] for packed 16-bit
+    values.
+    """
     shape, packed = instruction.opcode[4], instruction.has("pack::16b", "unpack::16b")
     if shape not in _PER_NUM or registers != _PER_NUM[shape] * int(instruction.opcode[5][1:]):
         raise UnsupportedError(f"{instruction.name} of {registers} registers")
-    address_of = addresses(wave, instruction.address(operand), "shared")  # 32 bits too
+    address_of = addresses(wave, instruction.address(operand), "shared")  # an address in tensor memory also has 32 bits
     lane, column = fragment(shape, registers)
     if packed:
         lane, column = lane[..., None], 2 * column[..., None] + np.arange(2)
@@ -111,7 +113,7 @@ def _cells(wave: Wave, instruction: Instruction, operand: int, registers: int) -
 
 
 def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """Registers have their values at once, as what reads them may; the cells stay in use until tcgen05.wait::ld."""
+    """Write the registers at once; the cells stay in use until tcgen05.wait::ld."""
     targets = [wave.registers.write(name, "b32") for name in instruction.words(0)]
     of_warp = _cells(wave, instruction, 1, len(targets))
 
@@ -131,7 +133,7 @@ def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """Cells have their values at once, and may not be used before tcgen05.wait::st."""
+    """Write the cells at once; they must not be used before tcgen05.wait::st."""
     sources = [np.broadcast_to(wave.registers.read(name, "b32"), wave.lanes) for name in instruction.words(-1)]
     of_warp = _cells(wave, instruction, 0, len(sources))
 
@@ -160,7 +162,7 @@ def _wait(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """tcgen05.*. Raises UnsupportedError for what the interpreter does not support."""
+    """Decode tcgen05.*. Raises UnsupportedError for unsupported forms."""
     name: Any = instruction.opcode[1]
     if instruction.has("cta_group::2"):
         raise UnsupportedError(instruction.name)
@@ -175,7 +177,7 @@ def _decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     if name in ("wait::ld", "wait::st"):
         return _wait(wave, instruction, at)
     if name.startswith("fence::"):
-        return lambda _: None  # memory of the interpreter is in order
+        return lambda _: None  # the interpreter's memory is sequentially consistent
     return tcgen05_mma.decode(wave, instruction)
 
 

@@ -1,4 +1,6 @@
-"""tcgen05.mma and .commit: products of single threads into tensor memory, in order, as late as barriers count them."""
+"""tcgen05.mma and .commit: single-thread products into tensor memory, executed in order and as late as barriers
+allow.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -21,9 +23,9 @@ from tuner.backends.ptx.state.wave import Wave
 from tuner.backends.ptx.text.parse import Address, Instruction
 from tuner.backends.tensor_cores import of_tcgen05
 
-_SWIZZLES = {0: (0, 16), 1: (128, 32), 2: (128, 16), 4: (64, 16), 6: (32, 16)}  # span and chunk, in bytes
+_SWIZZLES = {0: (0, 16), 1: (128, 32), 2: (128, 16), 4: (64, 16), 6: (32, 16)}  # span and chunk in bytes
 Lanes = list[int]
-_TYPES = {  # of A and B, by their number in an instruction's descriptor
+_TYPES = {  # types of A and B by their number in the instruction descriptor
     "kind::f16": {0: "f16", 1: "bf16"},
     "kind::tf32": {2: "tf32"},
     "kind::f8f6f4": {0: "e4m3", 1: "e5m2"},
@@ -31,7 +33,9 @@ _TYPES = {  # of A and B, by their number in an instruction's descriptor
 
 
 def descriptor_of(bits: int) -> Descriptor:
-    """PTX ISA, "Shared memory descriptor". Raises FaultError for what it forbids or no kernel here asks for."""
+    """Decode a matrix descriptor (PTX ISA, "Shared memory descriptor"). Raises FaultError for invalid or unsupported
+    bits.
+    """
     if bits >> 46 & 7 != 1 or bits >> 53 & 0xFF:
         raise FaultError(f"a matrix descriptor {bits:#x}, whose bits 46 to 48 are not 1, or 53 to 60 not 0")
     if bits >> 49 & 15:
@@ -44,7 +48,7 @@ def descriptor_of(bits: int) -> Descriptor:
 
 @dataclass(frozen=True)
 class Operation:
-    """PTX ISA, "Instruction descriptor": of D = A B + D, A [m, depth] and B [depth, n]."""
+    """An instruction descriptor (PTX ISA, "Instruction descriptor") of D = A B + D, A [m, depth] and B [depth, n]."""
 
     m: int
     n: int
@@ -52,11 +56,13 @@ class Operation:
     b: Element
     transposed: tuple[bool, bool]
     signs: tuple[int, int]
-    half: bool  # D in fp16
+    half: bool  # D is fp16
 
     @classmethod
     def of(cls, bits: int, kind: str) -> "Operation":
-        """Raises FaultError for what the ISA forbids, and for sparse matrices and types of 4 and 6 bits."""
+        """Decode an instruction descriptor. Raises FaultError for invalid bits, sparse matrices and 4-bit and 6-bit
+        types.
+        """
         types = _TYPES[kind]
         m, n, d = (bits >> 24 & 31) << 4, (bits >> 17 & 63) << 3, bits >> 4 & 3
         a, b = (ELEMENTS.get(types.get(bits >> at & 7, "")) for at in (7, 10))
@@ -71,17 +77,19 @@ class Operation:
         return cls(m, n, a, b, transposed, (1 - (bits >> 12 & 2), 1 - (bits >> 13 & 2)), halves)
 
     def cells(self, block: int, address: int, columns: int) -> Cells:
-        """Of D, or of A: all lanes for 128 rows, the lower or upper 16 of each warp's 32 for 64."""
+        """Return the cells of D or A: all lanes for 128 rows; the lower or upper 16 lanes of each warp's 32 for 64
+        rows.
+        """
         row, first = np.arange(self.m), address >> 16
         if first not in ((0, 16) if self.m == 64 else (0,)):
-            raise FaultError(f"a product of {self.m} rows from lane {first} of tensor memory on")
+            raise FaultError(f"a product of {self.m} rows that starts at lane {first} of tensor memory")
         lanes = first + (row if self.m == LANES else row // 16 * 32 + row % 16)
         return block, lanes, slice(address & 0xFFFF, (address & 0xFFFF) + columns)
 
 
 @dataclass(frozen=True)
 class Tcgen05Product:
-    """One instruction of one thread, not executed yet."""
+    """A product that was issued by one thread and is not executed yet."""
 
     lane: int
     line: int
@@ -90,11 +98,11 @@ class Tcgen05Product:
     a: Descriptor | Cells
     b: Descriptor
     accumulates: bool
-    scale: float  # of D before
+    scale: float  # factor of the previous D
     kept: Array  # [m] bool: rows that are not written
 
     def issue(self, wave: Wave) -> None:
-        """From now on D is its own. Raises FaultError for cells that it may not have."""
+        """Reserve D until the product is executed. Raises FaultError for invalid cells."""
         memory = wave.part(TensorMemory)
         for cells in (self.d,) if isinstance(self.a, Descriptor) else (self.d, self.a):
             memory.check_held(cells)
@@ -102,7 +110,9 @@ class Tcgen05Product:
         memory.writers[self.d] += 1
 
     def execute(self, wave: Wave) -> None:
-        """D = A B + D in fp32 or fp16, as `of_tcgen05` says. Raises FaultError with the line of the product."""
+        """Compute D = A B + D in fp32 or fp16 with `of_tcgen05` rounding. Raises FaultError with the line of the
+        product.
+        """
         try:
             a, b = self._a(wave), self._b(wave).T
         except FaultError as error:
@@ -131,7 +141,7 @@ class Tcgen05Product:
         return f16_floats(words.astype(np.uint16)) if self.operation.half else words.view(np.float32)
 
     def _bits(self, values: Array) -> Array:
-        """Of fp16 the lower half of a cell."""
+        """Return the cells' bits; fp16 occupies the lower half of a cell."""
         if self.operation.half:
             return f16_bits(values) | np.uint32(POISON & 0xFFFF0000)
         return np.ascontiguousarray(values, np.float32).view(np.uint32)
@@ -139,7 +149,7 @@ class Tcgen05Product:
 
 @dataclass
 class Tcgen05Queue:
-    """What a block's tensor cores have yet to do, in order: products, and arrivals of those that wait for them."""
+    """Pending work of a block's tensor cores, in order: products, and arrivals that wait for them."""
 
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
     added: int = 0
@@ -155,7 +165,7 @@ class Tcgen05Queue:
 
 
 def _queues(_: Wave) -> defaultdict[int, Tcgen05Queue]:
-    """By the number of a block."""
+    """Return the queues by block number."""
     return defaultdict(Tcgen05Queue)
 
 
@@ -165,12 +175,14 @@ def _queue(wave: Wave, lane: int) -> Tcgen05Queue:
 
 @dataclass(frozen=True)
 class Operands:
-    """[D], A's descriptor or [A], B's, the instruction's, maybe which lanes stay, whether to add, maybe D's scale."""
+    """Operands: [D], A's descriptor or [A], B's descriptor, the instruction descriptor, disabled lanes, enable-input,
+    D's scale.
+    """
 
     kind: str
     d: Callable[[Lanes], Array]
     a: Callable[[Lanes], Array]
-    in_memory: bool  # A
+    in_memory: bool  # A is in tensor memory
     b: Array
     operations: Array
     masks: tuple[Array, ...]
@@ -199,11 +211,11 @@ class Operands:
         )
 
     def product(self, wave: Wave, lane: int, line: int) -> Tcgen05Product:
-        """What a lane issues."""
+        """Return the product that a lane issues."""
         block, operation = int(wave.block_of[lane]), Operation.of(int(self.operations[lane]), self.kind)
         to, left = int(self.d([lane])[0]), int(self.a([lane])[0])
         if self.in_memory and (operation.transposed[0] or (to ^ left) >> 16):
-            raise FaultError("A in tensor memory, transposed or in other lanes than D")
+            raise FaultError("A in tensor memory must not be transposed, and must use the lanes of D")
         words = operation.a.depth * operation.a.size // 4
         d, a = operation.cells(block, to, operation.n), operation.cells(block, left, words) if self.in_memory else None
         bits = sum(int(mask[lane]) << 32 * i for i, mask in enumerate(self.masks))
@@ -231,7 +243,7 @@ def _multiply(wave: Wave, instruction: Instruction) -> Step:
 
 
 def _commit(wave: Wave, instruction: Instruction) -> Step:
-    """An arrival at a barrier, or at those of several blocks of the cluster, once all products before it are done."""
+    """Decode commit: arrive at a barrier, or at those of several blocks, once all earlier products are done."""
     if not instruction.has("mbarrier::arrive::one"):
         raise UnsupportedError(instruction.name)
     several = instruction.has("multicast::cluster")
@@ -255,7 +267,7 @@ def _arrive(wave: Wave, offsets: list[int]) -> None:
 
 
 def decode(wave: Wave, instruction: Instruction) -> Step:
-    """Raises UnsupportedError for what the interpreter does not support."""
+    """Decode an instruction. Raises UnsupportedError for unsupported forms."""
     if instruction.opcode[1] == "mma":
         return _multiply(wave, instruction)
     if instruction.opcode[1] == "commit":

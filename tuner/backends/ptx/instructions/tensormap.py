@@ -1,6 +1,6 @@
-"""tensormap.*: maps that a kernel writes itself, field by field, in shared memory, and copies to where TMA reads.
+"""tensormap.*: tensor maps that a kernel modifies field by field in shared memory and copies to global memory.
 
-What lies in the 128 bytes is between the instructions and the copy engine (PTX ISA, "Tensor-map"); here, `_FIELDS`.
+The layout of the 128 bytes is opaque in the PTX ISA ("Tensor-map"); the interpreter uses `_FIELDS`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from tuner.spec.dtype import DType
 from tuner.spec.tensor_map import MappedTensor
 
 _BYTES = 128
-_FIELDS: Mapping[str, tuple[int, str, int]] = {  # byte, type, and how many: of dims where there may be several
+_FIELDS: Mapping[str, tuple[int, str, int]] = {  # byte offset, type, and number of values for fields with one per dim
     "global_address": (0, "u8", 1),
     "global_stride": (8, "u8", 4),
     "global_dim": (40, "u4", 5),
@@ -31,14 +31,14 @@ _FIELDS: Mapping[str, tuple[int, str, int]] = {  # byte, type, and how many: of 
     "swizzle_mode": (103, "u1", 1),
     "fill_mode": (104, "u1", 1),
 }
-_ELEMENTS = {3: DType.INT32, 5: DType.INT64, 6: DType.FP16, 7: DType.FP32, 10: DType.BF16}  # of .elemtype
+_ELEMENTS = {3: DType.INT32, 5: DType.INT64, 6: DType.FP16, 7: DType.FP32, 10: DType.BF16}  # codes of .elemtype
 _SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128}
 
 
 def mapped(wave: Wave, address: int) -> MappedTensor:
-    """The map at a generic address: a parameter, or 128 bytes of one or of global memory.
+    """Return the map at a generic address: a parameter, or 128 bytes of a parameter or of global memory.
 
-    Raises FaultError for maps that the interpreter does not support.
+    Raises FaultError for unsupported maps.
     """
     if (mapped := wave.parameters.mapped(address)) is not None:
         return mapped
@@ -50,7 +50,7 @@ def mapped(wave: Wave, address: int) -> MappedTensor:
 
 @lru_cache
 def _decoded(data: bytes) -> MappedTensor:
-    """What `_FIELDS` say."""
+    """Decode the 128 bytes according to `_FIELDS`."""
     fields = {name: np.frombuffer(data, kind, n, byte).tolist() for name, (byte, kind, n) in _FIELDS.items()}
     rank = fields["rank"][0] + 1
     dtype, swizzle = _ELEMENTS.get(fields["elemtype"][0]), _SWIZZLES.get(fields["swizzle_mode"][0])
@@ -58,12 +58,12 @@ def _decoded(data: bytes) -> MappedTensor:
     if dtype is None or swizzle is None or not plain:
         raise FaultError(f"unsupported: a tensor map with {fields}")
     dims = fields["global_dim"][:rank], [dtype.itemsize, *fields["global_stride"][: rank - 1]], fields["box_dim"][:rank]
-    shape, strides, box = (tuple(reversed(dim)) for dim in dims)  # innermost last
-    return MappedTensor("a map of the kernel's", fields["global_address"][0], dtype, shape, strides, box, swizzle)
+    shape, strides, box = (tuple(reversed(dim)) for dim in dims)  # outermost first
+    return MappedTensor("a map that the kernel wrote", fields["global_address"][0], dtype, shape, strides, box, swizzle)
 
 
 def _replace(wave: Wave, instruction: Instruction, _: int) -> Step:
-    """One field of a map in shared memory; of those that are a value for each dim, that of the second operand."""
+    """Decode tensormap.replace: one field of a map in shared memory; operand 1 selects the dim of a per-dim field."""
     if instruction.opcode[2] != "tile" or instruction.opcode[3] not in _FIELDS or not instruction.has("shared::cta"):
         raise UnsupportedError(instruction.name)
     byte, kind, count = _FIELDS[instruction.opcode[3]]
@@ -81,7 +81,7 @@ def _replace(wave: Wave, instruction: Instruction, _: int) -> Step:
 
 
 def _publish(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """tensormap.cp_fenceproxy: a warp copies the 128 bytes from shared to global memory."""
+    """Decode tensormap.cp_fenceproxy: a warp copies the 128 bytes from shared to global memory."""
     to = addresses(wave, instruction.address(0), "global")
     source = addresses(wave, instruction.address(1), "shared")
 
@@ -96,7 +96,7 @@ def _publish(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """tensormap.replace and tensormap.cp_fenceproxy. Raises UnsupportedError for other instructions."""
+    """Decode tensormap.replace and tensormap.cp_fenceproxy. Raises UnsupportedError for other instructions."""
     return (_replace if instruction.opcode[1] == "replace" else _publish)(wave, instruction, at)
 
 

@@ -1,4 +1,6 @@
-"""Tensor memory of sm_100a: 128 lanes of 512 columns a block, in cells of 32 bits: allocated columns, cells in use."""
+"""Tensor memory of sm_100a: 128 lanes x 512 columns of 32-bit cells per block, with allocations and pending
+accesses.
+"""
 
 from typing import Any
 
@@ -14,10 +16,10 @@ Cells = tuple[Any, ...]  # an index of (block, lane, column)
 
 
 class Accesses:
-    """Cells that loads read, or stores write, until their warp has waited."""
+    """Cells with loads or stores that their warp has not waited for."""
 
     def __init__(self, blocks: int) -> None:
-        self._warp = np.zeros((blocks, LANES, COLUMNS), np.int32)  # the warp + 1
+        self._warp = np.zeros((blocks, LANES, COLUMNS), np.int32)  # number of the warp + 1
         self._cells: dict[int, list[Cells]] = {}
 
     def begin(self, warp: int, cells: Cells) -> None:
@@ -33,20 +35,21 @@ class Accesses:
 
 
 class TensorMemory:
-    """Columns are a block's for as long as it has allocated them: PTX ISA, "Tensor Memory"."""
+    """The tensor memory of all blocks. A block owns columns while they are allocated (PTX ISA, "Tensor Memory")."""
 
     def __init__(self, wave: Wave) -> None:
         shape = (wave.blocks, LANES, COLUMNS)
         self._wave = wave
         self.cells = np.full(shape, POISON, np.uint32)
-        self.writers = np.zeros(shape, np.int16)  # products that have yet to write a cell
+        self.writers = np.zeros(shape, np.int16)  # number of pending products that will write the cell
         self.loads, self.stores = Accesses(wave.blocks), Accesses(wave.blocks)
         self._taken = np.zeros((wave.blocks, COLUMNS), bool)
-        self._counts: list[dict[int, int]] = [{} for _ in range(wave.blocks)]  # columns, by the first one
-        self._most = np.full(wave.blocks, COLUMNS)  # the next allocation may have
+        # Allocations as first column → number of columns.
+        self._counts: list[dict[int, int]] = [{} for _ in range(wave.blocks)]
+        self._most = np.full(wave.blocks, COLUMNS)  # columns that the next allocation may have
 
     def allocate(self, block: int, count: int) -> int:
-        """The address: the lowest that is free, or the highest where the last warp goes first."""
+        """Allocate columns and return the address: the lowest free one, or the highest if the last warp runs first."""
         _check_count(count)
         if count > self._most[block]:
             most = int(self._most[block])
@@ -55,7 +58,7 @@ class TensorMemory:
         firsts = range(0, COLUMNS, count)
         free = [first for first in firsts if not self._taken[block, first : first + count].any()]
         if not free:
-            raise FaultError(f"deadlock: tcgen05.alloc of {count} columns, and the block holds the others")
+            raise FaultError(f"deadlock: tcgen05.alloc of {count} columns while the block holds the others")
         first = free[-1 if self._wave.order == "last" else 0]
         self._taken[block, first : first + count] = True
         self._counts[block][first], self._most[block] = count, count
@@ -65,11 +68,11 @@ class TensorMemory:
     def give_back(self, block: int, address: int, count: int) -> None:
         _check_count(count)
         if self._counts[block].get(address) != count:
-            raise FaultError(f"tcgen05.dealloc of {count} columns at {address:#x}, which no tcgen05.alloc gave")
+            raise FaultError(f"tcgen05.dealloc of {count} columns at {address:#x}, which no tcgen05.alloc returned")
         columns = (block, slice(None), slice(address, address + count))
         self.check_settled(columns, "tcgen05.dealloc")
         if self.writers[columns].any():
-            raise FaultError("tcgen05.dealloc of columns that a product has yet to write")
+            raise FaultError("tcgen05.dealloc of columns with a pending product")
         self._taken[columns[0], columns[2]] = False
         del self._counts[block][address]
 
@@ -77,13 +80,13 @@ class TensorMemory:
         self._most[block] = 0
 
     def leave(self) -> None:
-        """Raises FaultError where every lane of a block has left and its columns stay."""
+        """Raise FaultError if a block whose lanes have all exited still holds columns."""
         gone = (self._wave.state == LEFT).reshape(self._wave.blocks, -1).all(1)
         if (self._taken.any(1) & gone).any():
-            raise FaultError("a block leaves without tcgen05.dealloc of its columns")
+            raise FaultError("a block exits without tcgen05.dealloc of its columns")
 
     def check_held(self, cells: Cells) -> None:
-        """Raises FaultError for columns that the block has not allocated."""
+        """Raise FaultError for columns that the block has not allocated."""
         block, _, column = cells
         if isinstance(column, slice):
             inside, held = column.stop <= COLUMNS, self._taken[block, column]
@@ -91,12 +94,12 @@ class TensorMemory:
             inside = bool((column < COLUMNS).all())
             held = self._taken[block, np.minimum(column, COLUMNS - 1)]
         if not inside or not held.all():
-            raise FaultError("tensor memory in columns that the block has not allocated")
+            raise FaultError("access to tensor memory columns that the block has not allocated")
 
     def check_settled(self, cells: Cells, what: str, reads: bool = False) -> None:
-        """Raises FaultError where a load or store of `cells` is not waited for; those that read mind stores only.
+        """Raise FaultError if `cells` have pending stores or, unless `reads`, pending loads.
 
-        Not checked where the wave is not strict.
+        Does nothing if the wave is not strict.
         """
         if not self._wave.strict:
             return
@@ -106,17 +109,17 @@ class TensorMemory:
             raise FaultError(f"{what} of cells that a tcgen05.ld reads, without tcgen05.wait::ld")
 
     def visible(self, cells: Cells) -> Array:
-        """What a load finds: nothing where a product has yet to write."""
+        """Return what a load reads: poison for cells with a pending product."""
         words: Array = np.where(self.writers[cells] > 0, np.uint32(POISON), self.cells[cells])
         return words
 
 
 def _check_count(count: int) -> None:
     if not 32 <= count <= COLUMNS or count & (count - 1):
-        raise FaultError(f"{count} columns of tensor memory: 32, 64, 128, 256 or 512 are one allocation")
+        raise FaultError(f"{count} columns of tensor memory: an allocation must be 32, 64, 128, 256 or 512")
 
 
 def leave(wave: Wave) -> None:
-    """Lanes have left."""
+    """Check the allocations of blocks whose lanes have exited."""
     if TensorMemory in wave.parts:
         wave.part(TensorMemory).leave()

@@ -1,4 +1,4 @@
-"""wgmma: products of a warpgroup, which read their operands and write their results when the group is waited for."""
+"""wgmma: warpgroup products, which read operands and write results when their group is waited for."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from tuner.backends.ptx.text.module import Entry
 from tuner.backends.ptx.text.parse import Instruction
 from tuner.backends.tensor_cores import of_wgmma
 
-GROUP = 128  # lanes
+GROUP = 128  # lanes per warpgroup
 _SPANS = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes of a swizzle, by the mode in bits 62 and 63
 
 
 def descriptor_of(bits: int) -> Descriptor:
-    """Raises FaultError for a base offset, which no kernel here asks for."""
+    """Decode a matrix descriptor. Raises FaultError for a base offset, which is not supported."""
     if bits >> 49 & 7:
         raise FaultError(f"unsupported: a matrix descriptor with base offset {bits >> 49 & 7}")
     start, leading, stride = ((bits >> at & 0x3FFF) << 4 for at in (0, 16, 32))
@@ -33,7 +33,7 @@ def descriptor_of(bits: int) -> Descriptor:
 
 @dataclass(frozen=True)
 class WgmmaProduct:
-    """One instruction of one warpgroup, not executed yet."""
+    """A product that was issued by one warpgroup and is not executed yet."""
 
     lanes: slice
     a: Descriptor | tuple[Array, ...]
@@ -44,7 +44,7 @@ class WgmmaProduct:
     targets: list[Array]
 
     def execute(self, wave: Wave) -> None:
-        """D (+)= A B in fp32, as `of_wgmma` says."""
+        """Compute D = A B (+ D) in fp32 with `of_wgmma` rounding."""
         n, element = 2 * len(self.targets), self.element
         a, b = self._a(wave), self.b.tile(wave, self.lanes.start, n, element, self.transposed[1])
         c, at = np.zeros((64, n), np.float32), _layout(len(self.targets))
@@ -65,7 +65,7 @@ class WgmmaProduct:
 
 @cache
 def _layout(registers: int) -> tuple[Array, Array]:
-    """[registers, 128]: row and column of a thread's accumulators."""
+    """Return the [registers, 128] rows and columns of a thread's accumulators."""
     thread, i = np.arange(GROUP)[None, :], np.arange(registers)[:, None]
     row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
     return row, i // 4 * 8 + thread % 4 * 2 + i % 2
@@ -73,14 +73,14 @@ def _layout(registers: int) -> tuple[Array, Array]:
 
 @dataclass
 class WgmmaQueue:
-    """What a warpgroup has issued: of the open group, and the committed groups, oldest first."""
+    """The products of a warpgroup: those of the open group, and the committed groups, oldest first."""
 
     open: list[WgmmaProduct] = field(default_factory=list)
     committed: list[list[WgmmaProduct]] = field(default_factory=list)
 
 
 def _queues(_: Wave) -> defaultdict[int, WgmmaQueue]:
-    """By the number of a warpgroup."""
+    """Return the queues by warpgroup number."""
     return defaultdict(WgmmaQueue)
 
 
@@ -91,19 +91,21 @@ def _groups(wave: Wave, mask: Mask) -> list[int]:
 
 
 def registers_of(entry: Entry) -> frozenset[str]:
-    """The accumulators and A's registers of all products: writing one needs a wgmma.fence before the next product."""
+    """Return the accumulators and A registers of all products; after a write, they need a wgmma.fence before a
+    product.
+    """
     products = [instruction for instruction in entry.code if instruction.opcode[:2] == ("wgmma", "mma_async")]
-    vectors = (product.operands[i] for product in products for i in (0, 1))  # not a descriptor
+    vectors = (product.operands[i] for product in products for i in (0, 1))  # excludes descriptors
     return frozenset(name for vector in vectors if isinstance(vector, tuple) for name in vector)
 
 
 def _written(wave: Wave) -> Array:
-    """[warpgroups] bool: whether registers of products were written, or never fenced, since the last wgmma.fence."""
+    """Return [warpgroups] bool: whether product registers were written since the last wgmma.fence, or never fenced."""
     return np.ones(wave.lanes // GROUP, bool)
 
 
 def watched(step: Step, wave: Wave) -> Step:
-    """`step`, which writes a register of a product."""
+    """Wrap `step`, which writes a register of a product."""
 
     def run(mask: Mask) -> Mask:
         wave.part(_written)[wave.running(mask).reshape(-1, GROUP).any(1)] = True
@@ -117,7 +119,7 @@ def _fence(wave: Wave, mask: Mask) -> None:
 
 
 def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """D, A or its descriptor, B's descriptor, whether to accumulate, two signs, then which operands are MN-major."""
+    """Operands: D, A or its descriptor, B's descriptor, scale-d, two signs, then the transposes."""
     shape, *kinds = instruction.opcode[4:]
     element = ELEMENTS.get(kinds[1]) if len(kinds) == 3 and kinds[0] == "f32" and kinds[1] == kinds[2] else None
     if element is None or not shape.endswith(f"k{element.depth}"):
@@ -129,7 +131,7 @@ def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
     if 2 * len(targets) != int(shape[len("m64n") : shape.index("k")]):
         raise UnsupportedError(f"{shape} with {len(targets)} accumulators")
     flags = tuple(int(instruction.word(i), 0) == 1 for i in range(6, len(instruction.operands)))
-    flags = flags or (False, False)  # other types than those of 16 bits are K-major
+    flags = flags or (False, False)  # other types than 16-bit ones are K-major
     transposed = (False, flags[0]) if in_registers else (flags[0], flags[1])
     a_words = tuple(registers.read(word, "b32") for word in instruction.words(1)) if in_registers else ()
     a_bits = registers.read(instruction.word(1), "u64") if not in_registers else np.array(0)
@@ -169,7 +171,7 @@ def _wait(wave: Wave, mask: Mask, newest: int) -> None:
 
 
 def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """wgmma.*: whole warpgroups. Raises UnsupportedError for what the interpreter does not support."""
+    """Decode wgmma.* for whole warpgroups. Raises UnsupportedError for unsupported forms."""
     name = instruction.opcode[1]
     if name == "mma_async":
         return _multiply(wave, instruction, at)
@@ -183,6 +185,6 @@ def decode(wave: Wave, instruction: Instruction, at: int) -> Step:
     raise UnsupportedError(instruction.name)
 
 
-assert SHARED_BASE % 1024 == 0, "the patterns of swizzles begin where shared memory does"
+assert SHARED_BASE % 1024 == 0, "swizzle patterns start at the base of shared memory"
 
 DECODERS: Mapping[str, Decoder] = {"wgmma": decode}

@@ -1,7 +1,8 @@
-"""wmma: products of tiles whose registers only loads, stores and products of this family understand.
+"""wmma: products of tiles whose register layout is opaque to the program.
 
-Which element lies in which register, the PTX ISA leaves open. Here a lane holds neighbours of a row, as no GPU has it:
-a kernel that counts on a place comes out wrong. A fragment of more registers than the tile fills holds it repeatedly.
+The PTX ISA leaves the layout unspecified. Here a lane holds neighbouring elements of a row, unlike on any GPU, so that
+a kernel that relies on a specific layout computes wrong results. If a fragment has more registers than the tile needs,
+it holds the tile repeatedly.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,12 +21,13 @@ from tuner.backends.ptx.state.wave import WARP, Wave
 from tuner.backends.ptx.text.parse import Instruction
 
 _SIZES = {**{name: element.size for name, element in ELEMENTS.items()}, "f32": 4, "s32": 4}
-_ALIGNED, _APART = 32, 16  # bytes: an address, and the rows of a tile (CUDA C++ Programming Guide, "WMMA")
+# In bytes: alignment of an address, and of the row stride (CUDA C++ Programming Guide, "WMMA").
+_ALIGNED, _APART = 32, 16
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and columns of an operand, and the bytes of an element."""
+    """The rows and columns of an operand, and the size of an element in bytes."""
 
     rows: int
     columns: int
@@ -37,7 +39,7 @@ class Tile:
         return flat.reshape(-1, self.rows, self.columns)
 
     def registers(self, tile: Array, count: int) -> Array:
-        """[warps, rows, columns] → [warps, lanes, count]: `count` words of each lane."""
+        """Convert [warps, rows, columns] to [warps, lanes, count]: `count` words per lane."""
         flat = np.ascontiguousarray(tile).view(np.uint32).reshape(len(tile), -1)
         repeated = np.tile(flat, (1, max(WARP * count // flat.shape[1], 1)))
         return repeated.reshape(len(tile), WARP, count)
@@ -60,7 +62,7 @@ def _decode(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _places(wave: Wave, instruction: Instruction, first: int, tile: Tile, write: bool) -> Callable[[Any], Any]:
-    """(memory, [warps, rows, columns] places in it) of lanes that agree on an address and a stride in elements."""
+    """Return (memory, [warps, rows, columns] offsets); lanes must agree on an address and a stride in elements."""
     opcode, space = instruction.opcode, space_of(instruction)
     column_major, locate = opcode[5] == "col", locator(wave, space)
     at = addresses(wave, instruction.address(first), space)
@@ -71,9 +73,11 @@ def _places(wave: Wave, instruction: Instruction, first: int, tile: Tile, write:
         starts = at(lanes).astype(np.uint64).reshape(-1, WARP)
         steps = np.broadcast_to(stride, wave.lanes)[lanes].reshape(-1, WARP).astype(np.uint64) * np.uint64(tile.size)
         if (starts != starts[:, :1]).any() or (steps != steps[:, :1]).any():
-            raise FaultError("lanes of a warp give wmma different addresses or strides")
+            raise FaultError("the lanes of a warp pass different addresses or strides to wmma")
         if (starts % _ALIGNED).any() or (steps % _APART).any():
-            raise FaultError(f"wmma at an address that is no multiple of {_ALIGNED} bytes, or rows not {_APART} apart")
+            raise FaultError(
+                f"the address of wmma must be a multiple of {_ALIGNED} bytes, and its row stride of {_APART}"
+            )
         row, column = np.arange(tile.rows)[:, None], np.arange(tile.columns)[None, :]
         along, across = (column, row) if column_major else (row, column)
         inside = steps[:, :1, None] * along.astype(np.uint64) + (across * tile.size).astype(np.uint64)
@@ -86,7 +90,7 @@ def _places(wave: Wave, instruction: Instruction, first: int, tile: Tile, write:
 
 
 def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """wmma.load.{a,b,c}.sync.aligned.layout.shape{.ss}.type r, [p] {, stride}"""
+    """Decode wmma.load.{a,b,c}.sync.aligned.layout.shape{.ss}.type r, [p] {, stride}."""
     opcode = instruction.opcode
     tile = _tile(opcode[2], opcode[6], instruction.type)
     targets = [wave.registers.write(name, "b32") for name in instruction.words(0)]
@@ -103,7 +107,7 @@ def _load(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """wmma.store.d.sync.aligned.layout.shape{.ss}.type [p], r {, stride}"""
+    """Decode wmma.store.d.sync.aligned.layout.shape{.ss}.type [p], r {, stride}."""
     tile = _tile("d", instruction.opcode[6], instruction.type)
     sources = registers_of(wave, instruction.words(1))
     located = _places(wave, instruction, 0, tile, write=True)
@@ -117,7 +121,7 @@ def _store(wave: Wave, instruction: Instruction, at: int) -> Step:
 
 
 def _multiply(wave: Wave, instruction: Instruction, at: int) -> Step:
-    """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype{.satfinite} d, a, b, c"""
+    """Decode wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype{.satfinite} d, a, b, c."""
     shape, saturate = instruction.opcode[6], instruction.has("satfinite")
     kinds = tuple(part for part in instruction.opcode[7:] if part != "satfinite")
     d_kind, c_kind = kinds[0], kinds[1] if len(kinds) == 2 else kinds[-1]

@@ -1,1 +1,1 @@
-"""What a launch holds while it runs: registers, memories, visibility."""
+"""The state of a launch: registers, memories, visibility."""

@@ -1,4 +1,4 @@
-"""Execution: lanes that stand at one instruction execute it together, the lowest instruction first."""
+"""The execution loop: lanes at the same instruction execute together, and the lowest instruction runs first."""
 
 import math
 import time
@@ -13,16 +13,16 @@ from tuner.backends.ptx.state.wave import WARP, Wave
 from tuner.backends.ptx.text.module import Entry
 from tuner.backends.ptx.text.parse import Instruction
 
-# Executes one instruction for the lanes of a mask. Returns the lanes that go on to the next one: None for the same.
+# Executes one instruction for the lanes of a mask. Returns the lanes that continue; None for all of them.
 Step = Callable[[Mask], Mask]
 Decoder = Callable[[Wave, Instruction, int], Step]
-_LIMIT = 20_000_000  # steps of a wave: far beyond what a small problem needs
-_LOOK = 1_000  # steps between two looks at the clock
+_LIMIT = 20_000_000  # limit of steps per wave, far above what a small problem needs
+_LOOK = 1_000  # steps between two checks of the clock
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A jump to `target` of the lanes where `guard` is not `inverted`; None: of all."""
+    """A jump to `target` by the lanes whose `guard` differs from `inverted`; None: by all lanes."""
 
     target: int
     guard: Array | None
@@ -35,14 +35,14 @@ class Branch:
 
 
 class Interpreter:
-    """An entry bound to a wave: one step or branch an instruction."""
+    """An entry bound to a wave, with one step or branch per instruction."""
 
     def __init__(
         self, entry: Entry, wave: Wave, decode: Callable[[Wave, Instruction, int], Step], most_seconds: float = math.inf
     ) -> None:
         self.entry, self.wave = entry, wave
         self._most_seconds, self._deadline = most_seconds, time.thread_time() + most_seconds
-        self.total, self._executed = 0, 0  # instructions of warps: of all waves, of this one
+        self.total, self._executed = 0, 0  # warp instructions of all waves, and of this wave
         self._leaders = frozenset(entry.labels.values())
         self._branches: list[Branch | None] = []
         self._steps: list[Step] = []
@@ -60,11 +60,11 @@ class Interpreter:
         try:
             step = decode(self.wave, instruction, at)
         except UnsupportedError as error:
-            return _refusing(str(error))  # only if it is reached
+            return _refusing(str(error))  # raised only if the instruction is reached
         return guarded(step, self.wave.registers, instruction.guard) if instruction.guard else step
 
     def run(self) -> None:
-        """Until every lane has left. Raises FaultError, which names the line."""
+        """Run until every lane has exited. Raises FaultError, which names the line."""
         self._executed, self._look, self._at = 0, _LOOK, 0
         try:
             while chosen := self.wave.next():
@@ -81,7 +81,7 @@ class Interpreter:
             at = self._jump(branch, at, mask) if branch else -1
 
     def _straight(self, at: int, mask: Mask) -> int:
-        """Execute up to a branch, and say where it is; -1 where the wave has to choose the next lanes."""
+        """Execute up to a branch and return its index; -1 if the wave must select the next lanes."""
         first, steps, branches, leaders, wave = at, self._steps, self._branches, self._leaders, self.wave
         while branches[at] is None:
             self._at = at
@@ -95,7 +95,7 @@ class Interpreter:
         return at
 
     def _jump(self, branch: Branch, at: int, mask: Mask) -> int:
-        """Where all lanes of `mask` go on together; -1 where the wave has to choose the next lanes."""
+        """Return the target if all lanes of `mask` continue together; -1 if the wave must select the next lanes."""
         wave = self.wave
         self._count(1, mask)
         if branch.guard is None:
@@ -123,17 +123,17 @@ class Interpreter:
 
     def _lose_patience(self) -> None:
         if self._executed > _LIMIT:
-            raise FaultError(f"more than {_LIMIT} instructions: an endless loop, or too large a problem")
+            raise FaultError(f"more than {_LIMIT} instructions: an infinite loop, or the problem is too large")
         if time.thread_time() > self._deadline:
-            raise FaultError(f"still running after {self._most_seconds:g} s of CPU time: a loop that does not end")
+            raise FaultError(f"still running after {self._most_seconds:g} s of CPU time: an infinite loop")
 
 
 def guarded(step: Step, registers: Registers, guard: str) -> Step:
-    """`step` for the lanes where the predicate `guard` holds."""
+    """Return `step` restricted to the lanes whose predicate `guard` holds."""
 
     def run(mask: Mask) -> Mask:
         condition = registers.condition(guard)
-        lanes = condition.copy() if mask is None else condition & mask  # a mask never changes, a register does
+        lanes = condition.copy() if mask is None else condition & mask  # masks are immutable, registers are not
         if not lanes.any():
             return None
         going = step(None if lanes.all() else lanes)
@@ -146,7 +146,7 @@ def guarded(step: Step, registers: Registers, guard: str) -> Step:
 
 
 def _never(_: Mask) -> Mask:
-    raise AssertionError("a branch is no step")
+    raise AssertionError("a branch has no step")
 
 
 def _refusing(reason: str) -> Step:

@@ -1,4 +1,4 @@
-"""Memory as one kernel sees it: global buffers with bounds, each block's shared memory, parameters; all by address."""
+"""Memory as a kernel sees it: bounds-checked global buffers, shared memory of each block, and parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ import numpy as np
 from tuner.backends.ptx.state.values import Array
 from tuner.spec.tensor_map import MappedTensor
 
-GLOBAL = 0x7F00_0000_0000  # where buffers begin, as generic addresses
+GLOBAL = 0x7F00_0000_0000  # first generic address of buffers
 SHARED_WINDOW = 0x7E00_0000_0000  # generic address of shared address 0
 PARAMETER_WINDOW = 0x7D00_0000_0000
 LOCAL_WINDOW = 0x7C00_0000_0000
-SHARED_BASE = 1024  # the first shared address, aligned for every swizzle
-RANK = 24  # bits of a shared::cluster address from which on it names a block: its rank + 1, or 0 for one's own
-_GUARD, _ALIGNMENT = 512, 256  # bytes
-_READ, _WRITE, _WRITTEN, _CONSTANT = 1, 2, 4, 8  # of a byte: rights, and what the launch has done
-_EVER = 16  # of a byte: that a launch has written it
+SHARED_BASE = 1024  # first shared address, aligned for every swizzle
+RANK = 24  # a shared::cluster address holds the block's rank + 1 from this bit on; 0 for the own block
+_GUARD, _ALIGNMENT = 512, 256  # in bytes
+_READ, _WRITE, _WRITTEN, _CONSTANT = 1, 2, 4, 8  # flags per byte: access rights, and accesses of the current launch
+_EVER = 16  # flag per byte: written by any launch
 
 
 class FaultError(Exception):
-    """A kernel did what PTX forbids, or deadlocked."""
+    """A kernel violated the PTX ISA, or deadlocked."""
 
 
 def _views(data: Array) -> dict[int, Array]:
@@ -30,7 +30,7 @@ def _views(data: Array) -> dict[int, Array]:
 
 @dataclass(frozen=True)
 class BufferRange:
-    """A buffer's name, and its bytes in global memory."""
+    """A buffer's name and its byte range in global memory."""
 
     name: str
     offset: int
@@ -38,10 +38,10 @@ class BufferRange:
 
 
 class Global:
-    """Device memory: buffers apart from each other, so that an access beyond one is beyond all."""
+    """Device memory: buffers with gaps, so that an access beyond one does not hit another."""
 
     def __init__(self, sizes: Mapping[str, int], writable: frozenset[str]) -> None:
-        """Buffers of `sizes` bytes, poisoned with NaN; kernels may write those of `writable`."""
+        """Allocate buffers of `sizes` bytes, filled with NaN; kernels may write those in `writable`."""
         self._allocations: dict[str, BufferRange] = {}
         end = _GUARD
         for name, nbytes in sizes.items():
@@ -61,33 +61,35 @@ class Global:
         return GLOBAL + self._allocations[name].offset
 
     def view(self, name: str, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Array:
-        """The buffer's bytes as an array, dense unless `strides` (bytes) are given."""
+        """Return the buffer's bytes as an array, dense unless `strides` (bytes) are given."""
         allocation = self._allocations[name]
         return np.ndarray(shape, dtype, self.data, allocation.offset, strides)
 
     def written(self, name: str) -> Array:
-        """Whether launches have written each byte of a buffer."""
+        """Return whether launches have written each byte of a buffer."""
         allocation = self._allocations[name]
         marks: Array = self._allowed[allocation.offset : allocation.offset + allocation.nbytes] & _EVER != 0
         return marks
 
     def begin_launch(self) -> None:
-        """What launches before this one wrote, every load of it sees."""
+        """Make the writes of earlier launches visible to all loads."""
         self._allowed &= _READ | _WRITE | _EVER
 
     def read_constant(self, offsets: Array, nbytes: int) -> None:
-        """By ld.global.nc. Raises FaultError where the launch writes, before or after: the load may see either."""
+        """Record reads by ld.global.nc. Raises FaultError if the same launch also writes the bytes."""
         self._mark(offsets[self._allowed[offsets] & _WRITE != 0], nbytes, _CONSTANT, _WRITTEN)
 
     def _mark(self, offsets: Array, nbytes: int, mark: int, other: int) -> None:
         cells = offsets[:, None] + np.arange(nbytes)
         rights = self._allowed[cells]
         if (rights & other).any():
-            raise FaultError("ld.global.nc of what the same launch writes: it may see what was there before")
+            raise FaultError("ld.global.nc reads data that the same launch writes: it may return old data")
         self._allowed[cells] = rights | mark
 
     def locate(self, addresses: Array, nbytes: int, write: bool = False) -> Array:
-        """Offsets of `nbytes` each. Raises FaultError where one is misaligned, in no buffer or not to be written."""
+        """Return offsets of `nbytes` each. Raises FaultError for misaligned, out-of-bounds and write-protected
+        addresses.
+        """
         offsets = addresses.astype(np.int64) - GLOBAL
         inside = (offsets >= 0) & (offsets <= len(self.data) - nbytes)
         right = _WRITE if write else _READ
@@ -96,7 +98,7 @@ class Global:
         if not allowed.all():
             raise FaultError(self._wild(int(offsets[~allowed][0]), nbytes, write))
         if (offsets & (nbytes - 1)).any():
-            raise FaultError(f"{nbytes} bytes at an address that is no multiple of {nbytes}")
+            raise FaultError(f"{nbytes} bytes at an address that is not a multiple of {nbytes}")
         if write:
             self._mark(offsets, nbytes, _WRITTEN | _EVER, _CONSTANT)
         return offsets
@@ -114,9 +116,9 @@ class Global:
 
 
 class Shared:
-    """The shared memory of blocks that run side by side: address → offset depends on the lane's block.
+    """The shared memory of blocks that run together; the offset of an address depends on the lane's block.
 
-    Where a block is one lane, it is the lane's `.local` memory.
+    If a block is a single lane, it is the lane's `.local` memory.
     """
 
     def __init__(self, nbytes: int, blocks: int, cluster: int, lanes_of_block: int) -> None:
@@ -133,11 +135,11 @@ class Shared:
         self.data[...] = 0xFF
 
     def block(self, offset: int) -> int:
-        """The block in whose memory a byte lies."""
+        """Return the block whose memory contains the offset."""
         return offset // self.stride
 
     def in_blocks(self, offset: int, bits: int) -> list[int]:
-        """The same offset in those blocks of its cluster whose bits are set."""
+        """Return the same offset in the blocks of its cluster whose bits are set."""
         block, within = divmod(offset, self.stride)
         if bits >> self._cluster:
             raise FaultError(f"a multicast to blocks {bits:#x}: the cluster has {self._cluster}")
@@ -145,7 +147,7 @@ class Shared:
         return [(first + rank) * self.stride + within for rank in range(self._cluster) if bits >> rank & 1]
 
     def locate(self, addresses: Array, lanes: Any, nbytes: int) -> Array:
-        """Offsets of `nbytes` each for `lanes` (an index, or a slice). Raises FaultError as `Global.locate` does."""
+        """Return offsets of `nbytes` each for `lanes` (an index or a slice). Raises FaultError like `Global.locate`."""
         wide = addresses.astype(np.int64)
         rank, own = (wide >> RANK) - 1, wide & ((1 << RANK) - 1)
         bases = self._own[lanes]
@@ -158,30 +160,30 @@ class Shared:
             at = int(np.broadcast_to(own, inside.shape)[~inside][0]) - SHARED_BASE
             raise FaultError(f"{nbytes} bytes at offset {at} of {self._name} memory ({self.nbytes} bytes)")
         if (own & (nbytes - 1)).any():
-            raise FaultError(f"{nbytes} bytes at a {self._name} address that is no multiple of {nbytes}")
+            raise FaultError(f"{nbytes} bytes at a {self._name} address that is not a multiple of {nbytes}")
         located: Array = bases + own
         return located
 
 
 @dataclass
 class Parameters:
-    """A launch's arguments, laid out by name; what TMA finds behind the address of a tensor map."""
+    """A launch's arguments by name, and the tensor maps at their addresses."""
 
     data: dict[str, bytes]
     maps: dict[str, MappedTensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.addresses = {name: (i + 1) << 16 for i, name in enumerate(self.data)}  # as .param sees them
+        self.addresses = {name: (i + 1) << 16 for i, name in enumerate(self.data)}  # addresses in .param
         self._mapped = {PARAMETER_WINDOW + self.addresses[name]: tensor_map for name, tensor_map in self.maps.items()}
 
     def mapped(self, address: int) -> MappedTensor | None:
-        """The tensor map at a generic address, where a whole parameter is one."""
+        """Return the tensor map at a generic address, if a parameter at this address is one."""
         return self._mapped.get(address)
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Bytes at an address of .param. Raises FaultError where they are in no parameter, or in a whole tensor map."""
+        """Return bytes at a .param address. Raises FaultError if they are outside parameters, or in a tensor map."""
         for name, begin in self.addresses.items():
             first = address - begin
             if 0 <= first <= len(self.data[name]) - nbytes and name not in self.maps:
                 return self.data[name][first : first + nbytes]
-        raise FaultError(f"{nbytes} bytes at {address:#x} of .param: no parameter is there")
+        raise FaultError(f"{nbytes} bytes at {address:#x} of .param: there is no parameter at this address")

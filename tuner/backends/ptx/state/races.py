@@ -1,6 +1,6 @@
-"""Races of shared memory: one warp writes a byte that another reads, and no barrier of their block lies between.
+"""Races in shared memory: one warp writes a byte that another accesses, without a block barrier in between.
 
-Known are barriers of whole blocks alone, so this looks only at kernels that have no other way to order their warps.
+Only barriers of whole blocks are modelled, so kernels with any other synchronization are not checked.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ _POLLING = ("volatile", "acquire", "release", "relaxed", "acq_rel", "bulk", "clu
 
 
 def ordered_by_barriers(entry: Entry) -> bool:
-    """Whether barriers of whole blocks, and nothing else, order an entry's warps where they use shared memory."""
+    """Return whether block barriers are the only synchronization of an entry that uses shared memory."""
     return not any(_orders(instruction) for instruction in entry.code)
 
 
@@ -36,7 +36,7 @@ def _orders(instruction: Instruction) -> bool:
 
 
 class Races:
-    """Who last wrote and read each byte of shared memory, and how many barriers its block had passed then."""
+    """The last writer and reader of each byte of shared memory, and the barriers that its block had passed by then."""
 
     def __init__(self, wave: Wave) -> None:
         self._wave = wave
@@ -46,32 +46,35 @@ class Races:
         self._read, self._reader = np.zeros(nbytes, np.int32), np.zeros(nbytes, np.int32)
 
     def begin(self) -> None:
-        """Other blocks take the place of those that ran."""
+        """Reset the state for the next blocks."""
         self._passed += 1
 
     def barrier(self, blocks: Array) -> None:
-        """These blocks have passed one."""
+        """Record that these blocks have passed a barrier."""
         self._passed[blocks] += 1
 
     def reads(self, offsets: Array, lanes: Any, nbytes: int) -> None:
-        """`lanes` read `nbytes` each at `offsets`. Raises FaultError where another warp has just written."""
+        """Record reads of `nbytes` each at `offsets`. Raises FaultError if another warp wrote since the last
+        barrier.
+        """
         cells, warp, now = self._cells(offsets, lanes, nbytes)
         if (raced := (self._written[cells] == now) & (self._writer[cells] != warp)).any():
             raise self._fault("reads", cells, raced, warp, self._writer, "wrote")
         others = (self._read[cells] == now) & (self._reader[cells] != warp)
         writers = np.where(others, _SEVERAL, warp)
         self._read[cells], self._reader[cells] = now, writers
-        self._reader[cells[self._reader[cells] != writers]] = _SEVERAL  # of another warp, by the same instruction
+        # The same instruction of another warp also reads it.
+        self._reader[cells[self._reader[cells] != writers]] = _SEVERAL
 
     def writes(self, offsets: Array, lanes: Any, nbytes: int) -> None:
-        """`lanes` write. Raises FaultError where another warp has just read."""
+        """Record writes. Raises FaultError if another warp has accessed the bytes since the last barrier."""
         cells, warp, now = self._cells(offsets, lanes, nbytes)
         if (raced := (self._read[cells] == now) & (self._reader[cells] != warp)).any():
             raise self._fault("writes", cells, raced, warp, self._reader, "read")
         self._written[cells], self._writer[cells] = now, warp
 
     def _cells(self, offsets: Array, lanes: Any, nbytes: int) -> tuple[Array, Array, Array]:
-        """[lanes, bytes] each: places, warps, and barriers passed."""
+        """Return [lanes, bytes] offsets, warps, and numbers of barriers passed."""
         number = np.arange(self._wave.lanes)[lanes]
         cells = offsets[:, None] + np.arange(nbytes)
         now = self._passed[self._wave.block_of[number]]
@@ -83,4 +86,4 @@ class Races:
         whose = "several warps" if other == _SEVERAL else f"warp {other % warps}"
         offset = byte % self._wave.shared.stride
         what = f"warp {one % warps} {verb} byte {offset} of shared memory, which {whose} {did}"
-        return FaultError(f"race: {what}, and no barrier of the block between")
+        return FaultError(f"race: {what}, without a block barrier in between")

@@ -1,4 +1,4 @@
-"""Registers of all lanes as NumPy arrays, and operands read as the type that an instruction gives them."""
+"""Registers of all lanes as NumPy arrays, and operands read as the type that an instruction specifies."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from tuner.backends.ptx.text.module import Entry
 from tuner.backends.ptx.text.parse import BYTES
 
 Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_] | None  # lanes that execute; None is all
+Mask = npt.NDArray[np.bool_] | None  # active lanes; None means all
 
 
 class UnsupportedError(Exception):
@@ -19,7 +19,7 @@ class UnsupportedError(Exception):
 
 
 class _Types(dict[str, np.dtype[Any]]):
-    """What NumPy computes with, by PTX's name: what is missing here is missing there."""
+    """NumPy dtypes by PTX type name; missing types raise UnsupportedError."""
 
     def __missing__(self, name: str) -> np.dtype[Any]:
         raise UnsupportedError(f"values of type .{name}")
@@ -30,7 +30,7 @@ DTYPES = _Types(
     {name: np.dtype(f"{_KINDS[name[0]]}{size}") for name, size in BYTES.items() if name[1:].isdigit() and size <= 8}
 )
 DTYPES["pred"] = np.dtype(bool)
-JOINED: Mapping[str, np.ufunc] = {  # what atomics and reductions make of two integers
+JOINED: Mapping[str, np.ufunc] = {  # integer functions of atomics and reductions
     "add": np.add,
     "min": np.minimum,
     "max": np.maximum,
@@ -41,14 +41,14 @@ JOINED: Mapping[str, np.ufunc] = {  # what atomics and reductions make of two in
 
 
 class Registers:
-    """The registers of `lanes` lanes of one entry: an array each, made when an instruction first names it."""
+    """The registers of `lanes` lanes of one entry, each an array that is created on first use."""
 
     def __init__(self, entry: Entry, lanes: int, special: Mapping[str, Array], symbol: Callable[[str], int]) -> None:
         self.entry, self.lanes, self.special, self._symbol = entry, lanes, special, symbol
         self._arrays: dict[str, Array] = {}
 
     def array(self, name: str) -> Array:
-        """The register's own array: bool, or unsigned of its width."""
+        """Return the register's array: bool, or unsigned of the register's width."""
         if name not in self._arrays:
             kind = self.entry.register_type(name)
             if kind is None:
@@ -58,7 +58,9 @@ class Registers:
         return self._arrays[name]
 
     def read(self, name: str, type: str) -> Array:
-        """A live view of the operand as `type`, one element a lane; of a number or symbol, one for all lanes."""
+        """Return a live view of the operand as `type`, one element per lane; a single element for a number or
+        symbol.
+        """
         dtype = DTYPES[type]
         if name in self.special:
             return _as(self.special[name], dtype)
@@ -67,13 +69,13 @@ class Registers:
         return _number(name, dtype) if _is_number(name) else np.array(self._symbol(name)).astype(dtype)
 
     def condition(self, name: str) -> Array:
-        """The predicate, as a new array where it is inverted or a number."""
+        """Return the predicate; a new array if it is inverted or a number."""
         if _is_number(name):
             return np.full(self.lanes, int(name, 0) != 0)
         return ~self.array(name[1:]) if name.startswith("!") else self.array(name)
 
     def write(self, name: str, type: str) -> Array:
-        """Where a result of `type` goes: a wider register takes it extended by its sign, or by zeros."""
+        """Return the destination of a result of `type`; a wider register receives it sign-extended or zero-extended."""
         if name == "_":
             return np.zeros(self.lanes, DTYPES[type])
         array, dtype = self.array(name), DTYPES[type]
@@ -91,7 +93,7 @@ def _as(array: Array, dtype: np.dtype[Any]) -> Array:
         return array.view(dtype)
     if array.itemsize < dtype.itemsize:
         raise UnsupportedError(f"a register of {array.itemsize} bytes is read as {dtype}")
-    return array.view(dtype)[:: array.itemsize // dtype.itemsize]  # little endian: its low part
+    return array.view(dtype)[:: array.itemsize // dtype.itemsize]  # little endian: the low part
 
 
 def _is_number(name: str) -> bool:
@@ -104,7 +106,7 @@ def _number(text: str, dtype: np.dtype[Any]) -> Array:
     elif text[:2] in ("0d", "0D"):
         number = np.frombuffer(struct.pack("<Q", int(text[2:], 16)), np.float64)
     elif dtype.kind == "f":
-        raise UnsupportedError(f"{text} is no number of {dtype}")
+        raise UnsupportedError(f"{text} is not a number of type {dtype}")
     else:
         bits = int(text.rstrip("U"), 0) & (1 << 8 * max(dtype.itemsize, 1)) - 1
         return np.array(bits, f"u{dtype.itemsize}").view(dtype) if dtype.kind != "b" else np.array(bits != 0)
@@ -112,7 +114,7 @@ def _number(text: str, dtype: np.dtype[Any]) -> Array:
 
 
 def assign(target: Array, value: Any, mask: Mask) -> None:
-    """`target[lane] = value[lane]` for the lanes of `mask`, converted as integers are."""
+    """Assign `target[lane] = value[lane]` for the lanes of `mask`, with integer conversion."""
     if mask is None:
         target[...] = value
     else:

@@ -1,4 +1,4 @@
-"""Blocks that run side by side: which lanes run, wait or have exited, and what releases them."""
+"""Blocks that run together: which lanes run, wait or have exited, and what releases them."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-# Who executes next. All warps that stand at the lowest instruction; or one warp until it waits: the first that can run,
-# and copies land at once, or the last, and the newest copy lands first. What no barrier orders comes in three orders.
+# Which lanes execute next: all warps at the lowest instruction; or one warp until it waits. The first runnable warp is
+# combined with copies that land at once; the last one with copies of which the newest lands first. Operations that no
+# barrier orders thus run in three orders.
 Order = Literal["together", "first", "last"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
-RUNS, LEFT, MEETS, BARRIER, PHASE, CLUSTER = range(6)  # a lane's state; what it waits for
+RUNS, LEFT, MEETS, BARRIER, PHASE, CLUSTER = range(6)  # states of a lane: running, exited, or what it waits for
 _WHY = {
     MEETS: "for the other lanes of a collective",
     BARRIER: "at a block's barrier",
@@ -29,16 +30,16 @@ _WHY = {
     CLUSTER: "for the cluster",
 }
 WARP = 32
-_WAKES = 5_000  # rounds in which all that runs only polls
+_WAKES = 5_000  # rounds in which every running lane only polls
 
 
 @dataclass
 class Wave:
-    """All that the steps of instructions share. Lanes count through blocks; a block has whole warps."""
+    """The shared state of all steps. Lanes are numbered across blocks; a block is padded to whole warps."""
 
     blocks: int
-    lanes_of_block: int  # whole warps, or whole warpgroups where these compute together
-    warps: int  # of a block
+    lanes_of_block: int  # padded to whole warps, or to whole warpgroups if these compute together
+    warps: int  # warps per block
     cluster: int
     registers: Registers
     memory: Global
@@ -48,18 +49,16 @@ class Wave:
     pc: Array = field(init=False)
     state: Array = field(init=False)
     slept: Array = field(init=False)
-    key: Array = field(init=False)  # of what a lane waits for
-    late: deque[Callable[[], None]] = field(
-        default_factory=deque
-    )  # copies that can only be waited for by an mbarrier's phase
+    key: Array = field(init=False)  # identifies the object that a lane waits for
+    late: deque[Callable[[], None]] = field(default_factory=deque)  # copies that only an mbarrier's phase can wait for
     parts: dict[Any, Any] = field(default_factory=dict)  # see `part`
     order: Order = "together"
-    strict: bool = True  # whether what the ISA asks for is asked for where others leave it out
-    unfenced: Unfenced | None = None  # where the entry uses wgmma or the copy engine
-    races: "Races | None" = None  # where they are looked for
+    strict: bool = True  # whether to enforce ISA rules that other compilers ignore; see `launch`
+    unfenced: Unfenced | None = None  # set if the entry uses wgmma or bulk copies
+    races: "Races | None" = None  # set if races are checked
     alone: bool = False  # no other lane can run
-    arch: str = ""  # whose tensor cores compute
-    stuck: int = -1  # where the first lane of a deadlock stands
+    arch: str = ""  # arch whose tensor-core rounding is used
+    stuck: int = -1  # instruction index of the first deadlocked lane
 
     def __post_init__(self) -> None:
         self.lanes = self.blocks * self.lanes_of_block
@@ -69,11 +68,11 @@ class Wave:
         self.key = np.zeros(self.lanes, np.int64)
         self.warp_of = np.arange(self.lanes) // WARP
         self.block_of = np.arange(self.lanes) // self.lanes_of_block
-        self._whole: tuple[Mask, int] = None, 0  # the lanes that were last found complete, in groups of how many
+        self._whole: tuple[Mask, int] = None, 0  # the lanes that were last complete, and their group size
         self._wakes = 0
 
     def start(self, present: Array) -> None:
-        """Begin with the lanes of `present`; others never are."""
+        """Start the lanes of `present`; the others never run."""
         self.pc[...], self.slept[...], self._wakes, self.stuck = 0, False, 0, -1
         self.state[...] = np.where(present, RUNS, LEFT)
         self.late.clear()
@@ -86,16 +85,16 @@ class Wave:
             self.races.begin()
 
     def part(self, kind: "Callable[[Wave], K]") -> K:
-        """What a family of instructions remembers: `kind(wave)`, made when it is first asked for."""
+        """Return the state of an instruction family: `kind(wave)`, created on first use."""
         if kind not in self.parts:
             self.parts[kind] = kind(self)
         part: K = self.parts[kind]
         return part
 
     def next(self) -> tuple[int, Mask] | None:
-        """(instruction, its lanes): the lowest that any awake lane stands at; None when all have left.
+        """Return (instruction, its lanes) for the lowest instruction of any runnable lane; None if all have exited.
 
-        Where warps run one by one, that of the first or last warp that can run.
+        If warps run one at a time, the first or last runnable warp is selected.
         """
         while True:
             awake = (self.state == RUNS) & ~self.slept
@@ -112,21 +111,23 @@ class Wave:
                 return None
 
     def land(self, copy: Callable[[], None]) -> None:
-        """Take in a copy that only an mbarrier's phase waits for: it lands at once, or as late as the order says."""
+        """Issue a copy that only an mbarrier's phase waits for; it lands at once, or as late as the order permits."""
         if self.order == "first":
             copy()
         else:
             self.late.append(copy)
 
     def _progress(self) -> bool:
-        """Nobody runs: copies land, one at a time, then those wake that gave way to others."""
+        """Make progress if no lane runs: land one copy, else wake the lanes that yielded. Return whether that
+        helped.
+        """
         if self.late:
             (self.late.pop if self.order == "last" else self.late.popleft)()()
         elif self.slept.any():
             self.slept[...] = False
             self._wakes += 1
             if self._wakes > _WAKES:
-                raise FaultError("livelock: all lanes poll for what nobody does")
+                raise FaultError("livelock: all lanes poll for something that never happens")
         elif (self.state == LEFT).all():
             return False
         else:
@@ -144,7 +145,7 @@ class Wave:
         self.pc[lanes], self.state[lanes] = pc, state
 
     def release(self, lanes: Array) -> None:
-        """Let lanes go on where they stand."""
+        """Let the lanes continue at their current instruction."""
         self.state[lanes] = RUNS
         self.alone = False
 
@@ -152,19 +153,20 @@ class Wave:
         return np.ones(self.lanes, bool) if mask is None else mask
 
     def index(self, mask: Mask) -> Any:
-        """Of the lanes of `mask`, for arrays of one element a lane."""
+        """Return an index for the lanes of `mask` into arrays of one element per lane."""
         return slice(None) if mask is None else np.flatnonzero(mask)
 
     def numbers(self, mask: Mask) -> Array:
-        """The lanes of `mask` by their number."""
+        """Return the numbers of the lanes of `mask`."""
         lanes: Array = np.arange(self.lanes)[self.index(mask)]
         return lanes
 
     def meet(self, mask: Mask, pc: int, width: int, partners: Array | None = None) -> Array | None:
-        """Of lanes at an instruction that groups of `width` execute together, those that may: None for just these.
+        """Return the lanes that may execute an instruction together in groups of `width`; None if these are exactly
+        `mask`.
 
-        `partners` are the lanes that each waits for, as bits of its warp, where not all take part.
-        Others wait for theirs; those that waited here come along.
+        `partners` are the lanes that each lane waits for, as bits of its warp, if not all participate. Incomplete
+        groups wait; lanes that waited here are included once their group is complete.
         """
         if partners is None and (mask is None or (mask is self._whole[0] and width == self._whole[1])):
             return None

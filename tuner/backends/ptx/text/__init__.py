@@ -1,1 +1,1 @@
-"""PTX as text: modules, entries, tables, calls."""
+"""PTX parsing: modules, entries, tables, calls."""

@@ -1,4 +1,4 @@
-"""Calls of functions that the compiler did not inline: their bodies, put where they are called."""
+"""Inlining of functions that the compiler did not inline."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from tuner.backends.ptx.text.parse import Address, Body, Instruction, Operand, Variable
 from tuner.errors import UsageError
 
-_DEEPEST = 64  # calls within calls
+_DEEPEST = 64  # maximum call depth
 
 
 @dataclass(frozen=True)
 class Function:
-    """A `.func`: its parameters, what it returns, in order, and its body; None where it is only declared."""
+    """A `.func`: its parameters, return values and body; the body is None if it is only declared."""
 
     name: str
     parameters: tuple[Variable, ...]
@@ -20,17 +20,18 @@ class Function:
 
 
 def inlined(body: Body, functions: Mapping[str, Function], depth: int = 0) -> Body:
-    """`body` without calls of `functions`. Arguments and results are the caller's local memory under both names.
+    """Return `body` with calls of `functions` inlined. Arguments and results share local memory with the caller's
+    names.
 
-    A call of what is declared only stays: vprintf prints nothing, and __assertfail is a fault when it is reached.
-    Raises UsageError for recursion.
+    Calls of functions that are only declared remain: vprintf prints nothing, and __assertfail raises a fault when
+    reached. Raises UsageError for recursion.
     """
     if not any(instruction.opcode[0] == "call" for instruction in body.code):
         return body
     if depth > _DEEPEST:
         raise UsageError("the PTX calls functions that call themselves: the PTX interpreter has no stack for them")
     code: list[Instruction] = []
-    indices: dict[int, int] = {}  # of each instruction of the caller, in the new code
+    indices: dict[int, int] = {}  # index of each of the caller's instructions in the new code
     labels: dict[str, int] = {}
     registers, local = dict(body.registers), list(body.local)
     for at, instruction in enumerate(body.code):
@@ -54,12 +55,12 @@ def inlined(body: Body, functions: Mapping[str, Function], depth: int = 0) -> Bo
 
 
 def _callee(call: Instruction) -> str:
-    """`call (results), name, (arguments)`, each list left out where it is empty."""
+    """Return the name in `call (results), name, (arguments)`; empty lists are omitted in the text."""
     return next((operand for operand in call.operands if isinstance(operand, str)), "")
 
 
 def _bound(call: Instruction, callee: Function) -> dict[str, str]:
-    """The caller's names of the callee's parameters and results."""
+    """Map the callee's parameters and results to the caller's names."""
     lists = [operand for operand in call.operands if isinstance(operand, tuple)]
     results = lists.pop(0) if callee.returns else ()
     arguments = lists[0] if callee.parameters else ()

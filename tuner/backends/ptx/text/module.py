@@ -1,4 +1,4 @@
-"""A PTX module as text to its kernels, each with all that it needs of the module."""
+"""Parsing of a PTX module into kernels, each with everything that it uses from the module."""
 
 import re
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from tuner.compiler.source import symbols
 
 @dataclass(frozen=True)
 class Entry(Body):
-    """A kernel, with the functions that it calls in it."""
+    """A kernel with all called functions inlined."""
 
     name: str
     parameters: tuple[Variable, ...]
-    cluster: int = 0  # blocks; 0 where the launch says
-    tables: tuple[ModuleTable, ...] = ()  # of the module, those that it names
-    target: str = ""  # the arch of the module, as `.target` says
+    cluster: int = 0  # blocks per cluster; 0 if the launch decides
+    tables: tuple[ModuleTable, ...] = ()  # the module variables that it uses
+    target: str = ""  # arch from the module's `.target`
 
 
 _FUNCTION = re.compile(
@@ -28,12 +28,13 @@ _FUNCTION = re.compile(
 
 
 def parse(text: str) -> dict[str, Entry]:
-    """The entries of a module by name, its C++ name where `symbol_lines` gives one.
+    """Return the entries of a module by name, or by C++ name if `symbol_lines` provides one.
 
-    Raises UsageError for what the interpreter cannot run, such as recursion.
+    Raises UsageError for code that the interpreter cannot run, such as recursion.
     """
     called = {symbol: expression for expression, symbol in symbols(text).items()}
-    text = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)  # directives that no `;` ends
+    # Directives without a terminating `;`.
+    text = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)
     text = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
     outside, functions, heads, at = "", {}, [], 0
     while head := _FUNCTION.search(text, at):

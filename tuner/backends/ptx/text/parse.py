@@ -1,4 +1,4 @@
-"""PTX text to the bodies of kernels and functions: registers, symbols and instructions with their operands."""
+"""Parsing of PTX text into the bodies of kernels and functions: registers, symbols and instructions with operands."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,19 +12,19 @@ BYTES |= {"b64": 8, "u64": 8, "s64": 8, "f64": 8, "bf16": 2, "f16x2": 4, "bf16x2
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`[base + offset]`, or `[base, {coordinates}]` of a tensor."""
+    """`[base + offset]`, or `[base, {coordinates}]` for a tensor."""
 
     base: str
     offset: int = 0
     coordinates: tuple[str, ...] = ()
 
 
-Operand = str | tuple[str, ...] | Address  # a word, `{a, b}`, or a place in memory
+Operand = str | tuple[str, ...] | Address  # a word, `{a, b}`, or a memory operand
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`@guard opcode operands;` with the opcode cut at its dots; a label is the number of an instruction."""
+    """`@guard opcode operands;` with the opcode split at its dots; a label is an instruction index."""
 
     line: int
     text: str
@@ -51,7 +51,7 @@ class Instruction:
         return operand
 
     def in_local(self) -> "Instruction":
-        """The same access in local memory, where what is passed to a function lies."""
+        """Return the same access in local memory, which holds the arguments of inlined functions."""
         return replace(self, opcode=tuple("local" if part.startswith("param") else part for part in self.opcode))
 
     def address(self, at: int) -> Address:
@@ -60,7 +60,7 @@ class Instruction:
         return operand
 
     def words(self, at: int) -> tuple[str, ...]:
-        """A vector's elements; a single name is a vector of one."""
+        """Return a vector's elements; a single name is a vector of one."""
         operand = self.operands[at]
         assert not isinstance(operand, Address), f"operand {at} of {self.text} is a register or several"
         return (operand,) if isinstance(operand, str) else operand
@@ -68,7 +68,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A parameter, or a symbol of shared or local memory; `nbytes` is 0 for what the launch sizes."""
+    """A parameter, or a symbol of shared or local memory; `nbytes` is 0 if the launch decides its size."""
 
     name: str
     nbytes: int
@@ -77,20 +77,20 @@ class Variable:
 
 @dataclass(frozen=True)
 class Body:
-    """Instructions, with the places of labels. `registers` maps a name, or the prefix of numbered ones, to its type."""
+    """Instructions and label positions. `registers` maps a name, or the prefix of numbered names, to its type."""
 
     code: tuple[Instruction, ...]
     labels: Mapping[str, int]
     registers: Mapping[str, str]
     shared: tuple[Variable, ...]
-    local: tuple[Variable, ...]  # of a lane, with what it passes to functions
+    local: tuple[Variable, ...]  # local memory per lane, including arguments of inlined functions
 
     def register_type(self, name: str) -> str | None:
         return self.registers.get(name) or self.registers.get(name.rstrip("0123456789"))
 
 
 def read_body(text: str, start: int) -> tuple[Body, int]:
-    """The statements from behind the brace at `start` on, and where the text goes on behind them."""
+    """Parse the statements after the brace at `start`; return them and the position after the closing brace."""
     operand = _Statements(text, start)
     inside = text[start : operand.end]
     shared, local = (tuple(variables(inside, space)) for space in ("shared", "local"))
@@ -99,12 +99,12 @@ def read_body(text: str, start: int) -> tuple[Body, int]:
     ), operand.end
 
 
-_POINTS_TO = r"(?:\.ptr\s+(?:\.(?:global|shared|local|const)\s+)?(?:\.align\s+\d+\s+)?)?"  # of a pointer parameter
+_POINTS_TO = r"(?:\.ptr\s+(?:\.(?:global|shared|local|const)\s+)?(?:\.align\s+\d+\s+)?)?"  # part of a pointer parameter
 _VARIABLE = r"\.{space}\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+" + _POINTS_TO + r"([\w$]+)\s*(\[(\d*)\])?\s*[;=]"
 
 
 def variables(text: str, space: str) -> Iterator[Variable]:
-    """Those that a text declares in a state space."""
+    """Yield the variables that a text declares in a state space."""
     for declaration in re.finditer(_VARIABLE.replace("{space}", space), text):
         size = BYTES[declaration[2]]
         count = int(declaration[5] or 0) if declaration[4] else 1
@@ -113,22 +113,22 @@ def variables(text: str, space: str) -> Iterator[Variable]:
 
 @dataclass
 class _Statements:
-    """The statements from the brace at `start` on: braces open scopes, in which names hide those outside."""
+    """The statements from the brace at `start`: braces open scopes, in which names hide outer names."""
 
     whole: str
     start: int
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     registers: dict[str, str] = field(default_factory=dict)
-    passed: dict[str, Variable] = field(default_factory=dict)  # to functions, and back
+    passed: dict[str, Variable] = field(default_factory=dict)  # arguments and results of calls
     end: int = 0
 
     def __post_init__(self) -> None:
         self._scopes: list[int] = [0]
         self._opened, self._declared = 0, {""}
         self._jumps: list[tuple[int, tuple[int, ...]]] = []
-        self._tables: dict[str, tuple[str, ...]] = {}  # of brx.idx: labels, by the name of their list
-        self._latest = ""  # label
+        self._tables: dict[str, tuple[str, ...]] = {}  # branch lists of brx.idx: name → labels
+        self._latest = ""  # last label
         self._line = self.whole.count("\n", 0, self.start) + 1
         self.end = self._statements()
         for index, scopes in self._jumps:
@@ -205,7 +205,7 @@ class _Statements:
         return Address(self._name(match[1]), int(match[2] or "0", 0), coordinates)
 
     def _name(self, name: str) -> str:
-        """The name, qualified by the innermost scope that declares it."""
+        """Return the name, qualified by the innermost scope that declares it."""
         name = name.strip()
         if "|" in name:
             return "|".join(self._name(part) for part in name.split("|"))
@@ -225,7 +225,7 @@ class _Statements:
             self.code[index] = replace(jump, operands=(self._label(jump, jump.word(-1), scopes),))
 
     def _label(self, jump: Instruction, name: str, scopes: tuple[int, ...]) -> str:
-        """The name of a label, qualified by the innermost scope that has it."""
+        """Return the label, qualified by the innermost scope that contains it."""
         for scope in reversed(scopes):
             if self._scoped(name, scope) in self.labels:
                 return self._scoped(name, scope)
@@ -238,7 +238,7 @@ _STATEMENT = re.compile(
 
 
 def _split(text: str) -> list[str]:
-    """Operands at the commas outside of brackets."""
+    """Split operands at the commas outside brackets."""
     parts, depth, start = [], 0, 0
     for at, sign in enumerate(text):
         depth += (sign in "[{(") - (sign in "]})")

@@ -1,4 +1,4 @@
-"""Variables of a PTX module in `.global` and `.const` memory: their bytes, as their initializers say."""
+"""Variables of a PTX module in `.global` and `.const` memory, with their initial bytes."""
 
 import re
 import struct
@@ -9,7 +9,7 @@ from math import prod
 from tuner.errors import UsageError
 
 _PACKED = {"b8": "B", "u8": "B", "s8": "b", "b16": "H", "u16": "H", "s16": "h", "b32": "I", "u32": "I", "s32": "i"}
-_PACKED |= {"b64": "Q", "u64": "Q", "s64": "q", "f32": "I", "f64": "Q"}  # of floats the bits are spelled
+_PACKED |= {"b64": "Q", "u64": "Q", "s64": "q", "f32": "I", "f64": "Q"}  # floats are written as bits
 _TABLE = re.compile(
     r"\.(?P<space>global|const)\b(?:\s+\.attribute\([^)]*\))?(?:\s+\.align\s+\d+)?\s+\.(?P<type>\w+)\s+"
     r"(?P<name>[\w$]+)\s*(?P<sizes>(?:\[\d*\]\s*)*)(?:=\s*(?P<values>[^;]*))?;"
@@ -18,7 +18,7 @@ _TABLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTable:
-    """A variable that all launches of a module share; kernels may write those that are not `constant`."""
+    """A variable that all launches of a module share; kernels may write it unless it is `constant`."""
 
     name: str
     data: bytes
@@ -26,12 +26,14 @@ class ModuleTable:
 
     @property
     def key(self) -> str:
-        """What its buffer is called: an argument may have the same name."""
+        """The name of its buffer, distinct from argument names."""
         return f"the module's {self.name}"
 
 
 def tables(text: str, named: Set[str]) -> Iterator[ModuleTable]:
-    """Those `named` of a module's text, outside of its functions. Raises UsageError for one that holds an address."""
+    """Return the module variables in `named` that are declared outside functions. Raises UsageError if one holds an
+    address.
+    """
     for table in _TABLE.finditer(text):
         if table["name"] not in named:
             continue
