@@ -1,16 +1,17 @@
 """A call, from its arrays to a kernel that is ready: what an application's thread passes through."""
 
 import os
+import warnings
 import weakref
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tuner import arch, operators
 from tuner.arch import GPU
 from tuner.backends import gpu
 from tuner.base.fork import ForkGuard, renew_in_child
-from tuner.dispatcher import arrays, choice, miss_log, on_gpu
+from tuner.dispatcher import arrays, choice, miss_log, on_gpu, watching
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
 from tuner.dispatcher.choice import Choice, Explanation
@@ -18,20 +19,23 @@ from tuner.dispatcher.kernels import Kernels, idle
 from tuner.dispatcher.lengths import Kinds, Lengths, Ready
 from tuner.dispatcher.miss_log import MissLog
 from tuner.dispatcher.untuned import Miss, Untuned
-from tuner.errors import InputError, TemplateError, UsageError
+from tuner.errors import InputError, StoreError, TemplateError, TunerError, UsageError
 from tuner.spec.operator import Operator, Request
 from tuner.spec.problem import from_fields
 from tuner.store.records import Snapshot
 
 DEVICES = ("emulator", "cuda")
 _REMEMBERED = 16384  # kinds of calls whose kernel is kept at hand
+_RENEWED = 1024  # of the last calls that are made ready for new records
+_Call = tuple[str, str | None, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+"""Operator, device, names and facts of the arrays, statics, axes."""
 
 
 class Dispatcher:
     """Kernels for calls, over one immutable snapshot of records; any number of threads may call at once.
 
     `assumed` are the GPUs whose records and defaults the emulator may run, by default one of every arch; `strict`
-    makes a miss a UsageError, and `log` has misses logged.
+    makes a miss a UsageError, and `log` has misses logged. One that is `renewable` remembers its calls.
     """
 
     def __init__(
@@ -41,10 +45,12 @@ class Dispatcher:
         *,
         strict: bool = False,
         log: MissLog | None = None,
+        renewable: bool = False,
     ) -> None:
         self._snapshot, self._assumed = snapshot, assumed or choice.any_gpu()
         self._untuned, self._kernels = Untuned(strict=strict, log=log), Kernels()
         self._prepared: dict[object, Ready] = {}
+        self._requests: dict[_Call, Request] | None = {} if renewable else None  # without their arrays
         self._kinds = Kinds()
         self._preparing = ForkGuard("compiled a kernel")
         _dispatchers.add(self)
@@ -52,7 +58,43 @@ class Dispatcher:
     @classmethod
     def from_environment(cls) -> "Dispatcher":
         """Over all stored records, as TUNER_GPU, TUNER_STRICT and TUNER_MISSES say. Raises UsageError otherwise."""
-        return cls(Snapshot.load(strict=_strict()), _assumed(), strict=_strict(), log=miss_log.of_environment())
+        log, renewable = miss_log.of_environment(), watching.watched()
+        return cls(Snapshot.load(strict=_strict()), _assumed(), strict=_strict(), log=log, renewable=renewable)
+
+    def renewed(self) -> "Dispatcher":
+        """A dispatcher over the records that are stored now, ready for the calls that this one has had: what they run
+        is compiled and loaded. Calls may go on here meanwhile. Needs `renewable`.
+
+        A call whose new kernel cannot be compiled or loaded keeps its old one, with a warning. Raises StoreError where
+        a source cannot be read that could be read before.
+        """
+        assert self._requests is not None, "made with renewable=True"
+        snapshot = Snapshot.load(strict=_strict())
+        if lost := set(snapshot.refused) - set(self._snapshot.refused):
+            raise StoreError(min(lost))
+        renewed = Dispatcher(snapshot, self._assumed, renewable=True)
+        renewed._untuned, renewed._kernels = self._untuned, self._kernels.copy()
+        seen: set[_Call] = set()
+        while new := [call for call in list(self._requests) if call not in seen]:
+            seen.update(new)
+            for call in new[-_RENEWED:]:
+                renewed._adopt(call, self)
+        return renewed
+
+    def _adopt(self, call: "_Call", before: "Dispatcher") -> None:
+        """Make a call of another dispatcher ready."""
+        assert before._requests is not None
+        if (request := before._requests.get(call)) is None:
+            return  # forgotten meanwhile
+        operator, device, called, *_ = call
+        facts = dict(zip(called[: len(called) // 2], called[len(called) // 2 :], strict=True))
+        try:
+            self._prepare(call, operators.load(operator), request, facts, device)
+        except TunerError as error:
+            text = f"the new records are not taken up for a call of {operator}, which keeps its kernel: {error}"
+            warnings.warn(text, watching.RenewalWarning, stacklevel=2)
+            if ready := before._prepared.get(call):
+                self._prepared[call] = ready
 
     def call(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Any:
         """The outputs of an operator: one array, or a tuple where there are several. Raises InputError."""
@@ -114,8 +156,10 @@ class Dispatcher:
                 self._kernels.compile(chosen, ordinal)
 
     def _prepare(
-        self, key: object, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None
+        self, key: "_Call", operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None
     ) -> Ready:
+        if self._requests is not None:
+            self._requests[key] = replace(request, arrays={})
         kind = self._kinds.kind(operator, request, facts, device)
         lengths = self._kinds.find(kind)
         if lengths and (ready := lengths.ready(request, facts, self._untuned)):
@@ -129,6 +173,8 @@ class Dispatcher:
     def _remembered(self, key: object, ready: Ready) -> Ready:
         if len(self._prepared) >= _REMEMBERED:
             self._prepared.clear()
+            if self._requests is not None:
+                self._requests.clear()
         return self._prepared.setdefault(key, ready)
 
     def _loaded(
@@ -168,6 +214,8 @@ def _forget_prepared() -> None:
     for dispatcher in list(_dispatchers):
         dispatcher._prepared.clear()
         dispatcher._kinds = Kinds()
+        if dispatcher._requests is not None:
+            dispatcher._requests.clear()
 
 
 renew_in_child(_forget_prepared)

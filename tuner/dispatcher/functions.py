@@ -7,6 +7,7 @@ from typing import Any
 
 from tuner import arch
 from tuner.base.fork import ForkGuard
+from tuner.dispatcher import watching
 from tuner.dispatcher.calls import Dispatcher, request_of
 from tuner.dispatcher.choice import Explanation
 from tuner.dispatcher.untuned import Miss
@@ -34,9 +35,21 @@ def warmup(operator: str, *problems: Any, device: str | None = None, gpu: str | 
 def reload() -> None:
     """Read the records, `TUNER_GPU` and `TUNER_STRICT` again. Calls that are under way finish with the old ones."""
     global _dispatcher
+    watching.watch(_renew)  # from now on: what arrives while records are read is seen
     before, _dispatcher = _dispatcher, Dispatcher.from_environment()
     if before is not None:
         before.close()
+
+
+def _renew() -> None:
+    """Take up new records: by the thread that watches for them, beside calls."""
+    global _dispatcher
+    before = _dispatcher
+    if before is not None:
+        renewed = before.renewed()
+        with _starting:
+            if _dispatcher is before:  # and nobody reloaded meanwhile
+                _dispatcher = renewed
 
 
 def function(operator: Operator[Any]) -> Callable[..., Any]:

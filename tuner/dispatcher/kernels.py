@@ -43,6 +43,13 @@ class Kernels:
         self._emulated: dict[object, emulator.Kernel] = {}
         self._parsed: dict[object, dict[str, ptx.Entry]] = {}
 
+    def copy(self) -> "Kernels":
+        """The same kernels, for another dispatcher."""
+        copied = Kernels()
+        copied._compiled_kernels = dict(self._compiled_kernels)
+        copied._emulated, copied._parsed = dict(self._emulated), dict(self._parsed)
+        return copied
+
     def compile(self, choice: Choice, ordinal: int) -> None:
         """All of `load` that needs no arrays, and no GPU either."""
         if ordinal == CPU and choice.instance.implementation.checked_on == "ptx":

@@ -35,6 +35,7 @@ DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqli
 _SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
 _READING = ForkGuard("read records")  # SQLite has locks of the process, which no child may inherit locked
 _OPERATOR = re.compile(r'"operator":"(\w+)"')  # in canonical JSON, where quotes inside a text are escaped
+_SERVED = ("records", "proofs")  # tables that decide what an application runs
 _COLUMNS = "id, digest, record, operator, problem, gpu"
 
 
@@ -289,6 +290,19 @@ def races(source: str | Path) -> list[FinalRace]:
             ]
     except (sqlite3.Error, KeyError, TypeError, ValueError):  # reported by the function that reads its records
         return []
+
+
+def last_rows(path: Path) -> tuple[int, ...]:
+    """The numbers of the last record and of the last proof in a SQLite file. Raises StoreError where it has none."""
+    try:
+        with _READING, closing(_open(path)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            numbers = (
+                connection.execute(f"SELECT max(id) FROM {table}").fetchone() for table in _SERVED if table in tables
+            )
+            return tuple(number or 0 for (number,) in numbers)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(_meaning(error)) from error
 
 
 @cache
