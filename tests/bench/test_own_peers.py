@@ -64,8 +64,8 @@ def test_they_compute_what_the_operator_defines(name: str) -> None:
     ("old", "new", "message"),
     [
         ("softmax(tensors", "square(tensors", "y.*RMSE"),
-        ('{"y"', '{"o"', "it returns o, and y can be judged"),
-        ('{"y": torch.softmax(tensors["x"], -1)}', "{}", "it returns nothing, and y can be judged"),
+        ('{"y"', '{"o"', "it returns o, but only y can be checked"),
+        ('{"y": torch.softmax(tensors["x"], -1)}', "{}", "it returns nothing, but only y can be checked"),
     ],
 )
 def test_one_that_is_wrong_is_told(name: str, tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -167,14 +167,14 @@ def test_functions_among_the_restrictions_are_asked_of_every_combination(tmp_pat
 
 def test_a_kernel_that_is_out_of_bounds_is_refused_where_it_comes_in(tmp_path: Path) -> None:
     text = call(tmp_path).source.replace("if (i < n)", "if (i <= n)")
-    with pytest.raises(UsageError, match=r"fails on the machine for PTX: .*4 bytes at offset 524288 of x"):
+    with pytest.raises(UsageError, match=r"fails on the PTX interpreter: .*4 bytes at offset 524288 of x"):
         learn(call(tmp_path, kernel_source=text, problem_size=(1 << 17) + 1), {})
 
 
 REFUSED = [
     ({"texmem_args": {"t": np.zeros(4)}}, "texmem_args: textures are not served"),
     ({"verify": lambda *_: True}, "verify: outputs are compared by their RMSE ratio"),
-    ({"lang": "C"}, "lang='C': kernels in CUDA are served"),
+    ({"lang": "C"}, "lang='C': only CUDA kernels are supported"),
     ({"lang": "OpenCL"}, "lang='OpenCL'"),
     ({"kernel_source": lambda _: ""}, "kernel_source is a function"),
     ({"kernel_source": "absent.cu"}, "no such file"),
@@ -183,7 +183,7 @@ REFUSED = [
     ({"grid_div_x": lambda _: 4}, "grid_div_x is a function"),
     ({"restrictions": lambda p: p["absent"]}, "a function of restrictions failed on a dict of the parameters"),
     ({"restrictions": 3}, "restrictions has 3: give texts, or functions"),
-    ({"restrictions": ["open('x')"]}, "is no arithmetic of the parameters"),
+    ({"restrictions": ["open('x')"]}, "is not an arithmetic expression of the parameters"),
     ({"restrictions": ["block_size_y > 1"]}, "block_size_y is none of block_size_x, wrong"),
     ({"arguments": [np.zeros(4), 3, np.int32(4)]}, "argument x is a int: give NumPy arrays"),
     ({"arguments": [np.zeros(4, complex), np.zeros(4), np.int32(4)]}, "holds complex128"),

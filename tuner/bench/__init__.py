@@ -1,6 +1,6 @@
-"""Our best kernel beside its peers: the same inputs, one process, in turns; ratios with their intervals.
+"""Comparisons of our best kernel with its peers: same inputs, one process, interleaved rounds; ratios with intervals.
 
-The page of comparisons, `page.page`, is imported where it is drawn: who only measures need not have what draws it.
+The page of comparisons, `page.page`, is imported only when it is drawn, so that measuring does not need its packages.
 """
 
 from tuner.bench.comparison import Comparison, Row, formatted_problem

@@ -1,4 +1,4 @@
-"""How contenders did on one problem and device: what a comparison says, as a table and as JSON."""
+"""Results of contenders on one problem and device, as a table and as JSON."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -16,15 +16,17 @@ from tuner.spec.problem import from_fields
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contender. Times in microseconds; `ratio` is its time over ours launched in the same way: paired."""
+    """One contender. Times are in microseconds; `ratio` is its time relative to ours with the same launch mode, paired
+    by round.
+    """
 
     name: str
-    state: str  # ok, absent, failed, wrong, lost with its process, untimed, or roof: a copy and no kernel
+    state: str  # ok, absent, failed, wrong, lost with its process, untimed, or roof (a copy, not a kernel)
     note: str = ""
     launch: str = "eager"  # or graph
     time_us: Estimate | None = None
     ratio: Estimate | None = None
-    sm_mhz: float = 0.0  # the median of the SM clock after its samples; 0 where nobody could read it
+    sm_mhz: float = 0.0  # median SM clock after its samples; 0 if unavailable
 
     @property
     def label(self) -> str:
@@ -33,13 +35,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A table of contenders on one problem and device. Ours first."""
+    """Contenders on one problem and device; ours come first."""
 
     COLUMNS: ClassVar = ("contender", "state", "eager", "eager ×", "graph", "graph ×", "SM MHz", "note")
 
     operator: str
     problem: Fields
-    inputs: str  # kind
+    inputs: str  # kind of inputs
     config: Fields
     implementation: str
     device: Fields
@@ -48,7 +50,7 @@ class Comparison:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> "Comparison":
-        """What `data` was made of; other keys in it are left alone."""
+        """Build a comparison from `data`; unknown keys are ignored."""
         rows = tuple(
             Row(**{**row, "time_us": _estimate(row["time_us"]), "ratio": _estimate(row["ratio"])})
             for row in data["rows"]
@@ -59,7 +61,7 @@ class Comparison:
 
     @property
     def evidence(self) -> str:
-        """What a simulation says is not measured."""
+        """`measured`, or `simulated` for a simulated device."""
         return "simulated" if self.device["model"] == SIMULATED else Evidence.MEASURED.value
 
     @property
@@ -67,11 +69,13 @@ class Comparison:
         return f"{formatted_problem(self.operator, self.problem)}, inputs {self.inputs}"
 
     def data(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return JSON-compatible data."""
         return {"evidence": self.evidence, **asdict(self)}
 
     def table(self) -> list[tuple[str, ...]]:
-        """COLUMNS: median µs and time over ours, with intervals; what is launched eager and as a graph stands apart."""
+        """Return rows of COLUMNS: median in µs and ratio to ours, with intervals; eager and graph launches are separate
+        columns.
+        """
         return [
             (row.name, row.state, *_times(row), f"{row.sm_mhz:.0f}" if row.sm_mhz else "", row.note)
             for row in self.rows
@@ -83,7 +87,7 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
 
 
 def formatted_problem(operator: str, problem: Fields, names: Collection[str] | None = None) -> str:
-    """A problem, or only its fields of these names, without what is off or empty or follows from the rest."""
+    """Format a problem, or the fields in `names`, without fields that are off, empty or derived."""
     fields_shown = independent_fields(from_fields(operators.load(operator).problem, problem))
     return plain_fields.formatted(
         {n: value for n, value in fields_shown.items() if value and (names is None or n in names)}
@@ -91,7 +95,7 @@ def formatted_problem(operator: str, problem: Fields, names: Collection[str] | N
 
 
 def _times(row: Row) -> tuple[str, ...]:
-    """The cells of both ways to launch, of which a row has one."""
+    """Return the cells of both launch modes, one of which is filled."""
     cells = (_estimate_text(row.time_us, " µs"), _estimate_text(row.ratio, ""))
     return (*cells, "", "") if row.launch == "eager" else ("", "", *cells)
 

@@ -1,4 +1,4 @@
-"""Our kernels in a comparison: what an application would run, and a related operator's on the same tensors."""
+"""Our kernels in a comparison: the one that an application would run, and a related operator's on the same tensors."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ from tuner.store.records import Snapshot
 
 
 def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot) -> Code:
-    """What an application would run on this problem: the record's config, or the default.
+    """Return the kernel that an application would run on this problem: the record's config, or the default.
 
-    Raises UsageError where no implementation serves it, TemplateError where it does not compile.
+    Raises UsageError if no implementation serves it, and TemplateError if it does not compile.
     """
     instance = choose(operator, problem, (gpu,), snapshot).instance
     outcome = nvrtc.compile(render(instance), Options(gpu.arch.name), Cache.of("cubin"))
@@ -30,6 +30,6 @@ def contender(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
 
 
 def context(operator: Operator[Any], problem: Any) -> tuple[Operator[Any], Any] | None:
-    """(operator, problem) of what is to be run on the same tensors, for context, as the operator's peers.py says."""
+    """Return (operator, problem) of the context kernel on the same tensors, as defined by the operator's peers.py."""
     context = peers.context(operator.name, problem)
     return (operators.load(context.operator), context.problem) if context else None

@@ -1,7 +1,7 @@
-"""What happens in a comparison, an event a line of its journal; and the comparison that these events come to.
+"""The journal of a comparison, one event per line, and the comparison that the events amount to.
 
-A meeting that is killed at any moment has reported all but the event in hand, so a comparison is what its journal says,
-whether its process answered or not.
+A killed meeting has reported everything except the event in progress, so the comparison is derived from its journal
+whether or not its process answered.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,50 +22,50 @@ _FIELDS = ("operator", "problem", "inputs", "config", "implementation", "device"
 
 
 class Teller:
-    """Tells a meeting's events to its journal."""
+    """Writes a meeting's events to its journal."""
 
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path)
 
     def meets(self, empty: Comparison) -> None:
-        """Another try begins, with nobody in it yet."""
+        """Record the start of a try, without contenders."""
         self._journal.append({"event": "meets", **{name: getattr(empty, name) for name in _FIELDS}})
 
     def begins(self, name: str) -> None:
-        """A peer gets ready. Without an end it took the process down."""
+        """Record that a peer starts its preparation. Without a matching end it crashed the process."""
         self._journal.append({"event": "begins", "name": name})
 
     def ends(self, name: str) -> None:
         self._journal.append({"event": "ends", "name": name})
 
     def enters(self, row: Row) -> None:
-        """A contender that is timed from now on."""
+        """Record a contender that is timed from now on."""
         self._journal.append({"event": "enters", "row": asdict(row)})
 
     def stays_out(self, row: Row) -> None:
-        """One that is not, with the reason."""
+        """Record a contender that is not timed, with the reason."""
         self._journal.append({"event": "out", "row": asdict(row)})
 
     def round(self, times_us: Sequence[float], states: Sequence[State]) -> None:
-        """A time and the device just after it, of each who entered, in that order."""
+        """Record the time of each contender, in order of entry, and the device state just after it."""
         device_states = [asdict(state) for state in states]
         self._journal.append({"event": "round", "times_us": list(times_us), "states": device_states})
 
 
 def comparison_of(events: Sequence[Event]) -> Comparison | None:
-    """What the lines of a journal come to: the last try with a round, or else the last; None where nobody met."""
+    """Return the comparison of a journal: the last try with a round, else the last try; None if there is none."""
     tries = list(_tries(events))
     timed = [attempt for attempt in tries if any(event["event"] == "round" for event in attempt)]
     return _comparison((timed or tries)[-1]) if tries else None
 
 
 def rounds(events: Sequence[Event]) -> int:
-    """How many the last try came to."""
+    """Return the number of rounds of the last try."""
     return sum(event["event"] == "round" for event in _last(events))
 
 
 def peers(events: Sequence[Event]) -> tuple[tuple[str, ...], str]:
-    """(who got ready in the last try, or stayed out of it; who took its process down meanwhile)."""
+    """Return (peers that were prepared or excluded in the last try, the peer that crashed the process)."""
     last = _last(events)
     began = [event["name"] for event in last if event["event"] == "begins"]
     ended = tuple(event["name"] for event in last if event["event"] == "ends")
@@ -78,7 +78,7 @@ def _last(events: Sequence[Event]) -> Sequence[Event]:
 
 
 def _tries(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    """Other lines of the journal are left out."""
+    """Yield the events of each try; other lines of the journal are skipped."""
     tries = [event for event in events if "event" in event]
     begins = [i for i, event in enumerate(tries) if event["event"] == "meets"]
     for begin, end in pairwise([*begins, len(tries)]):
@@ -94,7 +94,9 @@ def _comparison(events: Sequence[Event]) -> Comparison:
 
 
 def _timed(entered: Sequence[Row], heard: Sequence[Event]) -> list[Row]:
-    """With times of the rounds that count; ratios are to ours launched in the same way, where it is there."""
+    """Return the rows with the times of valid rounds; ratios are relative to ours with the same launch mode, if
+    present.
+    """
     states = [[State(**state) for state in event["states"]] for event in heard]
     times = np.array([event["times_us"] for event in heard])[_calm(states)]
     logs = np.log(times)
@@ -110,11 +112,11 @@ def _timed(entered: Sequence[Row], heard: Sequence[Event]) -> list[Row]:
 
 
 def _calm(states: Sequence[Sequence[State]]) -> Times:
-    """The rounds that no throttle and no other process disturbed, as a mask; all, where that would leave none."""
+    """Return a mask of the rounds without throttling or other processes; all rounds if there would be none."""
     session = usual([state for moment in states for state in moment])
     calm = np.array([not any(disturbed(state, session) for state in moment) for moment in states])
     return calm if calm.any() else np.ones_like(calm)
 
 
 def _untimed(row: Row) -> Row:
-    return replace(row, state=_UNTIMED, note=row.note or "the time was over before a round")
+    return replace(row, state=_UNTIMED, note=row.note or "the time ran out before the first round")

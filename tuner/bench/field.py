@@ -1,4 +1,4 @@
-"""The process in which contenders meet: ours, related kernels, a plain copy and peers, on the same inputs, in turns."""
+"""The process that times all contenders: our kernel, related kernels, a plain copy and peers, on the same inputs."""
 
 import faulthandler
 import gc
@@ -36,32 +36,33 @@ from tuner.spec.problem import from_fields
 OURS = "tuner"
 COPY = "plain copy"
 _WARM_UPS = 3
-_RACE_S = 5.0  # for a race, of what is left while peers get ready
+_RACE_S = 5.0  # time reserved for the race while peers are prepared
 
-Sampler = Callable[[], float]  # the time of a run, in microseconds
+Sampler = Callable[[], float]  # returns the time of a run in microseconds
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Who meets on what, for how long. `policies` are the ways to launch, those of ours first."""
+    """The contenders, inputs and time limits of a comparison. `policies` are the launch modes, ours first."""
 
     code: Code
-    context: tuple[Code, ...]  # kernels of ours for other problems on the same tensors
+    context: tuple[Code, ...]  # our kernels for other problems on the same tensors
     opener: DeviceOpener
     policies: tuple[MeasurementPolicy, ...]
-    kind: str  # of inputs
+    kind: str  # kind of inputs
     seed: int
     journal: Path
-    seconds: float = inf  # after which no peer gets ready any more and no round begins
-    lost: Mapping[str, str] = field(default_factory=dict)  # peers that took the process down, with what they did
-    ready: tuple[str, ...] = ()  # peers that were so in an earlier try
-    guests: tuple[Peer, ...] = ()  # beside the operator's peers
+    seconds: float = inf  # after this time no peer is prepared and no round starts
+    lost: Mapping[str, str] = field(default_factory=dict)  # peers that crashed the process, with the reason
+    ready: tuple[str, ...] = ()  # peers that were prepared in an earlier try
+    guests: tuple[Peer, ...] = ()  # in addition to the operator's peers
 
 
 def meet(meeting: Meeting) -> Lost | None:
-    """What happens is in the journal; Lost where a contender took the device down. Raises MachineError.
+    """Run the comparison; its events are in the journal. Return Lost if a contender crashed the device. Raises
+    MachineError.
 
-    A peer that is not ready in its patience ends this process: nobody else can stop it.
+    A peer that is not prepared within its time limit ends this process, because it cannot be stopped otherwise.
     """
     with ExitStack() as held:
         try:
@@ -73,9 +74,9 @@ def meet(meeting: Meeting) -> Lost | None:
 
 
 def warm(code: Code, kind: str) -> Iterator[tuple[str, str]]:
-    """(peer, why it did not) of each that was run on an edge case and on the problem; empty where it was.
+    """Yield (peer, error) for each peer that was run on an edge case and on the problem; the error is empty on success.
 
-    What its compiler made of that stays in the compiler's cache.
+    The results of its compiler stay in the compiler's cache.
     """
     inputs = _Inputs(code, kind)
     for peer in peers.of(code.instance.operator):
@@ -88,13 +89,13 @@ def warm(code: Code, kind: str) -> Iterator[tuple[str, str]]:
 
 
 def late(log: str) -> bool:
-    """Whether a process ended, by what it printed, because a peer was not ready in its patience."""
-    return "Timeout (" in log  # faulthandler's words
+    """Return whether a process ended because a peer was not prepared in time, judged by its output."""
+    return "Timeout (" in log  # from faulthandler
 
 
 @cache
 def _device(opener: DeviceOpener) -> Device:
-    """One a process, for all of its meetings."""
+    """Return the device, one per process for all of its meetings."""
     return opener.open()
 
 
@@ -104,7 +105,7 @@ def _copy(opener: DeviceOpener, nbytes: int) -> Any:
 
 
 def _give_back() -> None:
-    """What a framework keeps on the device for later: the next meeting may be of other sizes."""
+    """Release the memory that a framework caches on the device, because the next meeting may have other sizes."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
@@ -112,7 +113,7 @@ def _give_back() -> None:
 
 
 class _DeviceServer(DeviceServer):
-    """One whose memory is given back after a meeting."""
+    """A server whose memory is released after a meeting."""
 
     def close(self) -> None:
         if self._timed.arena:
@@ -120,7 +121,7 @@ class _DeviceServer(DeviceServer):
 
 
 class _Field:
-    """The contenders of one meeting that came through, each with what samples it."""
+    """The valid contenders of one meeting, each with its sampler."""
 
     def __init__(self, meeting: Meeting, held: ExitStack) -> None:
         self._meeting, self._held, self._device = meeting, held, _device(meeting.opener)
@@ -135,7 +136,7 @@ class _Field:
         self._teller.meets(self._empty())
 
     def race(self) -> None:
-        """Everybody enters, and then is timed once a round, in random order."""
+        """Enter all contenders, and time each of them once per round, in random order."""
         self._enter_all()
         rng, samplers = np.random.default_rng(self._meeting.seed), list(self._samplers.values())
         for turn in range(self._policies[0].rounds):
@@ -181,11 +182,11 @@ class _Field:
         self._teller.stays_out(row)
 
     def _enter_kernel(self, name: str, code: Code) -> str:
-        """One of ours, once it is right, in each way to launch it; what is wrong with it."""
+        """Enter one of our kernels in each launch mode if it is correct; return the error otherwise."""
         stand = _DeviceServer(self._device, lambda _: self._inputs.arrays)
         self._held.callback(stand.close)
         judged = stand.do(TimingRequest(code, self._policies[0], timed=False))
-        assert isinstance(judged, TimingResult), "that is the answer to a task"
+        assert isinstance(judged, TimingResult), "a task returns this type"
         fell = judged.failure
         if fell is not None and fell.fatal:
             raise MachineError(f"our own {code.instance.name} took the device down: {fell.reason}")
@@ -203,10 +204,10 @@ class _Field:
             self._out(Row(peer.name, "lost", self._meeting.lost[peer.name]))
             return
         if left_s <= 0:
-            self._out(Row(peer.name, "untimed", "the time was over before it got ready"))
+            self._out(Row(peer.name, "untimed", "the time ran out before it was prepared"))
             return
         self._teller.begins(peer.name)
-        faulthandler.dump_traceback_later(min(peer.patience_s, left_s), exit=True)  # whatever it hangs in
+        faulthandler.dump_traceback_later(min(peer.patience_s, left_s), exit=True)  # ends the process wherever it hangs
         try:
             for launch, sampler in self._peer_samplers(peer):
                 self._enter(Row(peer.name, "ok", peer.note, launch), sampler)
@@ -214,21 +215,21 @@ class _Field:
             self._out(Row(peer.name, "absent", str(error)))
         except WrongError as error:
             self._out(Row(peer.name, "wrong", str(error)))
-        except Exception as error:  # a peer may fail in any way, and that is no reason to lose the others
+        except Exception as error:  # a peer may fail in any way, which must not affect the others
             reached = "graph" if (peer.name, "eager") in self._samplers else "eager"
             self._out(Row(peer.name, "failed", _reason(error) + self._inputs.line_of(error), reached))
-        self._device.times_us(self._copy, 1, self._policies[0])  # raises where the peer took the device down …
+        self._device.times_us(self._copy, 1, self._policies[0])  # raises if the peer crashed the device …
         faulthandler.cancel_dump_traceback_later()
-        self._teller.ends(peer.name)  # … and then it has not ended
+        self._teller.ends(peer.name)  # … in which case it has no end event
 
     def _left_s(self, peer: Peer) -> float:
-        """What a peer may take: if that does not suffice, the others have to get ready again, and be timed."""
+        """Return the time that a peer may take; if it needs more, the others have to be prepared and timed again."""
         now = time.monotonic()
         again = 0.0 if peer.name in self._meeting.ready else now - self._began + _RACE_S
         return self._ends - now - again
 
     def _peer_samplers(self, peer: Peer) -> Iterator[tuple[str, Sampler]]:
-        """(way to launch, sampler) of a peer that is right."""
+        """Yield (launch mode, sampler) of a correct peer."""
         device = self._device
         if not isinstance(device, GpuDevice):
             yield from self._rehearsed(peer)
@@ -249,7 +250,7 @@ class _Field:
             yield policy.launch, self._sampler(ready, policy)
 
     def _sampler(self, ready: Any, policy: MeasurementPolicy) -> Sampler:
-        """What as many runs as make a sample have in common."""
+        """Return a sampler that averages over the launches of a sample."""
 
         def times(launches: int) -> float:
             return typical(self._device.times_us(ready, launches, policy))
@@ -259,16 +260,16 @@ class _Field:
 
 
 class _Inputs:
-    """What all in a meeting share: the tensors that are timed, and edge cases that say who is right."""
+    """The data shared by all contenders: the timed tensors, and the edge cases for checking."""
 
     def __init__(self, code: Code, kind: str) -> None:
         self._operator, self._code, self._kind = operators.load(code.instance.operator), code, kind
         self.problem = from_fields(self._operator.problem, code.instance.problem)
         self.nbytes = int(self._operator.cost(self.problem).bytes)
-        self.moved = f"{self.nbytes / 1e6:.1f} MB, the least to be moved: half read, half written"
+        self.moved = f"{self.nbytes / 1e6:.1f} MB, the minimum traffic: half read, half written"
 
     def line_of(self, error: Exception) -> str:
-        """Where in the operator's folder an error came from."""
+        """Return where in the operator's folder an error occurred."""
         return line_of(error, [self._operator.folder])
 
     def cases(self) -> Sequence[Case]:
@@ -280,8 +281,8 @@ class _Inputs:
 
     @cached_property
     def tensors(self) -> Mapping[str, Any]:
-        """Raises AbsentError without torch."""
-        peers.gpu_torch()  # before seconds go into drawing
+        """The inputs as torch tensors. Raises AbsentError without torch."""
+        peers.gpu_torch()  # before drawing, which takes seconds
         return peers.to_torch(self.arrays)
 
     @property
@@ -290,34 +291,37 @@ class _Inputs:
 
 
 class WrongError(Exception):
-    """A peer's output is not what float64 says."""
+    """A peer's output differs from the float64 reference."""
 
 
 def judged(peer: Peer, edge_cases: Sequence[Case], device: str = "cuda") -> str:
-    """The largest case that a peer takes. Raises WrongError where it comes out wrong.
+    """Return the largest case that a peer accepts. Raises WrongError if its output is wrong.
 
-    Raises AbsentError, with what the peer says of the smallest, where it takes none: nothing says that it is right.
+    Raises AbsentError, with the reason for the smallest case, if it accepts none, because its correctness is then
+    unknown.
     """
     refusal = "there is none"
     for case in sorted(edge_cases, key=_elements, reverse=True):
         try:
             outputs = peer.prepare(case.problem, peers.to_torch(case.arrays, device), case.scalars)()
-        except Exception as error:  # not this shape; perhaps another, and it must take the timed one in any case
+        except Exception as error:  # the peer may not support this shape
             refusal = _reason(error)
             continue
         names = case.expected.exact.keys()
         if not outputs or outputs.keys() - names:
-            raise WrongError(f"it returns {', '.join(outputs) or 'nothing'}, and {', '.join(names)} can be judged")
+            raise WrongError(
+                f"it returns {', '.join(outputs) or 'nothing'}, but only {', '.join(names)} can be checked"
+            )
         for name, tensor in outputs.items():
             off = case.expected.error(name, peers.to_numpy(tensor))
             if not off.ok:
                 raise WrongError(f"{case.name}: {off.reason}")
         return case.name
-    raise AbsentError(f"it takes none of the edge cases, so nothing says that it is right: {refusal}")
+    raise AbsentError(f"it accepts none of the edge cases, so its correctness is unknown: {refusal}")
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what somebody else's code says."""
+    """Return the first line of a foreign error message."""
     message = str(error).partition("\n")[0]
     return message if isinstance(error, AbsentError) else f"{type(error).__name__}: {message}"
 

@@ -1,4 +1,4 @@
-"""What is known without a GPU: declared work and predicted cost of the kernels that a comparison would time."""
+"""A comparison without a GPU: declared work and predicted cost of the kernels that would be timed."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,13 +21,13 @@ from tuner.store.records import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """One kernel. `flops` are those of its mma instructions; `cost` ranks, and is no time."""
+    """One kernel. `flops` counts its mma instructions; `cost` only ranks and is not a time."""
 
     name: str
-    origin: str  # of its config
+    origin: str  # origin of its config
     flops: float
     needed_flops: float
-    nbytes: float  # between DRAM and L2, as declared
+    nbytes: float  # declared traffic between DRAM and L2
     least_bytes: float
     cost: float
     bottleneck: str
@@ -35,7 +35,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Kernels on one problem and GPU: ours first, then other implementations, and a related operator for context."""
+    """Kernels on one problem and GPU: ours, then other implementations, and a related operator for context."""
 
     COLUMNS: ClassVar = ("contender", "config of", "GFLOP", "/ needed", "MB", "/ least", "predicted cost", "bound by")
 
@@ -43,7 +43,7 @@ class Forecast:
     problem: Fields
     gpu: str
     rows: tuple[Outlook, ...]
-    peers: tuple[str, ...]  # that a comparison would time
+    peers: tuple[str, ...]  # peers that a comparison would time
 
     @property
     def evidence(self) -> str:
@@ -54,11 +54,11 @@ class Forecast:
         return formatted_problem(self.operator, self.problem)
 
     def data(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return JSON-compatible data."""
         return {"evidence": self.evidence, **asdict(self)}
 
     def table(self) -> list[tuple[str, ...]]:
-        """COLUMNS; the cost as a multiple of ours."""
+        """Return rows of COLUMNS, with the cost relative to ours."""
         return [
             (
                 row.name,
@@ -75,7 +75,7 @@ class Forecast:
 
 
 def forecast(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot) -> Forecast:
-    """Raises UsageError where no implementation serves the problem."""
+    """Return the forecast. Raises UsageError if no implementation serves the problem."""
     rows = list(_outlooks(operator, problem, gpu, snapshot))
     if dense := context(operator, problem):
         rows.append(next(_outlooks(*dense, gpu, snapshot)))
@@ -84,7 +84,7 @@ def forecast(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot
 
 
 def _outlooks(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapshot) -> Iterator[Outlook]:
-    """What an application would get first, then the defaults of the other implementations."""
+    """Yield the kernel that an application would run, then the defaults of the other implementations."""
     choice = choose(operator, problem, (gpu,), snapshot)
     origin = "a record" if choice.record else "the default"
     yield _outlook(choice.instance, gpu, origin)

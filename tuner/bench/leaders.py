@@ -1,4 +1,4 @@
-"""Which kernels are ahead, in one sentence: the answer that a comparison is made for."""
+"""A one-sentence summary of a comparison: which kernels are fastest."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -9,7 +9,9 @@ from tuner.bench.tables import Found, varying
 
 
 def leaders(results: Found) -> str:
-    """The kernels whose interval meets that of the least, and over which sizes; empty where nothing was timed."""
+    """Return the kernels whose interval overlaps that of the fastest, and over which sizes; empty if nothing
+    was timed.
+    """
     size = varying([result.problem for result in results])
     if not size:
         groups = [
@@ -26,14 +28,14 @@ def leaders(results: Found) -> str:
 
 
 def _least(result: Comparison | Forecast) -> str:
-    """`a`, or `a and b` where these cannot be told apart."""
+    """Return `a`, or `a and b` if they are indistinguishable."""
     kernels = _kernels(result)
     bound = min((high for _, _, high in kernels), default=0.0)
     return " and ".join(name for name, low, _ in kernels if low <= bound)
 
 
 def _lead(run: Sequence[Comparison | Forecast]) -> str:
-    """By how much one kernel is ahead of the next one; nothing where several are, or there is no next."""
+    """Return by how much one kernel leads; empty if several lead or there is only one."""
     shares = []
     for entry in run:
         first, *others = sorted((low + high) / 2 for _, low, high in _kernels(entry))
@@ -45,7 +47,7 @@ def _lead(run: Sequence[Comparison | Forecast]) -> str:
 
 
 def _kernels(result: Comparison | Forecast) -> list[tuple[str, float, float]]:
-    """(name, low, high) of each that computes the result, launched as ours is: a plain copy is a roof."""
+    """Return (name, low, high) of each kernel with our launch mode, without the plain copy."""
     if isinstance(result, Forecast):
         return [(row.name, row.cost, row.cost) for row in result.rows]
     alike = [row for row in result.rows if row.state == "ok" and row.launch == result.rows[0].launch]

@@ -1,4 +1,4 @@
-"""Comparisons or forecasts → one HTML file: a plot over what varies, or bars, and every number in tables."""
+"""Comparisons or forecasts → one HTML file: a plot over the varying size, or bars, and tables with every number."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tuner.report.series import Value, bars, lines
 
 
 def page(results: Found) -> str:
-    """One page for comparisons, or for forecasts, of one operator; never of both."""
+    """Return one page for the comparisons, or for the forecasts, of one operator, but not for a mixture."""
     measured = isinstance(results[0], Comparison)
     size = varying([result.problem for result in results])
     unit, value_name = ("µs", f"time, µs ({results[0].evidence})") if measured else ("×", "predicted cost, × the least")
@@ -44,7 +44,9 @@ def page(results: Found) -> str:
 
 
 def _values(results: Found) -> list[list[Value]]:
-    """What is drawn of each: times, or predicted costs over the least of all; rows are counted over all tables."""
+    """Return the plotted values: times, or predicted costs relative to the lowest; row numbers continue across
+    tables.
+    """
     numbers = count(1)
     drawn = [[value for row in result.rows for value in _value(row, f"row-{next(numbers)}")] for result in results]
     if isinstance(results[0], Comparison):
@@ -54,7 +56,7 @@ def _values(results: Found) -> list[list[Value]]:
 
 
 def _value(row: Row | Outlook, id: str) -> Iterator[Value]:
-    """None of a contender that was not timed."""
+    """Yield the value of a contender that was timed."""
     if isinstance(row, Outlook):
         yield Value(row.name, row.cost, row.cost, row.cost, id)
     elif row.time_us:

@@ -1,4 +1,4 @@
-"""Comparisons or forecasts as tables: one for all sizes of a sweep, or one a problem."""
+"""Comparisons or forecasts as tables: one for all sizes of a sweep, or one per problem."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tuner.bench.forecast import Forecast
 
 _WORDS = frozenset({"contender", "state", "note", "config of", "bound by"})
 
-Found = Sequence[Comparison | Forecast]  # all of one kind
+Found = Sequence[Comparison | Forecast]  # all of one type
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class Table:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The columns that are not words."""
+        """The numeric columns."""
         return tuple(column for column in self.columns if column not in _WORDS)
 
 
 def tables(results: Found) -> tuple[Table, ...]:
-    """In a sweep the first column is the size."""
+    """Return the tables; in a sweep the first column is the size."""
     size = varying([result.problem for result in results])
     if not size:
         return tuple(Table(result.title, result.COLUMNS, tuple(result.table())) for result in results)
@@ -34,14 +34,14 @@ def tables(results: Found) -> tuple[Table, ...]:
 
 
 def shared(results: Found) -> str:
-    """What all problems have in common."""
+    """Return the fields that all problems share."""
     first, *others = [result.problem for result in results]
     names = {name for name, value in first.items() if all(other[name] == value for other in others)}
     return formatted_problem(results[0].operator, first, names)
 
 
 def varying(problems: Sequence[Fields]) -> str:
-    """The first size in which all problems differ; empty where there is none."""
+    """Return the first size in which all problems differ; empty if there is none."""
     for name in problems[0]:
         values = [problem[name] for problem in problems]
         numbers = all(isinstance(value, int | float) and value > 0 for value in values)

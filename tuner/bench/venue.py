@@ -1,4 +1,4 @@
-"""One process for many comparisons: what peers import, compile and tune in it, they do once."""
+"""One process for many comparisons, so that peers import, compile and tune only once."""
 
 import resource
 import tempfile
@@ -23,23 +23,23 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import DeviceOpener
 from tuner.spec.operator import Operator
 
-PATIENCE_S = 600.0  # frameworks compile and tune their own kernels in it
-_TRIES = 4  # each costs the peer that took the process down
-_LEAST_S = 5.0  # for another try, in which peers that it does not suffice for stay out
-_GRACE_S = 20.0  # beyond the time of a meeting, for a race whose last round takes long
-_ENOUGH = 3  # rounds, after which a race that was cut off is not run again
+PATIENCE_S = 600.0  # includes the time in which frameworks compile and tune their kernels
+_TRIES = 4  # each try excludes the peer that crashed the process
+_LEAST_S = 5.0  # minimum for another try; peers that need more are excluded
+_GRACE_S = 20.0  # beyond the time of a meeting, for a slow last round
+_ENOUGH = 3  # number of rounds after which an interrupted race is not repeated
 
 
 class Venue(Closing):
-    """A context manager around the process, which starts with a comparison, and anew after one that took it down."""
+    """A context manager around the process, which starts with a comparison, and again after a crash."""
 
     def __init__(self, opener: DeviceOpener) -> None:
         self._opener = opener
-        memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA maps all memory of the machine
+        memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA maps the whole memory of the machine
         self._pool: Pool[Meeting, None] = Pool(meet, workers=1, limits=Limits(memory_bytes=memory))
 
     def close(self) -> None:
-        """End the process and give back what it holds on the device; the next comparison starts another."""
+        """End the process and release its device memory; the next comparison starts another one."""
         self._pool.close()
 
     def compare(
@@ -54,12 +54,12 @@ class Venue(Closing):
         into: Path | None = None,
         guests: tuple[Peer, ...] = (),
     ) -> Comparison:
-        """Race ours, `context`, a plain copy, every peer that is there and `guests`, on inputs of a kind.
+        """Time our kernel, `context`, a plain copy, every available peer and `guests` on inputs of a kind.
 
-        Where somebody takes many launches, each is timed eager and in a CUDA graph. A peer that takes the process down,
-        or is not ready in its own patience, is left out of another try. After `patience_s` no peer gets ready and no
-        round begins: the rounds so far are the comparison. What happens is appended to `into`, for
-        `events.comparison_of`. Raises MachineError when nothing comes through, UsageError for an unknown kind.
+        If any contender has many launches, each is timed eagerly and in a CUDA graph. A peer that crashes the process,
+        or exceeds its own time limit, is excluded from the next try. After `patience_s` no peer is prepared and no
+        round starts: the rounds so far are the comparison. Events are appended to `into`, for `events.comparison_of`.
+        Raises MachineError if there is no result, and UsageError for an unknown kind.
         """
         kind = inputs_kind(operators.load(code.instance.operator), kind)
         policies = _policies(code, policy or MeasurementPolicy())
@@ -67,14 +67,14 @@ class Venue(Closing):
             path = into or Path(folder) / "journal"
             begin = path.stat().st_size if path.exists() else 0
             meeting = Meeting(code, context, self._opener, policies, kind, seed, path, guests=guests)
-            with exclusive(self._opener.bus_id):  # peers time kernels too, to choose among theirs
+            with exclusive(self._opener.bus_id):  # peers also time kernels to select one of theirs
                 self._meet(meeting, begin, time.monotonic() + patience_s)
             comparison = events.comparison_of(journal.read(path, begin))
-        assert comparison is not None, "somebody met, or an error was raised"
+        assert comparison is not None, "there is a comparison, or an error was raised"
         return comparison
 
     def _meet(self, meeting: Meeting, begin: int, deadline: float) -> None:
-        """Until a race is through, or one is late: a peer that takes the process down leaves time to the others."""
+        """Try until a race completes or times out; a peer that crashes the process leaves time for the others."""
         lost: dict[str, str] = {}
         ready: tuple[str, ...] = ()
         for turn in range(1, _TRIES + 1):
@@ -88,10 +88,10 @@ class Venue(Closing):
                 lost[name] = _why(answer)
                 events.Teller(meeting.journal).stays_out(Row(name, "lost", lost[name]))
             if turn == _TRIES or time.monotonic() > deadline + _GRACE_S:
-                raise MachineError(f"the comparison did not come through ({answer.reason}): {answer.log[-2000:]}")
+                raise MachineError(f"the comparison failed ({answer.reason}): {answer.log[-2000:]}")
 
     def _try(self, meeting: Meeting) -> Lost | None:
-        """In the process of earlier meetings; where it fails in that one, in a fresh one, with all of its memory."""
+        """Try in the process of earlier meetings; if that fails, in a new process with all of its memory."""
         if self._pool.pids():
             with suppress(MachineError):
                 return self._ask(meeting)
@@ -104,13 +104,13 @@ class Venue(Closing):
 
 
 def compare(code: Code, opener: DeviceOpener, policy: MeasurementPolicy | None = None, **options: Any) -> Comparison:
-    """One comparison, in a process of its own; see `Venue.compare`."""
+    """Run one comparison in a new process; see `Venue.compare`."""
     with Venue(opener) as venue:
         return venue.compare(code, policy, **options)
 
 
 def inputs_kind(operator: Operator[Any], kind: str | None) -> str:
-    """A kind of inputs that an operator has: the wanted one, or its first. Raises UsageError."""
+    """Return the requested kind of inputs, or the operator's first. Raises UsageError for an unknown kind."""
     if kind not in (None, *operator.input_kinds):
         raise UsageError(f"inputs {kind!r}: {operator.name} has {', '.join(operator.input_kinds)}")
     return kind or operator.input_kinds[0]
@@ -118,14 +118,14 @@ def inputs_kind(operator: Operator[Any], kind: str | None) -> str:
 
 def _why(lost: Lost) -> str:
     if not late(lost.log):
-        return f"it took the process down: {lost.reason}"
-    main = lost.log.rpartition("hread 0x")[2]  # of all that faulthandler tells, the last
+        return f"it crashed the process: {lost.reason}"
+    main = lost.log.rpartition("hread 0x")[2]  # the last thread in faulthandler's output
     last = next((line.strip() for line in main.splitlines() if line.startswith("  File ")), "")
-    return f"it was not ready in its time; last seen at {last}"
+    return f"it was not prepared in time; last seen at {last}"
 
 
 def _policies(code: Code, policy: MeasurementPolicy) -> tuple[MeasurementPolicy, ...]:
-    """The policy's own way to launch, and the other where a plan or a peer has several launches."""
+    """Return the policy's launch mode, plus the other one if a plan or a peer has several launches."""
     several = any(peer.many_launches for peer in peers.of(code.instance.operator))
     if len(operators.instance(code.instance).plan().launches) == 1 and not several:
         return (policy,)

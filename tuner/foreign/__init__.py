@@ -1,1 +1,1 @@
-"""Kernels from where people have them: calls and files of other tuners, as folders of operators."""
+"""Import of kernels from other tuners: calls and files become folders of operators."""

@@ -1,4 +1,4 @@
-"""Arithmetic of other tuners as Python that an operator's folder can hold: of one config, or of columns of them."""
+"""Arithmetic of other tuners as Python code for an operator's folder, on a config or on columns of configs."""
 
 import ast
 from collections.abc import Callable, Collection, Iterable
@@ -10,16 +10,20 @@ from tuner.search.replay.expression import CONSTANTS, parsed
 
 _ARITHMETIC = (ast.Name, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.List, ast.Tuple, ast.Set)
 _REFUSED = (ast.MatMult, ast.BitXor, ast.Invert, ast.Is, ast.IsNot)
-_FUNCTIONS = {"min": "minimum", "max": "maximum", "abs": "abs", "int": "trunc"}  # of Python, and of NumPy
+_FUNCTIONS = {"min": "minimum", "max": "maximum", "abs": "abs", "int": "trunc"}  # Python name → NumPy name
 
 
 def of_config(text: str, names: Collection[str]) -> str:
-    """The expression with `config.x` for each parameter x of `names`. Raises UsageError for what is no arithmetic."""
+    """Return the expression with `config.x` for each parameter x of `names`. Raises UsageError if it is not
+    arithmetic.
+    """
     return _spelled(text, _Scalar(names, "config").visit)
 
 
 def of_columns(text: str, names: Collection[str]) -> str:
-    """The condition as a Constraint computes it: `c.x` for each parameter, `&`, `|`, `~`, comparisons one by one."""
+    """Return the condition for a Constraint: `c.x` for each parameter, `&`, `|`, `~`, and chained comparisons
+    split up.
+    """
     return _spelled(text, _Columns(names, "c").truth)
 
 
@@ -27,11 +31,11 @@ def _spelled(text: str, rewritten: Callable[[ast.expr], ast.expr]) -> str:
     try:
         return ast.unparse(rewritten(parsed(text)))
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{text!r} is no arithmetic of the parameters ({error})") from error
+        raise UsageError(f"{text!r} is not an arithmetic expression of the parameters ({error})") from error
 
 
 class _Scalar(ast.NodeTransformer):
-    """Python's own arithmetic."""
+    """Scalar Python arithmetic."""
 
     def __init__(self, names: Collection[str], holder: str) -> None:
         self._names, self._holder = names, holder
@@ -56,7 +60,7 @@ class _Scalar(ast.NodeTransformer):
 
 
 class _Columns(_Scalar):
-    """The same on NumPy arrays."""
+    """Arithmetic on NumPy arrays."""
 
     def truth(self, node: ast.expr) -> ast.expr:
         negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)

@@ -1,4 +1,6 @@
-"""A call of Kernel Tuner's `tune_kernel` as a value: what of it describes a kernel, and what is refused by name."""
+"""A call of Kernel Tuner's `tune_kernel` as a value: the options that describe a kernel; unsupported ones raise an
+error.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +19,7 @@ from tuner.spec.dtype import DType
 from tuner.spec.problem import Array
 from tuner.spec.space import Value
 
-Size = int | str  # a number, or arithmetic of parameters
+Size = int | str  # a number, or an arithmetic expression of parameters
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 _PARAMETERS = """
 kernel_name kernel_source problem_size arguments tune_params grid_div_x grid_div_y grid_div_z restrictions answer atol
@@ -25,25 +27,25 @@ verify verbose lang device platform smem_args cmem_args texmem_args compiler com
 block_size_names quiet strategy strategy_options cache metrics simulation_mode parallel observers objective
 objective_higher_is_better objectives seed
 """
-PARAMETERS = tuple(_PARAMETERS.split())  # of tune_kernel, in order
-_MOST_ASKED = 1 << 18  # combinations of which a function is asked
+PARAMETERS = tuple(_PARAMETERS.split())  # parameters of tune_kernel, in order
+_MOST_ASKED = 1 << 18  # limit of combinations for which a function is evaluated
 _LANGUAGES = ("CUDA", "CUPY", "NVCUDA")
-# How a search goes and what it prints: a folder says nothing of that.
+# Options for the search and its output, which do not affect the folder.
 _SEARCHING = """
 verbose device platform log iterations quiet strategy strategy_options cache metrics simulation_mode parallel observers
 objective objective_higher_is_better objectives seed compiler
 """
 SEARCHING = frozenset(_SEARCHING.split())
 _REFUSED = {
-    "texmem_args": "textures are not served: read the array itself, through __ldg or const __restrict__",
-    "verify": "outputs are compared by their RMSE ratio: give answer, with atol where it is to be absolute",
+    "texmem_args": "textures are not supported: read the array itself, through __ldg or const __restrict__",
+    "verify": "outputs are compared by their RMSE ratio: pass answer, with atol for an absolute tolerance",
 }
 _HARMLESS = re.compile(r"-{1,2}(?:std=.*|arch=.*|gpu-architecture=.*|O\d|lineinfo|w|gencode.*)")
 
 
 @dataclass(frozen=True)
 class Argument:
-    """What a kernel is called with: an array of one dim, or a scalar."""
+    """A kernel argument: a one-dimensional array, or a scalar."""
 
     name: str
     value: Array
@@ -56,15 +58,16 @@ class Argument:
     @property
     def dtype(self) -> DType:
         dtype = DType.of(self.value.dtype)
-        assert dtype is not None, "it was looked at when the call was read"
+        assert dtype is not None, "it was validated when the call was parsed"
         return dtype
 
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel, what it is called with, and what may be chosen of it.
+    """A kernel, its arguments and its tunable parameters.
 
-    `divisors` has the factors that divide the problem's size along each axis, as arithmetic of the parameters.
+    `divisors` has the factors that divide the problem size along each axis, as arithmetic expressions of the
+    parameters.
     """
 
     kernel: str
@@ -73,15 +76,15 @@ class Call:
     arguments: tuple[Argument, ...]
     choices: Mapping[str, tuple[Value, ...]]
     divisors: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-    block: tuple[str, str, str] = BLOCK_NAMES  # parameters that say a block's threads; what is none of them is 1
+    block: tuple[str, str, str] = BLOCK_NAMES  # parameters for the block size; others are 1
     restrictions: tuple[str, ...] = ()
-    allowed: Array | None = None  # by the place of each parameter's value: what functions among the restrictions say
+    allowed: Array | None = None  # results of function restrictions, indexed by the position of each parameter's value
     answers: Mapping[str, Array] = field(default_factory=dict)  # by argument
     atol: float = 1e-6
     smem: Size = 0  # bytes of dynamic shared memory
-    defines: Mapping[str, Value] = field(default_factory=dict)  # macros beside the parameters
+    defines: Mapping[str, Value] = field(default_factory=dict)  # macros in addition to the parameters
     macros: bool = True  # whether parameters are macros
-    usual: Mapping[str, Value] = field(default_factory=dict)  # what is chosen where nothing was tuned, as far as known
+    usual: Mapping[str, Value] = field(default_factory=dict)  # default values without tuning, as far as known
     include: tuple[Path, ...] = ()  # folders of local headers
     origin: str = ""
 
@@ -92,7 +95,7 @@ class Call:
 
 
 def of_keywords(options: Mapping[str, Any], folder: Path, origin: str) -> Call:
-    """The call with these arguments of tune_kernel, which files are looked for in `folder`. Raises UsageError."""
+    """Parse the arguments of tune_kernel; files are searched in `folder`. Raises UsageError."""
     _refuse(options)
     texts, source_folder = _source(options["kernel_source"], folder)
     if texture := TEXTURE.search(texts):
@@ -113,7 +116,7 @@ def of_keywords(options: Mapping[str, Any], folder: Path, origin: str) -> Call:
         size=size,
         arguments=(*arguments, *constants),
         choices=choices,
-        divisors=tuple(  # type: ignore[arg-type]  # three of them
+        divisors=tuple(  # type: ignore[arg-type]  # three divisors
             _divisors(options.get(f"grid_div_{axis}"), name, axis, choices)
             for axis, name in zip("xyz", block, strict=False)
         ),
@@ -141,7 +144,7 @@ def _refuse(options: Mapping[str, Any]) -> None:
     language = options.get("lang")
     if language is not None and str(language).upper() not in _LANGUAGES:
         raise UsageError(
-            f"lang={language!r}: kernels in CUDA are served. Of host code that launches one, name the kernel, its own "
+            f"lang={language!r}: only CUDA kernels are supported. For host code, name the kernel, its "
             "arguments and its __constant__ symbols (--kernel, --source, --arguments, --constant)"
         )
 
@@ -151,7 +154,9 @@ def _source(source: Any, folder: Path) -> tuple[str, Path]:
         raise UsageError("kernel_source is a function: write the text that it returns to a file, with #if for choices")
     if isinstance(source, list | tuple):
         if len(source) > 1:
-            raise UsageError("kernel_source is a list of files: name the one that has the kernel, others by #include")
+            raise UsageError(
+                "kernel_source is a list of files: name the one with the kernel, which includes the others"
+            )
         source = source[0]
     text = str(source)
     if "\n" in text or "{" in text:
@@ -168,7 +173,7 @@ def _values(name: str, values: Iterable[Any]) -> tuple[Value, ...]:
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     if not plain or not all(isinstance(value, bool | int | float | str) for value in plain):
         raise UsageError(f"tune_params[{name!r}]: give at least one number or text")
-    if len({type(value) for value in plain}) > 1:  # 1 and 0.5
+    if len({type(value) for value in plain}) > 1:  # such as 1 and 0.5
         plain = [float(value) for value in plain]
     return tuple(dict.fromkeys(plain))
 
@@ -207,13 +212,15 @@ def _restrictions(restrictions: Any) -> tuple[Any, ...]:
 
 
 def _allowed(functions: Sequence[Callable[[dict[str, Value]], Any]], choices: Mapping[str, Sequence[Value]]) -> Any:
-    """What functions say of every combination, as a folder can hold it: [values of each]; None without any."""
+    """Evaluate function restrictions on every combination, as an array of one axis per parameter; None without
+    functions.
+    """
     if not functions:
         return None
     sizes = tuple(len(values) for values in choices.values())
     if prod(sizes) > _MOST_ASKED:
         raise UsageError(
-            f"restrictions has a function, which {prod(sizes):,} combinations are too many for: write text"
+            f"restrictions has a function, but {prod(sizes):,} combinations are too many to evaluate: write text"
         )
     try:
         combinations = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
@@ -260,12 +267,12 @@ def _flags(flags: Sequence[str] | None, folder: Path) -> _Flags:
 
 def _argument(name: str, value: Any) -> Argument:
     if hasattr(value, "get") and hasattr(value, "__cuda_array_interface__"):
-        value = value.get()  # CuPy's
+        value = value.get()  # a CuPy array
     if not isinstance(value, np.ndarray | np.generic):
         raise UsageError(f"argument {name} is a {type(value).__name__}: give NumPy arrays, and scalars as np.int32(n)")
     if DType.of(value.dtype) is None:
         names = ", ".join(dtype.value for dtype in DType)
-        raise UsageError(f"argument {name} holds {value.dtype}, which kernels here do not take (known: {names})")
+        raise UsageError(f"argument {name} holds {value.dtype}, which is not supported (known: {names})")
     flat = value.ravel(order="K") if isinstance(value, np.ndarray) else np.array(value)
     return Argument(name, np.ascontiguousarray(flat) if flat.ndim else flat)
 
@@ -278,21 +285,23 @@ def _constant(name: str, value: Any) -> Argument:
 def _answers(answers: Any, arguments: Sequence[Argument]) -> dict[str, Array]:
     items = list(answers) if answers is not None else []
     if items and len(items) != len(arguments):
-        raise UsageError(f"answer has {len(items)} entries for {len(arguments)} arguments: None where there is none")
+        raise UsageError(
+            f"answer has {len(items)} entries for {len(arguments)} arguments: use None for arguments without one"
+        )
     flat_answers = {}
     for argument, value in zip(arguments, items, strict=False):
         if value is not None:
             flat = np.asarray(value).ravel(order="K")
             if flat.shape != argument.value.shape:
                 raise UsageError(
-                    f"answer for {argument.name} has {flat.size} elements, the argument {argument.value.size}"
+                    f"answer for {argument.name} has {flat.size} elements, but the argument has {argument.value.size}"
                 )
             flat_answers[argument.name] = flat
     return flat_answers
 
 
 def _parameter_names(source: str, kernel: str, count: int) -> list[str]:
-    """What the kernel calls its parameters; arg0 and so on where that cannot be told."""
+    """Return the kernel's parameter names; arg0 and so on if they are unknown."""
     code = COMMENT.sub("", source)
     base = kernel.partition("<")[0].rpartition("::")[2].strip()
     for match in re.finditer(rf"\b{re.escape(base)}\s*\(([^()]*)\)\s*\{{", code):
@@ -310,12 +319,12 @@ def _safe(name: str) -> str:
 
 
 def _other(name: str, symbols: Mapping[str, Any]) -> str:
-    """A parameter's name where a symbol has it, too."""
+    """Return another parameter name if a symbol has the same name."""
     return f"{name}_given" if name in symbols else name
 
 
 def _usual(source: str, choices: Mapping[str, tuple[Value, ...]]) -> dict[str, Value]:
-    """What the source itself defines where nobody does."""
+    """Return the macros that the source itself defines if they are undefined."""
     found: dict[str, Value] = {}
     for name, values in choices.items():
         if match := re.search(rf"#\s*define\s+{name}\s+(\S+)", source):

@@ -1,4 +1,4 @@
-"""A call as the folder of an operator: its files are as somebody would have written them by hand."""
+"""Writes a call as an operator's folder, with files as one would write them by hand."""
 
 import json
 import re
@@ -21,31 +21,31 @@ from tuner.spec.space import Value
 from tuner.spec.tolerance import rounding_tolerance
 
 IMPLEMENTATION = "imported"
-_MOST_BYTES = 2 << 30  # of arguments in a folder
+_MOST_BYTES = 2 << 30  # size of the arguments in a folder
 _UNROLL = re.compile(r"#\s*pragma\s+unroll\s+(loop_unroll_factor\w*)")
-_SMALL = 1 << 15  # threads of a launch that is checked whole
+_SMALL = 1 << 15  # threads of a launch whose blocks are all checked
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of one written argument: `values` where `at` says, or everywhere."""
+    """The known elements of a written argument: `values` at the indices `at`, or everywhere."""
 
     values: Array
-    at: Array | None = None  # places, in a flat array
+    at: Array | None = None  # indices in a flat array
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """What a call does not say: what is written, what is right, and which choices change the result."""
+    """Facts that a call does not state: written arguments, correct results, and parameters that change the result."""
 
     roles: Mapping[str, Role]
     known: Mapping[str, Known] = field(default_factory=dict)
     fixed: Mapping[str, Value] = field(default_factory=dict)  # parameters that select what is computed
-    spread: int = 0  # blocks beside each sampled one along each axis that are run, too
+    spread: int = 0  # neighbouring blocks of each sampled one that are also run, along each axis
 
 
 def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
-    """The operator's folder, which appears whole or not at all. Raises UsageError where it cannot be."""
+    """Write the operator's folder atomically. Raises UsageError if it cannot be written."""
     if sum(argument.value.nbytes for argument in call.arguments) > _MOST_BYTES:
         raise UsageError(f"{name}: the arguments have more than {_MOST_BYTES >> 30} GiB: give a smaller problem")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,8 @@ def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
         (draft / IMPLEMENTATION).mkdir(parents=True)
         _write_values(draft, call, learnt)
         files = {
-            "__init__.py": f'"""{name}, imported from {call.origin}."""\n',  # else a script beside it is taken for it
+            # Without it, a script in the same folder would be imported instead.
+            "__init__.py": f'"""{name}, imported from {call.origin}."""\n',
             "operator.py": _operator(name, call, learnt),
             f"{IMPLEMENTATION}/implementation.py": _implementation(call, learnt),
             f"{IMPLEMENTATION}/{TEMPLATE}": _template(call),
@@ -68,7 +69,7 @@ def write(name: str, folder: Path, call: Call, learnt: Learnt) -> None:
 
 
 def _unrolled(match: re.Match[str], call: Call) -> str:
-    """A pragma that a parameter may switch off, as a macro; what the source itself defines stays."""
+    """Return an unroll pragma that a parameter controls as a macro; macros that the source defines stay."""
     return f"UNROLL_{match[1]}" if match[1] in call.choices else match[0]
 
 
@@ -91,7 +92,7 @@ def _role(argument: Argument, learnt: Learnt) -> Role:
 
 
 def headers(call: Call) -> list[tuple[str, str]]:
-    """(path, text) of the local headers that the source reaches."""
+    """Return (path, text) of the local headers that the source includes."""
     texts: dict[str, str] = {}
     pending = [include.name for include in includes(call.source) if include.quoted]
     while pending:
@@ -100,7 +101,7 @@ def headers(call: Call) -> list[tuple[str, str]]:
         if path is None or name in texts:
             continue
         if any((folder / name).exists() for folder in (PRIMITIVES, PRIMITIVES / "cuda")):
-            raise UsageError(f'#include "{name}": a header of this program has that name, so give yours another')
+            raise UsageError(f'#include "{name}": a header of this program has this name: rename yours')
         texts[name] = path.read_text(encoding="utf-8", errors="replace")
         pending += [include.name for include in includes(texts[name]) if include.quoted]
     return list(texts.items())
@@ -192,7 +193,7 @@ def _argument(argument: Argument, role: Role) -> str:
 
 
 def _tolerance(call: Call, learnt: Learnt, name: str, dtype: DType) -> float:
-    """Of the operator's own kind; what an answer may be off by, where that is more."""
+    """Return the operator's default tolerance, or that of the answer if it is larger."""
     usual = rounding_tolerance(dtype).absolute
     if name not in call.answers or not usual:
         return usual
@@ -327,7 +328,7 @@ def _sized(size: Size, choices: Mapping[str, object]) -> str:
 
 
 def _entry(call: Call) -> str:
-    """The kernel's name; of a template's instance parameters are filled in."""
+    """Return the kernel's name, with the parameters of a template instance filled in."""
     filled = re.sub(
         r"[A-Za-z_]\w*", lambda word: f"{{config.{word[0]}}}" if word[0] in call.choices else word[0], call.kernel
     )
@@ -369,7 +370,7 @@ def _macro(name: str, values: tuple[Value, ...]) -> str:
 
 
 def _defined(name: str, value: Value, call: Call) -> str:
-    """What a text says of parameters is filled in."""
+    """Return a macro's value with the parameters filled in."""
     text = re.sub(
         r"[A-Za-z_]\w*", lambda word: f"{{{{ {word[0]} }}}}" if word[0] in call.choices else word[0], str(value)
     )

@@ -1,4 +1,4 @@
-"""The first `tune_kernel` call of a Kernel Tuner script: the script runs as it is, with a stand-in for Kernel Tuner."""
+"""The first `tune_kernel` call of a Kernel Tuner script, captured by running the script with a stub of Kernel Tuner."""
 
 import runpy
 import sys
@@ -19,11 +19,13 @@ from tuner.errors import UsageError
 from tuner.foreign.call import PARAMETERS
 
 _TUNER, _CALL = "kernel_tuner", "tune_kernel"
-_OF_DEVICES = ("pycuda", "cupy", "cupyx")  # with no GPU their arrays are NumPy's
+_OF_DEVICES = ("pycuda", "cupy", "cupyx")  # their arrays become NumPy arrays if there is no GPU
 
 
 class _Called(BaseException):
-    """The call was made; nothing of the script that comes after it is run. No script catches it by accident."""
+    """Raised at the call, so that the rest of the script does not run. It is a BaseException so that scripts do not
+    catch it.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__("tune_kernel was called")
@@ -31,9 +33,9 @@ class _Called(BaseException):
 
 
 def called(script: Path, arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """What the script gives to tune_kernel, by the names of its parameters.
+    """Return the arguments that the script passes to tune_kernel, by parameter name.
 
-    Raises UsageError where it ends without, with what went wrong.
+    Raises UsageError, with the reason, if the script ends without a call.
     """
     with _stand_ins(), _command_line(script, arguments):
         try:
@@ -54,7 +56,7 @@ def called(script: Path, arguments: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def named(positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of tune_kernel by name."""
+    """Return the arguments of a call of tune_kernel by name."""
     options = dict(zip(PARAMETERS, positional, strict=False)) | dict(keywords)
     if missing := [name for name in PARAMETERS[:5] if name not in options]:
         raise UsageError(f"tune_kernel needs {', '.join(missing)}")
@@ -62,17 +64,17 @@ def named(positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, A
 
 
 def _tune_kernel(*positional: Any, gpu: Any = None, db: Any = None, **keywords: Any) -> None:  # noqa: ARG001
-    """Also for `tuner.tune_kernel`, which knows two options of its own."""
+    """Accept also `tuner.tune_kernel`, which has two options of its own."""
     raise _Called(named(positional, keywords))
 
 
 def _run_kernel(*_: Any, **__: Any) -> None:
-    raise UsageError("the script calls run_kernel, for which a device is needed: leave its result out of answer")
+    raise UsageError("the script calls run_kernel, which needs a device: omit its result from answer")
 
 
 @contextmanager
 def _command_line(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """As `python script.py …` in the script's folder, whose files it opens by name."""
+    """Emulate `python script.py …` in the script's folder, so that it finds its files."""
     before, path = sys.argv, list(sys.path)
     sys.argv, sys.path[:0] = [script.name, *arguments], [str(script.resolve().parent)]
     try:
@@ -84,7 +86,7 @@ def _command_line(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _stand_ins() -> Iterator[None]:
-    """While it lasts, Kernel Tuner's modules are stand-ins, and those of devices where there is no device."""
+    """Replace Kernel Tuner's modules by stubs, and device modules if there is no device, inside the `with` block."""
     absent = [name for name in _OF_DEVICES if not gpu.available() or find_spec(name) is None]
     finder, tops = _Finder((_TUNER, *absent)), (_TUNER, *absent)
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
@@ -103,7 +105,7 @@ def _stand_ins() -> Iterator[None]:
 
 
 class _Finder(Loader):
-    """Finds a stand-in for every module of some packages."""
+    """Finds a stub for every module of some packages."""
 
     def __init__(self, tops: Sequence[str]) -> None:
         self._tops = tops
@@ -115,11 +117,11 @@ class _Finder(Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """It is whole."""
+        """Do nothing: a stub needs no execution."""
 
 
 class _StandIn(ModuleType):
-    """A module in which every name stands for something that may be called, and makes NumPy's arrays where it can."""
+    """A stub module: every attribute is callable, and array functions return NumPy arrays."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -131,7 +133,7 @@ class _StandIn(ModuleType):
 
 
 class _Anything:
-    """Takes every call and every attribute, and does nothing."""
+    """An object that accepts every call and attribute access and does nothing."""
 
     def __call__(self, *_: Any, **__: Any) -> "_Anything":
         return self
@@ -142,7 +144,7 @@ class _Anything:
         return _ON_HOST.get(name, self)
 
     def __or__(self, _: Any) -> "_Anything":
-        return self  # flags
+        return self  # combined flags
 
     def __mro_entries__(self, _bases: Any) -> tuple[type, ...]:
         return (object,)

@@ -1,5 +1,7 @@
-"""A T1 file, with which the auto-tuning community describes a kernel and its space, as a call (`search.replay.t1` has
-the space alone)."""
+"""Import of a T1 file, in which the auto-tuning community describes a kernel and its space.
+
+`search.replay.t1` reads only the space.
+"""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +35,7 @@ _LISTED = re.compile(r"\b(?:max|min)\(\s*(\w+)\s*\)")  # over a parameter's valu
 
 
 def called(path: Path) -> Call:
-    """The call that a T1 file describes. Raises UsageError for one that describes none."""
+    """Return the call that a T1 file describes. Raises UsageError if it describes none."""
     document, space = parse(path), read(path)
     try:
         kernel = document["KernelSpecification"]
@@ -58,7 +60,7 @@ def _keywords(document: Mapping[str, Any], kernel: Mapping[str, Any], space: Spa
     return {
         "kernel_name": kernel["KernelName"],
         "problem_size": sizes,
-        "arguments": list(values.values()),  # of constants, too: they are parameters and symbols
+        "arguments": list(values.values()),  # includes constants, which are parameters and symbols
         "cmem_args": {name: value for name, value in values.items() if name in constant},
         "tune_params": space.choices,
         "restrictions": [condition["Expression"] for condition in document["ConfigurationSpace"].get("Conditions", ())],
@@ -85,7 +87,7 @@ def _value(argument: Mapping[str, Any], sizes: list[int], space: Space[Any]) -> 
 
 
 def _count(text: str, sizes: list[int], space: Space[Any]) -> int:
-    """`ProblemSize[0] * max(filter_width)`"""
+    """Evaluate a count such as `ProblemSize[0] * max(filter_width)`."""
     for i, size in enumerate(sizes):
         text = text.replace(f"ProblemSize[{i}]", str(size))
     text = _LISTED.sub(lambda match: str(_extreme(match, space)), text)

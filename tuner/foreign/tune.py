@@ -1,4 +1,4 @@
-"""`tuner.tune_kernel`: Kernel Tuner's call, searched, checked and stored as every operator is."""
+"""`tuner.tune_kernel`: Kernel Tuner's interface; searches, checks and stores the kernel like any operator."""
 
 import os
 import re
@@ -33,21 +33,21 @@ from tuner.store.sql import Store
 
 Result = dict[str, Any]
 
-_ASSUMED = "H100"  # where there is no GPU and none is named
+_ASSUMED = "H100"  # if there is no GPU and none is named
 _VARIABLE = "TUNER_GPU"
 _METHODS = {"brute_force": "exhaustive", "random_sample": "random", "genetic_algorithm": "genetic", "bayes_opt": "gp"}
 _OBJECTIVES = ("time", None)
-_TIMED = "how often a config is timed follows from its times: three samples at least, more for what may win"
-# What this search does not have, with what there is instead.
+_TIMED = "the number of samples depends on the times: at least three, more for candidates that may win"
+# Options that this search does not have, with the replacement.
 _ABSENT = {
     "compiler": "NVRTC compiles",
-    "log": "what was tried is stored: tuner report",
-    "cache": "what was tried is stored, and the next call goes on from it: TUNER_DB, or db=",
-    "simulation_mode": "recordings are searched by tuner replay",
-    "parallel": "compilers and checkers run side by side already",
-    "observers": "times are measured alone",
-    "objectives": "time is what is searched for",
-    "objective_higher_is_better": "time is what is searched for",
+    "log": "attempts are stored: see tuner report",
+    "cache": "attempts are stored, and the next call resumes from them: TUNER_DB, or db=",
+    "simulation_mode": "use tuner replay to search recordings",
+    "parallel": "compilers and checkers already run in parallel",
+    "observers": "only times are measured",
+    "objectives": "the objective is always the time",
+    "objective_higher_is_better": "the objective is always the time",
     "platform": "CUDA has one",
     "device": "CUDA_VISIBLE_DEVICES chooses",
 }
@@ -94,24 +94,24 @@ def tune_kernel(
 def _refuse_absent(options: Mapping[str, Any]) -> None:
     for name, instead in _ABSENT.items():
         if options.get(name):
-            raise UsageError(f"{name}={options[name]!r}: tuner.tune_kernel has no such option: {instead}")
+            raise UsageError(f"{name}={options[name]!r}: tuner.tune_kernel does not support this option: {instead}")
     if options.get("objective") not in _OBJECTIVES:
-        raise UsageError(f"objective={options['objective']!r}: time is what is searched for; metrics tell the rest")
+        raise UsageError(
+            f"objective={options['objective']!r}: the objective is always the time; use metrics for other values"
+        )
     if options.get("iterations") is not None:
         warnings.warn(f"iterations={options['iterations']} is passed over: {_TIMED}", stacklevel=3)
 
 
 def _effort(given: Mapping[str, Any], space: Space[Any]) -> dict[str, Any]:
-    """Of a search: by which method, and for how long."""
+    """Return the search method and its limits."""
     strategy, options = given.get("strategy"), dict(given.get("strategy_options") or {})
     method = _METHODS.get(strategy, strategy) if strategy else "gp"
     if method not in METHODS:
-        raise UsageError(
-            f"strategy={strategy!r}: there is none of that name (known: {', '.join((*_METHODS, *METHODS))})"
-        )
+        raise UsageError(f"strategy={strategy!r}: unknown strategy (known: {', '.join((*_METHODS, *METHODS))})")
     budget, seconds = options.pop("max_fevals", None), options.pop("time_limit", None)
     if options:
-        raise UsageError(f"strategy_options has {', '.join(options)}: max_fevals and time_limit are understood")
+        raise UsageError(f"strategy_options has {', '.join(options)}: only max_fevals and time_limit are supported")
     if budget is None:
         budget = len(space) if strategy == "brute_force" else min(len(space), EFFORTS["normal"])
     seed = int(given.get("seed") or 0)
@@ -125,12 +125,12 @@ def _target(named_gpu: str | None) -> str:
         return device.current_gpu().name
     if gpu_name := os.environ.get(_VARIABLE):
         return gpu_name
-    warnings.warn(f"no GPU here, and none is named by gpu= or {_VARIABLE}: predictions assume {_ASSUMED}", stacklevel=3)
+    warnings.warn(f"found no GPU, and gpu= or {_VARIABLE} names none: predictions assume {_ASSUMED}", stacklevel=3)
     return _ASSUMED
 
 
 def _operator(call: Call) -> str:
-    """The name of the call's operator, whose folder is kept in the user's cache."""
+    """Return the name of the call's operator, whose folder is kept in the user's cache."""
     digest = _digest(call)
     name = f"{re.sub(r'[^a-z0-9]+', '_', call.base.lower()).strip('_')}_{digest}"
     folder = safe_folder("tune_kernel") / digest
@@ -141,7 +141,7 @@ def _operator(call: Call) -> str:
 
 
 def _digest(call: Call) -> str:
-    """Eight hex digits of all that the folder follows from."""
+    """Return eight hex digits of everything that determines the folder."""
     arrays = [
         (argument.name, argument.value.dtype.str, sha256(argument.value.tobytes()).hexdigest())
         for argument in call.arguments
@@ -158,7 +158,7 @@ def _digest(call: Call) -> str:
         call.macros,
         headers(call),
     )
-    writer = digest_of(Path(__file__).parent, Path(__file__).parent.glob("*.py"))  # another one writes other files
+    writer = digest_of(Path(__file__).parent, Path(__file__).parent.glob("*.py"))  # another version writes other files
     return key_of(repr((description, more, arrays, answers)), writer)[:8]
 
 
@@ -200,7 +200,7 @@ def _environment(outcome: Outcome, results: Sequence[Result], options: Mapping[s
     }
     if not options.get("quiet"):
         evidence = f"{best['time']:.4g} ms" if measured else f"predicted, not measured on {outcome.request.gpu.name}"
-        print(f"best of {len(results)} configs: {formatted(record.config)} ({evidence})")  # as the original does
+        print(f"best of {len(results)} configs: {formatted(record.config)} ({evidence})")  # as Kernel Tuner does
     return environment
 
 

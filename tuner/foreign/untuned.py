@@ -1,4 +1,6 @@
-"""What a call does not say of its kernel, found out by running it untuned on the CPU: what it writes, what is right."""
+"""Facts that a call does not state, found by running the untuned kernel on the CPU: written arguments, correct
+results.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,14 +28,14 @@ from tuner.spec.plan import Launch, Plan
 from tuner.spec.problem import Array, Arrays
 from tuner.spec.space import Value
 
-_SPREAD = 1  # blocks around each sampled one that are run for what is right: others' tiles are larger
-_NEIGHBOURS = 3  # values of a parameter that are tried beside the default's
-_DIFFERS = 0.01  # of the results' size: no rounding does that
-_SECONDS = 300.0  # of CPU time for a run
+_SPREAD = 1  # blocks around each sampled one that are also run, because other configs have larger tiles
+_NEIGHBOURS = 3  # values of a parameter that are tried in addition to the default
+_DIFFERS = 0.01  # relative to the size of the results; larger than any rounding error
+_SECONDS = 300.0  # CPU time limit of a run
 
 
 def learn(call: Call, fixed: Mapping[str, Value], arch: str = "sm_80") -> Learnt:
-    """All of it. Raises UsageError where the kernel does not compile, or fails."""
+    """Return all facts about the kernel. Raises UsageError if it does not compile or fails."""
     arrays = [argument for argument in call.arguments if not argument.scalar and not argument.constant]
     assumed = Learnt(dict.fromkeys((array.name for array in arrays), Role.UPDATED), fixed=fixed)
     with _loaded(call, assumed) as untuned:
@@ -44,7 +46,7 @@ def learn(call: Call, fixed: Mapping[str, Value], arch: str = "sm_80") -> Learnt
             raise UsageError(f"{call.kernel} wrote to none of its arguments: is problem_size that of its grid?")
         selecting = {} if _all_answered(call, written) else _selecting(run, untuned, written, fixed)
     learnt = Learnt(dict.fromkeys(written, Role.UPDATED), fixed={**fixed, **selecting}, spread=_SPREAD)
-    with _loaded(call, learnt) as untuned:  # with what selects the result as it stays
+    with _loaded(call, learnt) as untuned:  # with the result-selecting parameters fixed
         run = _Runs(untuned, arch)
         right = run.outputs(untuned, {})
         again = run.outputs(untuned, {name: _poison(right[name]) for name in written})
@@ -56,13 +58,13 @@ def learn(call: Call, fixed: Mapping[str, Value], arch: str = "sm_80") -> Learnt
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of a kernel on the machine for PTX."""
+    """Runs of a kernel on the PTX interpreter."""
 
     untuned: Instance
     arch: str
 
     def outputs(self, instance: Instance, instead: Arrays) -> dict[str, Array]:
-        """What a config writes, masked elsewhere, with other contents of some arrays. Raises UsageError for faults."""
+        """Return the written elements, masked elsewhere, with some arrays replaced. Raises UsageError for faults."""
         entries = compiled(Job(instance.fields(), arch=self.arch), ARCHES[self.arch])
         if isinstance(entries, Failed):
             raise UsageError(f"{instance.config} does not compile: {entries.reason}")
@@ -70,12 +72,12 @@ class _Runs:
         watched = _watching(instance)
         outputs, run = ptx.run(watched, entries, {**arrays, **instead}, most_seconds=_SECONDS, sampled=True)
         if run.fault:
-            raise UsageError(f"{instance.config} fails on the machine for PTX: {run.fault}")
+            raise UsageError(f"{instance.config} fails on the PTX interpreter: {run.fault}")
         return outputs
 
 
 def _watching(instance: Instance) -> Instance:
-    """The same with every block of a small launch named, so that what nobody writes is masked."""
+    """Return the instance with every block of a small launch sampled, so that unwritten elements are masked."""
 
     def plan(problem: Any, config: Any) -> Plan:
         plan_of_config = instance.implementation.plan(problem, config)
@@ -90,7 +92,7 @@ def _named(launch: Launch) -> Launch:
 
 @contextmanager
 def _loaded(call: Call, learnt: Learnt) -> Iterator[Instance]:
-    """The default config of a folder that is there for as long as this lasts."""
+    """Yield the default config of a temporary folder."""
     name = f"untuned_{uuid4().hex}"
     with TemporaryDirectory(prefix="tuner-import-") as temporary:
         write(name, Path(temporary) / name, call, learnt)
@@ -106,7 +108,7 @@ def _all_answered(call: Call, written: Mapping[str, Array]) -> bool:
 def _selecting(
     run: _Runs, untuned: Instance, written: Mapping[str, Array], fixed: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """The parameters of which another value gives another result, with the value that they have untuned."""
+    """Return the parameters whose other values change the result, with their untuned values."""
     space = untuned.implementation.space(untuned.problem, ARCHES[run.arch])
     selecting = {}
     for name, values in space.choices.items():
@@ -124,7 +126,7 @@ def _selecting(
 
 
 def _other(run: _Runs, instance: Instance, written: Mapping[str, Array]) -> bool:
-    """Whether a config computes something else, where both write; one that fails says nothing."""
+    """Return whether a config computes another result on elements that both write; False for one that fails."""
     try:
         outputs = run.outputs(instance, {})
     except UsageError:
@@ -143,12 +145,12 @@ def _apart(one: Array, other: Array) -> float:
 
 
 def _poison(output: Array) -> Array:
-    """Contents that show where they are read: NaN, or -1."""
+    """Return contents that reveal reads: NaN, or -1."""
     return np.full(output.size * output.itemsize, 0xFF, np.uint8).view(output.dtype)
 
 
 def _same(one: Array, other: Array) -> bool:
-    """To the bit, where the first run wrote."""
+    """Return whether the results are bitwise equal on elements that the first run wrote."""
     seen = ~np.ma.getmaskarray(one)
     a, b = (np.ascontiguousarray(np.asarray(array)[seen]).view(np.uint8) for array in (one, other))
     return bool(np.array_equal(a, b))

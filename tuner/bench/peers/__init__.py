@@ -1,6 +1,6 @@
-"""Other people's kernels for an operator: optional packages, run on the same inputs, or absent with a reason.
+"""Third-party kernels for an operator: optional packages, run on the same inputs, or absent with a reason.
 
-An operator's peers.py lists them as PEERS and imports what it needs for it from here, and from `attention`.
+An operator's peers.py lists them as PEERS, and imports everything for it from here and from `attention`.
 """
 
 from typing import Any
@@ -44,9 +44,9 @@ __all__ = [
 
 
 def of(operator: str) -> tuple[Peer, ...]:
-    """What the operator's peers.py lists, installed or not; nothing without one.
+    """Return the peers in the operator's peers.py, installed or not; empty without the file.
 
-    Raises UsageError for an unknown operator, TemplateError for a peers.py that is wrong.
+    Raises UsageError for an unknown operator, and TemplateError for an invalid peers.py.
     """
     declared = operators.peers(operator)
     if declared is None:
@@ -58,7 +58,7 @@ def of(operator: str) -> tuple[Peer, ...]:
 
 
 def context(operator: str, problem: Any) -> Context | None:
-    """What the operator's peers.py has run beside it, for context. Raises what `of` raises."""
+    """Return the context kernel from the operator's peers.py. Raises what `of` raises."""
     declared = getattr(operators.peers(operator), "context", None)
     if declared is None:
         return None

@@ -5,29 +5,29 @@ from typing import Any
 
 from tuner.bench.peers.base import AbsentError, Run, Scalars, Tensors, module
 
-_LARGEST_MASK = 1 << 32  # pairs of a query and a key, a byte each; SDPA makes a second mask of q's dtype of it
-# What a backend of scaled_dot_product_attention is, for readers of its time.
+_LARGEST_MASK = 1 << 32  # query-key pairs of a one-byte mask; SDPA also converts it to q's dtype
+# Notes on the backends of scaled_dot_product_attention for readers of their times.
 NOTES = {
-    "FLASH_ATTENTION": "FlashAttention-2, which uses none of Hopper's instructions",
-    "CUDNN_ATTENTION": "of torch's backends the only one with kernels made for Hopper",
+    "FLASH_ATTENTION": "FlashAttention-2, which uses no Hopper-specific instructions",
+    "CUDNN_ATTENTION": "the only torch backend with Hopper-specific kernels",
 }
-COMPILES_S = 150.0  # patience for a kernel that torch compiles, twice: for an edge case as well
-Visible = Callable[[Any, Any], Any]  # whether a query may see a key, by their indices
+COMPILES_S = 150.0  # time limit of kernels that torch compiles twice: for an edge case and for the problem
+Visible = Callable[[Any, Any], Any]  # whether a query may see a key, by index
 
 
 def heads_first(tensors: Tensors) -> tuple[Any, Any, Any]:
-    """Views of q, k and v as torch wants them: [B, H, T, D]."""
+    """Return views of q, k and v in torch's layout [B, H, T, D]."""
     q, k, v = (tensors[name].transpose(1, 2) for name in "qkv")
     return q, k, v
 
 
 def grouped(problem: Any) -> bool:
-    """Whether query heads share heads of K and V."""
+    """Return whether query heads share heads of K and V."""
     return bool(problem.heads != problem.kv_heads)
 
 
 def sdpa(backend: str, problem: Any, tensors: Tensors, scale: float, **options: Any) -> Run:
-    """scaled_dot_product_attention on one backend only; `options` are its is_causal or attn_mask."""
+    """Return scaled_dot_product_attention on a single backend; `options` holds its is_causal or attn_mask."""
     torch, attention = module("torch"), module("torch.nn.attention")
     chosen = getattr(attention.SDPBackend, backend, None)
     if chosen is None:
@@ -44,7 +44,7 @@ def sdpa(backend: str, problem: Any, tensors: Tensors, scale: float, **options: 
 
 
 def flex(problem: Any, tensors: Tensors, scale: float, visible: Visible | None) -> Run:
-    """flex_attention, compiled; its BlockMask, made once, skips blocks in which no key is visible."""
+    """Return compiled flex_attention; its BlockMask, created once, skips blocks without visible keys."""
     torch, package = module("torch"), module("torch.nn.attention.flex_attention")
     q, k, v = heads_first(tensors)
     mask = None
@@ -59,7 +59,7 @@ def flex(problem: Any, tensors: Tensors, scale: float, visible: Visible | None) 
 
 
 def gradients(tensors: Tensors, forward: Callable[[Tensors], Run]) -> Run:
-    """The backward pass alone, of what `forward` makes of q, k and v: that runs once, here."""
+    """Return the backward pass alone, for the result of `forward` on q, k and v, which runs once here."""
     torch = module("torch")
     leaves = {name: tensors[name].detach().requires_grad_() for name in "qkv"}
     with torch.enable_grad():
@@ -73,13 +73,13 @@ def gradients(tensors: Tensors, forward: Callable[[Tensors], Run]) -> Run:
 
 
 def without_lse(problem: Any) -> None:
-    """Raises AbsentError for a problem with a gradient of lse, which torch's attention does not return."""
+    """Raise AbsentError for a problem with a gradient of lse, which torch's attention does not return."""
     if problem.use_lse_gradient:
-        raise AbsentError("it returns no lse, and so takes no gradient of it")
+        raise AbsentError("it returns no lse, so it accepts no gradient of it")
 
 
 def dense_mask(pairs: int) -> None:
-    """Raises AbsentError where a mask of so many pairs of a query and a key is too large."""
+    """Raise AbsentError if a mask with this many query-key pairs is too large."""
     if pairs > _LARGEST_MASK:
         raise AbsentError(f"a dense mask of {pairs / 2**30:.0f} Gi pairs takes too much memory")
 

@@ -1,4 +1,4 @@
-"""What the tensor cores of a GPU do at best: a large product by the framework."""
+"""The peak tensor-core rate of a GPU: a large matrix product by the framework."""
 
 import time
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from tuner.bench.peers.base import gpu_torch
 
-_WARM_S, _TIMES = 0.1, 10  # from idle, clocks take that long to rise
+_WARM_S, _TIMES = 0.1, 10  # the time that clocks take to rise from idle
 
 
 def matmul_tflop_s(size: int = 8192) -> float:
-    """The rate of a large bf16 product on random data, in 1e12 a second, by a device that is warm.
+    """Return the rate in TFLOP/s of a large bf16 product on random data, on a warmed-up device.
 
-    Raises AbsentError where torch has no GPU.
+    Raises AbsentError if torch has no GPU.
     """
     torch = gpu_torch()
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -25,7 +25,7 @@ def matmul_tflop_s(size: int = 8192) -> float:
         end.synchronize()
         return float(begin.elapsed_time(end))
 
-    milliseconds()  # loads what it needs
+    milliseconds()  # loads the kernels
     warm = time.monotonic() + _WARM_S
     while time.monotonic() < warm:
         milliseconds()

@@ -1,4 +1,4 @@
-"""Peers of a device that is not there: they take as long to get ready as real ones, hang, or fall, and are timed."""
+"""Peers for a simulated device: they take as long to prepare as real ones, hang or crash, and are timed."""
 
 import os
 import signal
@@ -10,17 +10,17 @@ from tuner.bench.peers.base import AbsentError, Peer, Run
 
 
 def _needs_no_gpu(*_: Any) -> Run:
-    raise AbsentError("it is rehearsed on a simulated device only")
+    raise AbsentError("it exists only on a simulated device")
 
 
 @dataclass(frozen=True)
 class Rehearsed(Peer):
-    """`ready_s` go by before it is ready, as while others compile; `ends` says how that ends."""
+    """A simulated peer that takes `ready_s` seconds to prepare; `ends` selects the outcome."""
 
     prepare: Any = _needs_no_gpu
     ready_s: float = 0.0
-    ends: str = "ready"  # or hangs, or falls: the process with it
-    slower: float = 2.0  # than a copy of the least bytes
+    ends: str = "ready"  # ready, hangs, or falls (crashes the process)
+    slower: float = 2.0  # slowdown relative to a copy with the minimum traffic
 
     def get_ready(self) -> None:
         time.sleep(self.ready_s)
