@@ -1,9 +1,11 @@
-"""Digests of what every implementation's default computes on the emulator: equal lines of two machines are equal bits.
+"""Print digests of what every implementation's default computes on the emulator; equal lines mean bitwise equal
+results.
 
     python benchmarks/bits.py [--only kda] [--edges 2] > bits.txt
 
-A line is an edge case: digests of the inputs, which NumPy makes, and of the outputs in a plain and in a checked run.
-NaNs are one value there, since processors differ in the sign of one that they make.
+Each line is an edge case: digests of the inputs, drawn with NumPy, and of the outputs of a plain and of a checked run.
+All NaNs have the same digest, because processors differ in the sign of a generated NaN. Compare the files of two
+machines.
 """
 
 import argparse
@@ -27,7 +29,9 @@ MODES = (Mode(), Mode(True, "random", "late", 1))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="an operator")
-    parser.add_argument("--edges", type=int, default=2, help="the last cases of each implementation [2]")
+    parser.add_argument(
+        "--edges", type=int, default=2, help="number of edge cases of each implementation, from the last [2]"
+    )
     options = parser.parse_args()
     for instance in _defaults(options.only):
         for edge in served(instance)[-options.edges :]:
@@ -47,7 +51,7 @@ def _defaults(only: str | None) -> Iterator[Instance]:
 
 
 def digest(arrays: Mapping[str, Any]) -> str:
-    """Twelve hex digits of names and values."""
+    """Return twelve hex digits of names and values."""
     digester = sha256()
     for name, value in sorted(arrays.items()):
         array = np.asarray(value)
@@ -59,7 +63,7 @@ def digest(arrays: Mapping[str, Any]) -> str:
 
 
 def _real(array: np.ndarray) -> bool:
-    return array.dtype.kind in "fV"  # bf16 is no float to NumPy
+    return array.dtype.kind in "fV"  # NumPy does not classify bf16 as a float
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What a dispatched call costs the host: microseconds of its CPU, and how many calls of an empty Python function.
+"""Measure the host overhead of a dispatched call, in microseconds of CPU time and in calls of an empty Python function.
 
     python benchmarks/dispatch.py [--calls 3000]
 
-The GPU is a double of CuPy and its driver, whose launches and encoders of tensor maps return at once: what is left is
-this program's own part, with one record of flash_attention on wgmma, whose four tensors are tensor maps. A bound launch
-is what is left of a call when its arrays are known: outputs, arguments, launch. A new length is one more key at each
-call, as in a generation, beside the same call again right after it; of those that took longest, the first ones of a
-kernel, something was computed from the beginning. With PyTorch installed the part before a launch for tensors, too;
-where a GPU is here, a whole call on it.
+The GPU is a fake of CuPy and its driver, whose launches and tensor map encoders return immediately, so only this
+program's overhead remains. There is one record of flash_attention on wgmma, whose four tensors are tensor maps. A bound
+launch is the part of a call after its arrays are known: outputs, arguments, launch. A new length changes one key per
+call, as in a generation, and is compared with the same call repeated right after it; the slowest calls are the first
+ones of a kernel, which compute everything. With PyTorch installed, the part before a launch is also measured for
+tensors, and with a GPU a whole call.
 """
 
 import argparse
@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support import cupy_double, served
 
 _SAMPLES = 7
-_PROMPT, _STEPS = 1000, 200  # keys before the first step of a generation, and steps
+_PROMPT, _STEPS = 1000, 200  # number of keys before the first step of a generation, and number of steps
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def before_launch(qkv: Sequence[Any]) -> Callable[[], Any]:
-    """A call that was prepared, whose kernel returns at once."""
+    """Return a prepared call whose kernel returns immediately."""
     operator, at = load("flash_attention"), Dispatcher(Snapshot.load([]))
     at.call("flash_attention", *qkv, causal=True)
     for key in at._prepared:
@@ -78,7 +78,7 @@ def before_launch(qkv: Sequence[Any]) -> Callable[[], Any]:
 
 
 class Report:
-    """Prints what a call costs: the median of some samples, in microseconds and empty calls."""
+    """Prints the cost of a call: the median of several samples, in microseconds and in empty calls."""
 
     def __init__(self, calls: int) -> None:
         self._calls = calls
@@ -106,7 +106,7 @@ class Report:
 
 @contextmanager
 def double() -> Iterator[None]:
-    """A machine whose launches and encoders do nothing, and whose memory is at hand."""
+    """Provide a fake machine whose launches and encoders do nothing, and whose memory is on the host."""
     with pytest.MonkeyPatch.context() as patch, cupy_double.machine(patch) as driver:
         patch.setattr(sys.modules["cupy"], "empty", empty)
         patch.setattr(driver, "launch", lambda *_: None)
@@ -115,7 +115,7 @@ def double() -> Iterator[None]:
 
 
 def on_the_double(report: Report) -> None:
-    """A record of wgmma, called again and again, and at one length after the other."""
+    """Report a call of a wgmma record, repeated at one length and at consecutive lengths."""
     operator, wgmma = load("flash_attention"), operators.implementation("flash_attention", "wgmma")
     tuned = operator.problem(head_dim=128, dtype=operator.problem().dtype.of(np.float16), seq_q=1, seq_k=2048)
     records = served.snapshot(Instance.default(operator, wgmma, tuned, ARCHES["sm_90a"]), target="H200", arch="sm_90a")
@@ -129,11 +129,13 @@ def on_the_double(report: Report) -> None:
         report.line("  again", second)
         over = [first for first, again in taken if first > 5 * again]
         longest = max(over, default=0) * 1e6
-        print(f"  of {len(taken)} lengths {len(over)} took over 5 × as long as again, at most {longest:.0f} µs")
+        print(
+            f"  of {len(taken)} lengths, {len(over)} took over 5 × as long as when repeated, at most {longest:.0f} µs"
+        )
 
 
 def repeated(at: Dispatcher) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """One call again and again; and that with all before its kernel left out."""
+    """Return a repeated call, and the same without everything before its kernel."""
     operator = load("flash_attention")
     arrays = dict(zip("qkv", step(_PROMPT), strict=True))
     at.call("flash_attention", **arrays)
@@ -149,19 +151,19 @@ def generation(at: Dispatcher) -> Iterator[Callable[[], Any]]:
 
 
 def call_of(at: Dispatcher, arrays: list[Any]) -> Callable[[], Any]:
-    """As `dispatcher.flash_attention` does it."""
+    """Return the same call as `dispatcher.flash_attention` makes."""
     operator = load("flash_attention")
     return lambda: at.run(operator, operator.call(*arrays))
 
 
 def step(keys: int) -> list[Any]:
-    """A query and so many keys."""
+    """Return a query and `keys` keys."""
     return [empty((1, length, 2, 128), np.float16) for length in (1, keys, keys)]
 
 
 @cache
 def empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array that nobody reads, as a pool of memory has it: again at the same address."""
+    """Return an uninitialised array, at a repeated address as from a memory pool."""
     strides = np.cumprod((np.dtype(dtype).itemsize, *shape[:0:-1]))[::-1]
     return cupy_double.ndarray(None, np.lib.stride_tricks.as_strided(np.empty(64, dtype), shape, strides.tolist()))
 

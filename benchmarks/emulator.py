@@ -1,9 +1,9 @@
-"""What the emulator costs: a build, a plain run and a checked run of flash attention, in CPU seconds.
+"""Measure the emulator in CPU seconds: a build, a plain run and a checked run of flash attention.
 
     python benchmarks/emulator.py [--configs 12] [--repeats 5]
 
-Head_dim 72, batch 1, 2 heads, 256 tokens, causal, bf16, on mma_sync. Builds start from an empty cache in a temporary
-folder; runs are CPU time of this thread, the best and the median over configs of the best of `repeats`.
+The problem is head_dim 72, batch 1, 2 heads, 256 tokens, causal, bf16, on mma_sync. Builds start from an empty cache in
+a temporary folder. Runs are CPU time of this thread: the best of `repeats`, with the best and the median over configs.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def _run(configs: int, repeats: int) -> None:
 
 
 def _builds(instances: Sequence[Any], mode: Any) -> list[float]:
-    """CPU seconds of g++ for each config, once the runtime and the precompiled headers are there."""
+    """Return the CPU seconds of g++ for each config, with the runtime and the precompiled headers already built."""
     from tuner.backends import emulator
     from tuner.compiler.render import render
 

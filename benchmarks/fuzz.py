@@ -1,15 +1,15 @@
-"""Draw problems and configs at random, run them on the CPU, and judge them against float64.
+"""Draw problems and configs at random, run them on the CPU, and compare them with float64.
 
     python benchmarks/fuzz.py [--operator kda …] [--implementation wgmma …] [--first SEED] [--count 200] [--seconds 600]
 
-A draw is an implementation, static fields of its problem in any combination, a config of its space in which one
-parameter's value is as likely as any other, and small problems: sizes of 1, beside a tile, primes, packed sequences of
-which some are empty, heads that share others, views with gaps in any order of dims, backwards or repeated. Each runs on
-the emulator in two orders, one of them with the race detector, to the same bits; what NVRTC makes of some runs on the
-machine for PTX. Half run once more with NaN in a sequence, a group of heads, a query, a channel or a page, which must
-leave what is beside it right.
-A seed is the same draw wherever the code is the same: `--first SEED --count 1` with the same operators repeats it.
-Prints what is wrong as it is found, then a table in Markdown; exits with 1 where something was.
+A draw is an implementation, any combination of static fields of its problem, a config of its space in which all values
+of a parameter are equally likely, and small problems: sizes of 1, sizes next to a tile, primes, packed sequences of
+which some are empty, heads that share others, and views with gaps, permuted dims, reversed or repeated axes. Each runs
+on the emulator in two orders, one of them with the race detector, and the results must be bitwise equal. The PTX of
+some runs is executed on the PTX interpreter. Half are run again with NaN in a sequence, a group of heads, a query, a
+channel or a page, which must not affect the others.
+A seed gives the same draw for the same code: `--first SEED --count 1` with the same operators repeats it. Prints errors
+as they occur, then a table in Markdown; exits with 1 if there were any.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def _options() -> argparse.Namespace:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
-    """A draw a seed: most often of implementations that no device has confirmed, least of oracles."""
+    """Yield one draw per seed: mostly of implementations that no device has confirmed, least often of oracles."""
     implementations = [
         implementation
         for name in options.operator

@@ -1,4 +1,4 @@
-"""NaN in one sequence, group of heads, query, channel or page, which must leave what is computed beside it right."""
+"""Write NaN into one sequence, group of heads, query, channel or page, which must not affect the others."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,18 @@ from tuner.spec.argument import Argument
 from tuner.spec.operator import Operator
 from tuner.spec.problem import Array, Arrays
 
-Places = Mapping[str, Sequence[int]]  # dim of arguments → where along it
-_BOUNDS = {"seq_q": "cu_seqlens_q", "seq_k": "cu_seqlens_k", "seq_len": "cu_seqlens"}  # of packed sequences, by dim
+Places = Mapping[str, Sequence[int]]  # dim of arguments → indices along it
+# Boundaries of packed sequences, by dim.
+_BOUNDS = {"seq_q": "cu_seqlens_q", "seq_k": "cu_seqlens_k", "seq_len": "cu_seqlens"}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Where its inputs lie, and the outputs that they may reach. What has none of these dims is no input of its own; an
-    output that has none is a sum over units."""
+    """The indices of its inputs, and of the outputs that they may affect.
+
+    An argument with none of these dims is not an input of the unit alone; an output with none of them is a sum over
+    units.
+    """
 
     name: str
     given: Places
@@ -25,7 +29,7 @@ class Unit:
 
 
 def spoil(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.random.Generator) -> Unit | None:
-    """Writes NaN into some inputs of a unit, or into all; None where the problem has none."""
+    """Write NaN into some or all inputs of a unit; return None if the problem has no unit."""
     drawn = [unit for unit in _units(operator, problem, arrays, generator) if _inputs(operator, arrays, unit)]
     if not drawn:
         return None
@@ -41,7 +45,7 @@ def spoil(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.r
 
 
 def elsewhere(operator: Operator[Any], outputs: Arrays, exact: Arrays, unit: Unit) -> Arrays:
-    """The outputs, exact where the unit may reach them."""
+    """Return the outputs with the exact values where the unit may affect them."""
     arrays_elsewhere = dict(outputs)
     for argument in operator.written:
         output = outputs[argument.name]
@@ -51,7 +55,7 @@ def elsewhere(operator: Operator[Any], outputs: Arrays, exact: Arrays, unit: Uni
 
 
 def _within(argument: Argument, shape: tuple[int, ...], places: Places) -> Array:
-    """Whether an element is of the unit: bool of the shape."""
+    """Return whether each element belongs to the unit, as bool of the given shape."""
     inside = np.ones(shape, bool)
     for axis, dim in enumerate(argument.dims):
         along = np.isin(np.arange(shape[axis]), list(places[dim])) if dim in places else np.ones(shape[axis], bool)
@@ -60,7 +64,7 @@ def _within(argument: Argument, shape: tuple[int, ...], places: Places) -> Array
 
 
 def _inputs(operator: Operator[Any], arrays: Arrays, unit: Unit) -> list[Argument]:
-    """Those that have numbers of the unit, in memory of their own."""
+    """Return the floating-point inputs of the unit that have their own memory."""
     return [
         argument
         for argument in operator.arguments
@@ -72,7 +76,7 @@ def _inputs(operator: Operator[Any], arrays: Arrays, unit: Unit) -> list[Argumen
 
 
 def _units(operator: Operator[Any], problem: Any, arrays: Arrays, generator: np.random.Generator) -> Iterator[Unit]:
-    """One of each kind that the operator's problems have, by the names of their dims."""
+    """Yield one unit of each kind that the operator's problems have, by the names of their dims."""
     dims = {
         dim: n
         for argument in operator.arguments
@@ -110,7 +114,7 @@ def _sequence(bounds: Mapping[str, Array], arrays: Arrays, n: int) -> Places:
 
 
 def _group(problem: Any, h: int) -> Places:
-    """Query heads that share keys, or value heads that share them, and what is theirs."""
+    """Return the query heads that share keys, or the value heads that share them, with their indices."""
     queries = problem.heads // getattr(problem, "kv_heads", problem.heads)
     values = getattr(problem, "value_heads", problem.heads) // problem.heads
     of_values = range(h * values, (h + 1) * values)
@@ -119,7 +123,7 @@ def _group(problem: Any, h: int) -> Places:
 
 
 def _readers(problem: Any, arrays: Arrays, bounds: Mapping[str, Array], page: int) -> Places:
-    """Whose positions lie in a page."""
+    """Return the sequences with positions in a page."""
     table, lengths = arrays["block_table"], np.clip(arrays["cache_seqlens"], 0, problem.seq_k)
     pages = [row[: -(-length // problem.page_size)] for row, length in zip(table, lengths.tolist(), strict=True)]
     readers = [n for n, pages_of_sequence in enumerate(pages) if page in pages_of_sequence]

@@ -1,4 +1,4 @@
-"""What `fuzz.py` draws: a problem's static fields in any combination, a config, small hostile sizes, and inputs."""
+"""The random draws of `fuzz.py`: static fields in any combination, a config, small difficult sizes, and inputs."""
 
 import math
 import random
@@ -19,18 +19,18 @@ from tuner.spec.parameters import scalars
 from tuner.spec.problem import Array, Arrays, to_fields
 from tuner.spec.space import Space
 
-_TRIES = 300  # draws of static fields, of which an implementation refuses the most
-_NEARBY = 256  # configs among which one parameter's value is chosen
-_CASES = 2  # sizes of a draw
-_FLOPS, _ORACLE_FLOPS = 4e7, 4e6  # of a case at most: what the emulator does in a second
+_TRIES = 300  # draws of static fields, most of which an implementation refuses
+_NEARBY = 256  # configs from which the value of one parameter is selected
+_CASES = 2  # sizes per draw
+_FLOPS, _ORACLE_FLOPS = 4e7, 4e6  # maximum per case, which the emulator computes in about a second
 _PRIMES = (2, 3, 5, 7, 13, 31, 67, 101, 131, 167, 257)
 _PACKED = ("use_cu_seqlens", "use_cu_seqlens_q", "varlen")  # fields that pack sequences into a batch of 1
-_STATICS: Mapping[str, Sequence[Any]] = {  # that name no choices
+_STATICS: Mapping[str, Sequence[Any]] = {  # values of static fields without declared choices
     "head_dim": (1, 2, 3, 8, 20, 31, 32, 40, 64, 100, 128, 136, 256),
     "key_floor": (60, 20, 1),
     "beta_bound": (1.0, 0.95, 0.7, 0.2, 0.0),
 }
-_EXTENTS: Mapping[str, Sequence[int]] = {  # of the problem whose space configs come from
+_EXTENTS: Mapping[str, Sequence[int]] = {  # sizes of the problem from whose space configs are drawn
     "kv_heads": (0, 4, 1),
     "value_heads": (0, 128),
     "seq_q": (1, 4, 64, 4096),
@@ -42,7 +42,7 @@ _EXTENTS: Mapping[str, Sequence[int]] = {  # of the problem whose space configs 
 
 @dataclass(frozen=True)
 class Draw:
-    """A config that was made for `arch`, and small problems that it has to serve, each with a kind of inputs."""
+    """A config for `arch`, and small problems to run it on, each with a kind of inputs."""
 
     instance: Instance
     arch: Arch
@@ -50,7 +50,7 @@ class Draw:
 
 
 def draw(operator: Operator[Any], implementation: Implementation[Any, Any], rng: random.Random) -> Draw | None:
-    """None where no draw was served, which is rare."""
+    """Draw a config and problems; None if no draw was accepted, which is rare."""
     for _ in range(_TRIES):
         arch, problem = rng.choice(list(ARCHES.values())), _static(operator, implementation, rng)
         if problem is None or implementation.refusal(problem, arch):
@@ -70,7 +70,7 @@ def draw(operator: Operator[Any], implementation: Implementation[Any, Any], rng:
 
 
 def _static(operator: Operator[Any], implementation: Implementation[Any, Any], rng: random.Random) -> Any:
-    """The implementation's example with some of its static fields, and of the sizes that spaces read, changed."""
+    """Return the implementation's example with some static fields, and some sizes that spaces depend on, changed."""
     base, share = implementation.example or operator.problem(), rng.choice((0.2, 0.5, 0.8))
     choices = {
         field.name: (False, True)
@@ -90,7 +90,7 @@ def _static(operator: Operator[Any], implementation: Implementation[Any, Any], r
 
 
 def _config(space: Space[Any], rng: random.Random) -> Any:
-    """A config in which the value of one parameter is as likely as any other that some config nearby has."""
+    """Return a config in which all values of one parameter that nearby configs have are equally likely."""
     generator = np.random.default_rng(rng.getrandbits(32))
     nearby = [space[int(index)] for index in space.draw(_NEARBY, generator)]
     name = rng.choice(space.names)
@@ -99,7 +99,9 @@ def _config(space: Space[Any], rng: random.Random) -> Any:
 
 
 def _sized(operator: Operator[Any], problem: Any, config: Any, rng: random.Random) -> Any:
-    """The problem on small sizes, those of a tail where they have other names; None where they do not go together."""
+    """Return the problem with small sizes, or sizes of an edge case if they have other names; None if they are
+    inconsistent.
+    """
     marks = [n for n in to_fields(config).values() if isinstance(n, int) and 8 <= n <= 256] + [16, 32, 64]
     names = {field.name for field in fields(problem)}
     sizes = _sizes(problem, names, lambda: _length(marks, rng), rng)
@@ -110,26 +112,26 @@ def _sized(operator: Operator[Any], problem: Any, config: Any, rng: random.Rando
         return None
     if not getattr(problem, "rolling", False):
         return small
-    more, seq_k = rng.choice((0, 1, 37)), 0 if problem.ragged else small.seq_k  # slots than there have to be
+    more, seq_k = rng.choice((0, 1, 37)), 0 if problem.ragged else small.seq_k  # more slots than necessary
     return replace(small, slots=small.slots + more, seq_k=seq_k)
 
 
 def _length(marks: Sequence[int], rng: random.Random) -> int:
-    """1, a few, beside one or two tiles, a prime, or any."""
+    """Return 1, a few, a length next to one or two tiles, a prime, or any length."""
     mark = rng.choice(marks)
     beside, twice = mark + rng.randint(-1, 1), 2 * mark + rng.randint(-1, 1)
     return rng.choice((1, rng.randint(2, 9), beside, beside, twice, rng.choice(_PRIMES), rng.randint(1, 700)))
 
 
 def _sizes(problem: Any, names: set[str], length: Callable[[], int], rng: random.Random) -> dict[str, int]:
-    """Extents of any operator, by name."""
+    """Return extents for any operator, by name."""
     has = {name: bool(getattr(problem, name, False)) for name in (*_PACKED, "ragged", "rolling", "use_state_indices")}
     packed = any(has[name] for name in _PACKED)
     N = rng.choice((1, 2, 3, 4, 7, 12, 40) if packed else (1, 1, 2, 3))
     shared, group = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3, 4, 8))
     sizes = {"batch": 1 if packed else N, "boundaries": (N + 1) * packed, "sequences": N * packed}
     sizes |= {"heads": shared * group, "kv_heads": shared}
-    if "kv_heads" not in names:  # all of mla_decode's share one; kda's are of values
+    if "kv_heads" not in names:  # all heads of mla_decode share one; those of kda share values
         sizes |= {"heads": shared, "value_heads": shared * group} if "value_heads" in names else {"heads": 5 * group}
     T = rng.choice((length(), rng.randint(1, 9)))
     sizes |= {"seq_len": length(), "seq_q": T, "seq_k": rng.choice((length(), T)), "slots": 0}
@@ -155,7 +157,7 @@ def _sizes(problem: Any, names: set[str], length: Callable[[], int], rng: random
 
 
 def given(instance: Instance, kind: str, seed: int) -> tuple[Arrays, Expected]:
-    """Inputs of a kind, now and then with values that no kind has, as views; and what is expected of them."""
+    """Return inputs of a kind, occasionally with unusual values, as views; and the expected outputs."""
     operator, problem, generator = instance.operator, instance.problem, np.random.default_rng(seed)
     inputs = operator.inputs(problem, generator, kind)
     if generator.random() < 0.5:
@@ -174,8 +176,10 @@ def given(instance: Instance, kind: str, seed: int) -> tuple[Arrays, Expected]:
 
 
 def _repeated(tensors: Sequence[Argument], arrays: Arrays, generator: np.random.Generator) -> dict[str, int]:
-    """An axis of a few tensors, along which they now repeat themselves. Not where a result is given beside them, nor of
-    indices or what has holes."""
+    """Make a few tensors repeat along an axis, and return the axes.
+
+    Tensors with a result beside them, indices and tensors with holes are excluded.
+    """
     counts: dict[str, int] = {}
     for argument in tensors:
         array = arrays[argument.name]
@@ -188,15 +192,18 @@ def _repeated(tensors: Sequence[Argument], arrays: Arrays, generator: np.random.
 
 
 def _unusual(name: str, problem: Any, inputs: Arrays, generator: np.random.Generator) -> Arrays:
-    """Other scales; of kda gates that forget all, or tokens of zeros as padding leaves them; of linear_attention any β,
-    tokens behind the last sequence, and channels whose state is 0."""
+    """Return inputs with unusual values.
+
+    These are other scales; for kda, gates that forget everything or zero tokens as in padding; for linear_attention,
+    any β, tokens after the last sequence, and channels with state 0.
+    """
     arrays: Arrays = {}
     if name in (
         "flash_attention",
         "paged_attention",
         "mla_decode",
         "streaming_attention",
-    ):  # others are given o and lse
+    ):  # other operators receive o and lse
         arrays["softmax_scale"] = inputs["softmax_scale"] * generator.choice((0.1, 3.0))
         if "softcap" in inputs:
             arrays["softcap"] = generator.choice((0.1, 1.0, 50.0))
@@ -224,11 +231,13 @@ def _unusual(name: str, problem: Any, inputs: Arrays, generator: np.random.Gener
 
 
 def _viewed(argument: Argument, array: Array, generator: np.random.Generator, *, backwards: bool) -> Array:
-    """The array inside of a larger one, whose dims lie in another order, and some of them backwards if they may: gaps
-    hold NaN, or what is no index."""
+    """Return a view of the array in a larger one, with permuted and possibly reversed dims.
+
+    Gaps contain NaN or invalid indices.
+    """
     if not argument.strided or not array.size or generator.random() < 0.3:
         return array
-    outer = len(argument.strided_axes)  # dims that may be exchanged
+    outer = len(argument.strided_axes)  # number of dims that may be permuted
     aligned = math.gcd(16, array.shape[-1] * array.itemsize) // array.itemsize if outer < array.ndim else 1
     order = [*generator.permutation(outer).tolist(), *range(outer, array.ndim)]
     gaps = [aligned * int(generator.integers(3)) if axis == order[-1] else int(generator.integers(3)) for axis in order]

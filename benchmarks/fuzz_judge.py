@@ -1,4 +1,4 @@
-"""One draw of `fuzz.py`, run on the machines and judged against float64."""
+"""Run one draw of `fuzz.py` on the backends and compare it with float64."""
 
 import random
 from collections.abc import Iterator
@@ -21,27 +21,27 @@ from tuner.results.verdict import OutputError
 from tuner.spec.instance import Instance
 from tuner.spec.problem import Arrays
 
-_ON_PTX = 0.15  # of the draws
-_APART = 0.5  # of the cases
-_FLOPS_ON_PTX = 1e6  # of a case at most: what that machine does in seconds
-_NO_DIGITS = 0.1  # where rounding alone costs as much, terms cancelled, and only the largest error says something
-_LSE = 1e-6  # an error that sums in fp32 leave of a logarithm, however near to 0
-_SOFTCAP = 2.0**-23  # the same of a score beside a softcap, of that
+_ON_PTX = 0.15  # fraction of the draws
+_APART = 0.5  # fraction of the cases
+_FLOPS_ON_PTX = 1e6  # maximum per case, which the PTX interpreter executes in seconds
+_NO_DIGITS = 0.1  # where rounding alone costs this much, terms cancelled, and only the maximum error is meaningful
+_LSE = 1e-6  # error of a logarithm due to fp32 sums, however close to 0 it is
+_SOFTCAP = 2.0**-23  # error of a score relative to a softcap
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a draw: how many problems its config ran on, on each machine, and what is wrong."""
+    """The result of a draw: the number of problems run on each backend, and the errors."""
 
     name: str
     emulated: int = 0
-    executed: int = 0  # of the PTX
-    apart: int = 0  # of those on the emulator, again with NaN in what is computed for itself
+    executed: int = 0  # number of PTX instructions executed
+    apart: int = 0  # number of emulator runs that were repeated with NaN in a unit
     findings: tuple[str, ...] = ()
 
 
 def tried(job: tuple[str, str, int]) -> Tried:
-    """Of (operator, implementation, seed)."""
+    """Run the draw of (operator, implementation, seed)."""
     operator, implementation, seed = job
     rng = random.Random(seed)
     drawn = fuzz_draw.draw(operators.load(operator), operators.implementation(operator, implementation), rng)
@@ -79,7 +79,7 @@ def tried(job: tuple[str, str, int]) -> Tried:
 
 
 def _emulated(instance: Instance, arrays: Arrays, expected: Expected, rng: random.Random) -> Iterator[str]:
-    """In two orders, one of them with the race detector: up to the first finding."""
+    """Yield errors of runs in two orders, one of them with the race detector, up to the first finding."""
     schedule, timing = rng.choice(("order", "random")), rng.choice(("early", "late", "random"))
     first: dict[str, bytes] = {}
     for mode in (Mode(False, "reverse", "late"), Mode(True, schedule, timing, rng.getrandbits(16))):
@@ -93,7 +93,7 @@ def _emulated(instance: Instance, arrays: Arrays, expected: Expected, rng: rando
 
 
 def _apart(instance: Instance, arrays: Arrays, expected: Expected, rng: random.Random) -> str | None:
-    """What is wrong beside a unit that became NaN, in `arrays`; None where there is none."""
+    """Return errors outside a unit that became NaN in `arrays`; None if there is no unit."""
     operator = instance.operator
     unit = fuzz_apart.spoil(operator, instance.problem, arrays, np.random.default_rng(rng.getrandbits(32)))
     if unit is None:
@@ -101,13 +101,13 @@ def _apart(instance: Instance, arrays: Arrays, expected: Expected, rng: random.R
     outputs, run = emulator.run(instance, arrays, Mode(False, rng.choice(("order", "random")), "random"))
     beside = fuzz_apart.elsewhere(operator, outputs, expected.exact, unit)
     wrong = str(run.findings[0]) if run.findings else _wrong(instance, arrays, expected, beside)
-    return f"beside a {unit.name} that is NaN: {wrong}" if wrong else ""
+    return f"outside a {unit.name} that is NaN: {wrong}" if wrong else ""
 
 
 def _wrong(instance: Instance, arrays: Arrays, expected: Expected, outputs: Arrays) -> str:
-    """Why outputs are wrong; empty where they are right."""
+    """Return why outputs are wrong; empty if they are correct."""
     if instance.operator.name == "linear_attention" and arrays["cu_seqlens"].size:
-        end = arrays["cu_seqlens"][-1]  # what o is of tokens that lie in no sequence means nothing
+        end = arrays["cu_seqlens"][-1]  # o is undefined for tokens outside all sequences
         outputs["o"][:, end:] = expected.exact["o"][:, end:]
     lse = _LSE + _SOFTCAP * float(arrays.get("softcap", 0))
     errors = [error.reason for error in expected.errors(outputs) if not (error.ok or _says_nothing(error, lse))]

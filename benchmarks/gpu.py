@@ -1,17 +1,17 @@
-"""Everything that needs a GPU, in one command and a given time: the timer, verification, searches, peers.
+"""Run everything that needs a GPU within a given time: timer checks, verification, searches, comparisons with peers.
 
     python benchmarks/gpu.py --minutes 8 --out reports/out/gpu            on a machine with a GPU
-    python benchmarks/gpu.py --minutes 8 --plan                           what that would do, on any machine
-    python benchmarks/gpu.py --minutes 2 --out … --small                  the same, with small problems and few tries
-    python benchmarks/gpu.py --minutes 2 --out … --simulate               … and on a device that is not there
+    python benchmarks/gpu.py --minutes 8 --plan                           print the steps, on any machine
+    python benchmarks/gpu.py --minutes 2 --out … --small                  small problems and few tries
+    python benchmarks/gpu.py --minutes 2 --out … --simulate               use a simulated device
 
-Steps are ordered by what they tell. First the timer is judged, by what others say of the same work: if that is wrong,
-nothing after it means anything. Then every implementation is verified; then kda and flash_attention, which have figures
-to reach, are timed, searched and compared with peers, and then the rest. Each step is told how long it may take, and
-does not begin where that does not fit; when the minutes are over, what is under way is cut off.
+Steps are ordered by importance. The timer is checked first against other timers, because all later results depend on
+it. Then every implementation is verified. Then kda and flash_attention, which have performance goals, are timed,
+searched and compared with peers, followed by the other operators. Each step has a time limit and does not start if less
+time is left; when the time is over, the current step is interrupted.
 
-What is known is on the disk as it comes (rows.jsonl), and shown in times.txt, log.txt, tuned/, peers/, report.html;
-with --archive as one file too. A second call with the same --out goes on where the first was stopped.
+Results are written to disk as they arrive (rows.jsonl), and presented in times.txt, log.txt, tuned/, peers/ and
+report.html; --archive also writes one file. A second call with the same --out resumes where the first one stopped.
 """
 
 import argparse
@@ -40,14 +40,15 @@ from tuner.errors import TunerError
 def everything(run: Run, only: Sequence[str], nvrtc: str = "") -> None:
     first, later = plan(only, small=run.small)
     run.step("installed", lambda: steps.installed(run), plans.INSTALLED_S)
-    run.say(f"the device is {run.gpu.name}")  # without one there is nothing to do
+    run.say(f"the device is {run.gpu.name}")  # raises an error without a device
     run.step("device", lambda: steps.device(run), plans.DEVICE_S)
     judge_timer(run)
     prove(run, first, only, nvrtc)
     carry_out(run, first)
     carry_out(run, later)
     if not run.simulate:
-        test(run, "conformance", tests.CONFORMANCE, plans.CONFORMANCE_S)  # if the time did not suffice at first
+        # Repeat it if there was not enough time at first.
+        test(run, "conformance", tests.CONFORMANCE, plans.CONFORMANCE_S)
         test(run, "faults", tests.FAULTS, plans.FAULTS_S)
     run.show("report", lambda: steps.report(run))
     run.show("pages", lambda: steps.pages(run))
@@ -63,9 +64,9 @@ def judge_timer(run: Run) -> None:
 
 
 def prove(run: Run, first: Sequence[Planned], only: Sequence[str], nvrtc: str) -> None:
-    """The tests that need a device; then every implementation on its edge cases. Nothing is timed meanwhile.
+    """Run the tests that need a device, then verify every implementation on its edge cases. Nothing is timed meanwhile.
 
-    Beside the tests our kernels are compiled, and peers compile what they do for long.
+    Our kernels, and peers that compile for a long time, are compiled while the tests run.
     """
     problems = {(step.operator.name, step.problem): (step.operator, step.problem) for step in first}
     compiled = lambda: run.step("compiled", lambda: steps.compiled(run, list(problems.values())), plans.COMPILED_S)  # noqa: E731
@@ -85,7 +86,7 @@ def prove(run: Run, first: Sequence[Planned], only: Sequence[str], nvrtc: str) -
 def test(
     run: Run, name: str, which: tests.Tests, may_take_s: float, beside: Callable[[], object] | None = None
 ) -> None:
-    """Tests in a pytest of their own, which is killed when its time is over; `beside` them something else is done."""
+    """Run tests in a separate pytest, which is killed when its time is over; call `beside` meanwhile."""
     if run.done(name) or run.left_s < may_take_s:
         return
     run.worker.rest()
@@ -109,8 +110,8 @@ def warming(run: Run, only: Sequence[str]) -> Any:
 
 
 def carry_out(run: Run, steps_planned: Sequence[Planned]) -> None:
-    """Each step that fits, with its share of the time that is left where that is more; one that is quicker leaves its
-    rest to the next.
+    """Run each step that fits, with its share of the remaining time if that is more; unused time goes to the next
+    steps.
     """
     waiting = []
     for i, step in enumerate(steps_planned):
@@ -146,7 +147,7 @@ def compare(run: Run, step: Planned, seconds: float) -> None:
 
 
 def verify_dtypes(run: Run, step: Planned, _: float) -> None:
-    """The other dtypes of an operator."""
+    """Verify the other dtypes of an operator."""
     for dtype in type(step.problem).__dataclass_fields__["dtype"].metadata["choices"]:
         if dtype is not step.problem.dtype:
             other = replace(step.problem, dtype=dtype)
@@ -164,7 +165,9 @@ STEPS: dict[str, Callable[[Run, Planned, float], None]] = {
 
 
 def outline(minutes: float, only: Sequence[str], *, small: bool) -> str:
-    """What calls of so many minutes would do, with the second at which each step begins if all take their time."""
+    """Return the steps of calls with this many minutes, with the start of each step in seconds if all use their full
+    time.
+    """
     first, later = plan(only, small=small)
     budget_s, at, call, lines = plans.planned_s(60 * minutes), 0.0, 1, list[str]()
     for name, seconds in (*_head(first), *((step.name, step.seconds) for step in (*first, *later))):
@@ -177,7 +180,7 @@ def outline(minutes: float, only: Sequence[str], *, small: bool) -> str:
 
 
 def _head(first: Sequence[Planned]) -> Iterator[tuple[str, float]]:
-    """What comes before anything is timed, with the seconds that it may take."""
+    """Yield the steps before any timing, with their time limits in seconds."""
     yield from (("installed", plans.INSTALLED_S), ("device", plans.DEVICE_S))
     yield from ((f"timer {question.name}", question.may_take_s) for question in timer.QUESTIONS)
     yield from (("measuring", plans.MEASURING_S), ("conformance", plans.CONFORMANCE_S))
@@ -210,7 +213,7 @@ def main() -> int:
 
 
 def _guests(options: argparse.Namespace) -> tuple[Rehearsed, ...]:
-    """Peers for a device that is not there, as slow and as bad as real ones can be."""
+    """Return simulated peers that are as slow and as faulty as real ones can be."""
     slow = Rehearsed(
         "rehearsed peer that compiles", ready_s=options.peer_compiles, patience_s=90 + options.peer_compiles
     )
@@ -220,32 +223,28 @@ def _guests(options: argparse.Namespace) -> tuple[Rehearsed, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=8.0, help="total time limit; one minute of it is reserved")
+    parser.add_argument("--out", type=Path, default=steps.ROOT / "reports" / "out" / "gpu", help="output folder")
+    parser.add_argument("--archive", type=Path, help="a .tar.gz of the output folder, updated during the run")
     parser.add_argument(
-        "--minutes", type=float, default=8.0, help="all is over after this long; a minute is not planned"
+        "--small", action="store_true", help="small problems and few tries, to check that everything works"
     )
-    parser.add_argument(
-        "--out", type=Path, default=steps.ROOT / "reports" / "out" / "gpu", help="where everything is written"
-    )
-    parser.add_argument("--archive", type=Path, help="a .tar.gz of all that, kept up to date as the run goes on")
-    parser.add_argument("--small", action="store_true", help="small problems and few tries: does it all work here?")
-    parser.add_argument("--simulate", action="store_true", help="the same on a simulated device")
+    parser.add_argument("--simulate", action="store_true", help="use a simulated device")
     parser.add_argument("--only", action="append", default=[], choices=operators.names(), help="these operators")
-    parser.add_argument("--plan", action="store_true", help="print the order of the steps, and do nothing")
+    parser.add_argument("--plan", action="store_true", help="print the steps without running them")
     parser.add_argument(
         "--nvrtc",
         default="",
-        help="libraries of another NVRTC, with colons: tests of wgmma that fail run again with it",
+        help="library folders of another NVRTC, separated by colons, with which failed wgmma tests are repeated",
     )
     rehearsed = parser.add_argument_group("with --simulate")
     rehearsed.add_argument(
-        "--peer-compiles", type=float, default=0.5, metavar="S", help="a peer is ready after this long"
+        "--peer-compiles", type=float, default=0.5, metavar="S", help="preparation time of a simulated peer"
     )
     rehearsed.add_argument(
-        "--peer", default="ready", choices=("ready", "hangs", "falls"), help="and how another one ends"
+        "--peer", default="ready", choices=("ready", "hangs", "falls"), help="the outcome of another simulated peer"
     )
-    rehearsed.add_argument(
-        "--peer-patience", type=float, default=5.0, metavar="S", help="in which that one is waited for"
-    )
+    rehearsed.add_argument("--peer-patience", type=float, default=5.0, metavar="S", help="time limit of that peer")
     return parser
 
 

@@ -1,9 +1,9 @@
-"""What `gpu.py` brought back: its tables in Markdown on stdout, its records to where they ship.
+"""Convert the results of `gpu.py`: tables in Markdown on stdout, and records into the shipped files.
 
     python benchmarks/gpu_collect.py gpu.tar.gz > tables.md          a folder of --out, its --archive, or its rows.jsonl
-    python benchmarks/gpu_collect.py gpu.tar.gz --records            and its records into db/tuned
+    python benchmarks/gpu_collect.py gpu.tar.gz --records            add its records to db/tuned
 
-Only what was measured becomes a record that ships: nothing of a simulated device, nothing without a verdict.
+Only measured results with a verdict become shipped records; results of a simulated device never do.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tuner.store.sql import Store
 
 
 def unpacked(source: Path, stack: ExitStack) -> Path:
-    """The folder of a run, or as much of its archive as is read here, without its paths; or its rows alone."""
+    """Return the folder of a run, the needed files of its archive without their paths, or only its rows."""
     if source.is_dir():
         return source
     folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -49,24 +49,24 @@ def unpacked(source: Path, stack: ExitStack) -> Path:
                 if member.isfile() and into.suffix == ".jsonl":
                     content = archive.extractfile(member)
                     into.write_bytes(content.read() if content else b"")
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:  # the file may be cut off anywhere
-        raise UsageError(f"{source} is no folder and no archive of a run: {error}") from error
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:  # the file may be truncated anywhere
+        raise UsageError(f"{source} is neither a folder nor an archive of a run: {error}") from error
     return folder
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """The steps of a run, however it ended."""
+    """Return the steps of a run, regardless of how it ended."""
     try:
         steps = gpu_rows.read(folder)
     except OSError as error:
         raise UsageError(f"no {gpu_rows.NAME} of a run: {error}") from error
     if not steps:
-        raise UsageError(f"{gpu_rows.NAME} has no row of a run")
+        raise UsageError(f"{gpu_rows.NAME} contains no row of a run")
     return steps
 
 
 def records(folder: Path, device: Device) -> list[TuningRecord]:
-    """Those of a run, every one measured on its device. Raises UsageError for another."""
+    """Return the records of a run, all measured on its device. Raises UsageError for any other record."""
     if not device.known:
         raise UsageError("the run ended before it knew its device: it has no records")
     if device.simulated:
@@ -82,9 +82,9 @@ def records(folder: Path, device: Device) -> list[TuningRecord]:
 
 
 def ship(records: Sequence[TuningRecord], folder: Path) -> str:
-    """Add records to a device's file, where the newest of a problem stands; what was done, in words.
+    """Add records to a device's file, which keeps the newest record of each problem; return a summary.
 
-    Raises StoreError, and changes nothing, for a record whose verdict is not ok.
+    Raises StoreError, without changes, for a record whose verdict is not ok.
     """
     if not records:
         return "no record"
@@ -101,14 +101,16 @@ def ship(records: Sequence[TuningRecord], folder: Path) -> str:
         new, total = len(store.all_records()) - before, store.export_jsonl(path, gpu=gpu)
     summary = [f"{path}: {counted(total, 'record', 'records')}, {new} new"]
     if slower:
-        summary.append(f"{len(slower)} of the run slower than what ships, which stays")
+        summary.append(f"{len(slower)} of the run are slower than the shipped records, which are kept")
     if stale := [record for record in records if refusal(record)]:
-        summary.append(f"{len(stale)} of the run not served: the source has changed since")
+        summary.append(f"{len(stale)} of the run are not served, because the source has changed since")
     return "; ".join(summary)
 
 
 def _is_behind(record: TuningRecord, store: Store) -> bool:
-    """Whether what ships for its problem is served today, and was measured faster: a short search found less."""
+    """Return whether the shipped record of its problem is still served and faster: a short search found a worse
+    config.
+    """
     current = store.record(record.identity.operator, record.identity.problem, record.identity.gpu)
     if current is None or current.measurement is None or record.measurement is None or refusal(current):
         return False

@@ -1,4 +1,4 @@
-"""The figures that kernels are to reach on an H200, by problem: `gpu_plan.py` times and searches these first."""
+"""Performance goals on an H200, by problem; `gpu_plan.py` times and searches these problems first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tuner.spec.problem import canonical, from_fields
 
 _GPU = "H200"
 _KDA_MS = (0.40, 0.06)
-# TFLOP/s by head_dim, of the products that the mask leaves: (all keys, causal).
+# TFLOP/s by head_dim, counting unmasked products: (full attention, causal).
 _ATTENTION = {
     64: (480, 450),
     72: (490, 450),
@@ -24,18 +24,18 @@ _ATTENTION = {
 
 @dataclass(frozen=True)
 class Goal:
-    """At most so long, or at least so fast."""
+    """An upper bound on time, or a lower bound on throughput."""
 
     text: str
     time_us: float
 
     def reached(self, time_us: float) -> float:
-        """1 and more where it is."""
+        """Return the achieved fraction; at least 1 if the goal is reached."""
         return self.time_us / time_us
 
 
 def goal(operator: str, problem: Fields, gpu: str) -> Goal | None:
-    """Of a problem as plain fields."""
+    """Return the goal of a problem in plain fields, or None."""
     if gpu != _GPU:
         return None
     key = canonical(from_fields(operators.load(operator).problem, problem))

@@ -1,8 +1,8 @@
-"""Who keeps a run's archive, in a process of its own: packed while the run goes on, and once more when it is gone.
+"""Keep a run's archive in a separate process, which packs it during the run and once more after the run has ended.
 
-    python benchmarks/gpu_keeper.py FOLDER ARCHIVE       packs at each line that it reads, and at the end of its input
+    python benchmarks/gpu_keeper.py FOLDER ARCHIVE       packs at each line of input, and at the end of input
 
-A run that is killed closes that input: what it wrote until then is in the archive a moment later.
+When a run is killed, its input pipe closes, so everything written until then is archived a moment later.
 """
 
 import os
@@ -16,11 +16,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-_EVERY_S = 5.0  # at most, but at the end
+_EVERY_S = 5.0  # minimum interval, except at the end
 
 
 class Keeper:
-    """The caller's side. Without an archive nothing is kept."""
+    """The caller's side. Without an archive it does nothing."""
 
     def __init__(self, folder: Path, archive: Path | None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -31,14 +31,14 @@ class Keeper:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # outlives its caller
 
     def renew(self) -> None:
-        """Soon, without waiting for it."""
+        """Request a new archive without waiting for it."""
         if self._process and self._process.stdin:
             with suppress(OSError):
                 self._process.stdin.write(b"\n")
                 self._process.stdin.flush()
 
     def close(self, patience_s: float | None = None) -> None:
-        """All is packed when this returns, or its patience is over; the process packs on."""
+        """Wait until everything is packed or the patience is over; the process continues to pack."""
         if self._process and self._process.stdin:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -47,21 +47,21 @@ class Keeper:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Everything in a folder as one file, whole at any moment."""
+    """Pack a folder into one file, which is replaced atomically."""
     partial = archive.with_name(f"{archive.name}.partial")
-    excluded = {archive, partial}  # they may lie in the folder
+    excluded = {archive, partial}  # they may be inside the folder
     with tarfile.open(partial, "w:gz", compresslevel=3) as packed, TemporaryDirectory() as copies:
         for path in sorted(folder.rglob("*")):
             if path in excluded or path.name.endswith(("-wal", "-shm", "-journal")):
                 continue
-            with suppress(FileNotFoundError):  # files for a moment
+            with suppress(FileNotFoundError):  # temporary files may disappear
                 content = _copied(path, Path(copies)) if path.suffix == ".db" else path
                 packed.add(content, folder.name / path.relative_to(folder), recursive=False)
     partial.replace(archive)
 
 
 def _copied(database: Path, folder: Path) -> Path:
-    """A database as it is between two of its changes."""
+    """Return a consistent copy of the database."""
     copy = folder / database.name
     with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
@@ -70,9 +70,9 @@ def _copied(database: Path, folder: Path) -> Path:
 
 def main() -> None:
     folder, archive = map(Path, sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's, which closes the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which closes the input
     hangup = select.poll()
-    hangup.register(0, 0)  # that is told of any descriptor
+    hangup.register(0, 0)  # works for any descriptor
     while os.read(0, 1 << 16):
         pack(folder, archive)
         hangup.poll(1000 * _EVERY_S)

@@ -1,4 +1,4 @@
-"""What a run of `gpu.py` found as tables in Markdown, an operator a section, for the operators' READMEs."""
+"""Results of a run of `gpu.py` as tables in Markdown, one section per operator, for the operators' READMEs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from tuner.spec.command_line import minimal_fields
 from tuner.spec.operator import Cost
 from tuner.spec.problem import from_fields
 
-Steps = Mapping[str, Mapping[str, Any]]  # by name, as `gpu_rows.steps` has them
-Table = Sequence[Sequence[str]]  # the head first
+Steps = Mapping[str, Mapping[str, Any]]  # by name, as returned by `gpu_rows.steps`
+Table = Sequence[Sequence[str]]  # the first row is the header
 _TESTS = ("measuring", "conformance", "wgmma with another NVRTC", "faults")
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where it was, and the most that it does. Rates are 0 where nothing could say."""
+    """The device of a run and its peak rates, which are 0 if unknown."""
 
     facts: Fields
     copy_gb_s: float
@@ -54,19 +54,19 @@ class Device:
         return ", ".join(parts)
 
     def roof(self, cost: Cost) -> float:
-        """Microseconds that a problem takes at least at these rates; 0 where one is not known."""
+        """Return the minimum time of a problem at these rates in microseconds; 0 if a rate is unknown."""
         if not self.matmul_tflop_s or not self.copy_gb_s:
             return 0.0
         return max(cost.flops / self.matmul_tflop_s / 1e6, cost.bytes / self.copy_gb_s / 1e3)
 
 
 def _version(number: Any) -> str:
-    """As CUDA spells it: 13000 is 13.0."""
+    """Format a CUDA version: 13000 is 13.0."""
     return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
 
 
 def document(steps: Steps, only: Sequence[str] = ()) -> str:
-    """Every table of every operator, or of these, and what went wrong."""
+    """Return every table of every operator, or of the given ones, and the errors."""
     device = Device.of(steps)
     parts = [f"{'SIMULATED, nothing here was measured: ' if device.simulated else ''}{device}."]
     parts += [f"Tests of {name}: {steps[name]['summary']}." for name in _TESTS if "summary" in steps.get(name, {})]
@@ -80,24 +80,24 @@ def document(steps: Steps, only: Sequence[str] = ()) -> str:
     wrong += [f"- {name}: {test}" for name in _TESTS for test in steps.get(name, {}).get("failed", ())]
     unfinished = [f"- {name}: not finished" for name, step in steps.items() if not step.get("finished", True)]
     if wrong or unfinished:
-        parts += ["## Not right, or not finished", "\n".join([*wrong, *unfinished])]
+        parts += ["## Wrong or unfinished", "\n".join([*wrong, *unfinished])]
     return "\n\n".join(parts) + "\n"
 
 
 def markdown(table: Table) -> str:
-    """Columns of which no row has anything are left out."""
+    """Format a table; empty columns are omitted."""
     columns = [i for i, _ in enumerate(table[0]) if any(row[i] for row in table[1:])]
     head, *rows = ([row[i].replace("|", "\\|") for i in columns] for row in table)
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(columns), *rows))
 
 
 def missing(steps: Steps) -> str:
-    """What was not installed there."""
+    """Return the packages that were not installed on the device."""
     return f"Packages {steps['installed']['summary']}." if "summary" in steps.get("installed", {}) else ""
 
 
 def timer(steps: Steps) -> str:
-    """What the timer says beside others, and what that proves."""
+    """Return the table of the timer checks and what they prove."""
     rows = [
         [name.partition(" ")[2], step["summary"], step.get("proves", "")]
         for name, step in steps.items()
@@ -107,9 +107,9 @@ def timer(steps: Steps) -> str:
 
 
 def verified(steps: Steps, operator: str) -> str:
-    """A row an implementation, a column a step: the problem that was searched, then other dtypes.
+    """Return a table with a row per implementation and a column per step: the searched problem, then other dtypes.
 
-    What is right there and `unproven` need not be so any longer.
+    An implementation that is correct there and still `unproven` may be marked as proven.
     """
     prefix = f"verification {operator}"
     verdicts = {name: step.get("found", {}) for name, step in steps.items() if f"{name} ".startswith(f"{prefix} ")}
@@ -132,7 +132,7 @@ def _default_dtype(operator: str) -> str:
 
 
 def timed(steps: Steps, operator: str, device: Device) -> str:
-    """A row a problem: the best of the defaults, and what a search found."""
+    """Return a table with a row per problem: the best default, and the result of the search."""
     rows: dict[str, list[str]] = {}
     for column, kind in enumerate(("defaults", "search"), start=1):
         for name, step in steps.items():
@@ -145,7 +145,7 @@ def timed(steps: Steps, operator: str, device: Device) -> str:
 
 
 def _best(step: Mapping[str, Any]) -> tuple[str, float]:
-    """The record of a search, from its race, or else the fastest of what was timed."""
+    """Return the record of a search with its race time, or else the fastest timed config."""
     if record := step.get("record"):
         measurement = record["measurement"]
         interval = f"{measurement['low_us']:.4g} … {measurement['high_us']:.4g}"
@@ -157,7 +157,7 @@ def _best(step: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def _rates(operator: str, problem: Fields, time_us: float, device: Device) -> list[str]:
-    """TFLOP/s and GB/s of the least work and traffic, and shares of the roof and of the goal."""
+    """Return TFLOP/s and GB/s of the minimum work and traffic, and the fractions of the roof and of the goal."""
     op = operators.load(operator)
     cost = op.cost(from_fields(op.problem, problem))
     roof, target = device.roof(cost), goal(operator, problem, str(device.facts.get("gpu", "")))
@@ -170,7 +170,9 @@ def _rates(operator: str, problem: Fields, time_us: float, device: Device) -> li
 
 
 def compared(steps: Steps, operator: str, device: Device) -> Iterator[str]:
-    """A row a comparison, a column a contender and way to launch: its time over ours; then what a reader must know."""
+    """Yield a table with a row per comparison and a column per contender and launch mode (time relative to ours), then
+    notes.
+    """
     comparisons = [Comparison.of(step) for step in steps.values() if "rows" in step and step["operator"] == operator]
     found = [comparison for comparison in comparisons if comparison.rows and comparison.rows[0].time_us]
     if not found:
@@ -193,10 +195,10 @@ def compared(steps: Steps, operator: str, device: Device) -> Iterator[str]:
 
 
 def _compared(comparison: Comparison, again: Sequence[str], names: Sequence[str], device: Device) -> list[str]:
-    """`again` are ours launched in the other way, `names` the others."""
+    """Return one row; `again` are ours with the other launch mode, `names` the other contenders."""
     rows = {row.label: row for row in comparison.rows}
     our_time = comparison.rows[0].time_us
-    assert our_time, "ours is first, and was timed"
+    assert our_time, "ours is first and is always timed"
     rates = _rates(comparison.operator, comparison.problem, our_time.mid, device)
     times = (_cell(rows.get(name), "time_us") for name in again)
     ratios = (_cell(rows.get(name), "ratio") for name in names)
@@ -204,7 +206,7 @@ def _compared(comparison: Comparison, again: Sequence[str], names: Sequence[str]
 
 
 def _short(comparison: Comparison) -> str:
-    """The problem by what is not its operator's default."""
+    """Return the fields of the problem that differ from the operator's default."""
     problem = from_fields(operators.load(comparison.operator).problem, comparison.problem)
     return formatted(minimal_fields(problem)) or "default"
 

@@ -1,4 +1,4 @@
-"""The checkout that these programs are in, for a Python that the package is not installed in, and for its children."""
+"""Add this checkout to the import path of these programs and of their children, without an installed package."""
 
 import os
 import sys
@@ -6,5 +6,5 @@ from pathlib import Path
 
 ROOT = str(Path(__file__).parents[1])
 if ROOT not in sys.path:
-    sys.path.insert(1, ROOT)  # behind the programs themselves
+    sys.path.insert(1, ROOT)  # after the folder of the programs
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))

@@ -1,4 +1,6 @@
-"""What `gpu.py` does, in which order, and how long each step may take: what does not fit does not begin."""
+"""The steps of `gpu.py`, their order and their time limits; a step that does not fit into the remaining time is
+skipped.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +14,13 @@ from tuner.spec.problem import to_fields
 Fields = Mapping[str, Any]
 
 _HEAD_DIMS = (128, 64, 72, 80, 96, 40, 160, 192)
-_TOKENS = 16384  # in all sequences of a batch
+_TOKENS = 16384  # total over the sequences of a batch
 KDA: tuple[Fields, ...] = ({}, {"batch": 2, "heads": 16, "seq_len": 4096, "key_dim": 64, "value_dim": 64})
-# What is searched of the other operators, and of these later; a field that is left out has its default.
+# Problems that are searched for the other operators, and later for these; omitted fields have their default.
 PROBLEMS: dict[str, tuple[Fields, ...]] = {
     "flash_attention": (
-        {"batch": 16, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192},  # a step of decoding
-        {"head_dim": 192, "head_dim_v": 128, "causal": True, "batch": 2, "seq_q": 8192},  # latent attention's prompts
+        {"batch": 16, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192},  # a decoding step
+        {"head_dim": 192, "head_dim_v": 128, "causal": True, "batch": 2, "seq_q": 8192},  # prompts of latent attention
         {"head_dim": 64, "dtype": DType.FP32, "precision": Precision.TF32, "batch": 2},
     ),
     "flash_attention_backward": (
@@ -51,31 +53,31 @@ SMALL: dict[str, Fields] = {
     "streaming_attention": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
     "streaming_attention_backward": {"head_dim": 16, "heads": 2, "seq_q": 128, "window": 32},
 }
-# Seconds, where a peer is compiled anew for every shape.
+# Seconds, if a peer is compiled again for every shape.
 _COMPARING = dict.fromkeys(("paged_attention", "streaming_attention", "streaming_attention_backward"), 45)
 _DEFAULTS_S = 6.0
-_TUNING_S = 320.0  # kda's peer tunes some hundred configs at a first call, and then there is a race
-_SWEEP = tuple(2**n for n in range(10, 18))  # queries of streaming_attention, against dense attention
+_TUNING_S = 320.0  # kda's peer tunes several hundred configs at the first call, before the race
+_SWEEP = tuple(2**n for n in range(10, 18))  # queries of streaming_attention, compared with dense attention
 
 
-# Seconds that a step may take: what reading the code, and others' figures, made of it before a device was seen.
+# Time limits of steps in seconds, estimated from the code and from published figures before the first run.
 INSTALLED_S, DEVICE_S, COMPILED_S = 5.0, 15.0, 40.0
-MEASURING_S, CONFORMANCE_S, AGAIN_S, FAULTS_S = 45.0, 120.0, 60.0, 90.0  # of tests, which are killed then
+MEASURING_S, CONFORMANCE_S, AGAIN_S, FAULTS_S = 45.0, 120.0, 60.0, 90.0  # for tests, which are killed at the limit
 _UNPLANNED, _MOST_UNPLANNED_S = 1 / 8, 60.0
-_JUDGED_S, _IMPLEMENTATION_S = 4.0, 2.0  # of verification: inputs and references, and each implementation
+_JUDGED_S, _IMPLEMENTATION_S = 4.0, 2.0  # for verification: inputs and references, and each implementation
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One step, which begins where `seconds` are left. A comparison may take `patience_s`, if that many are."""
+    """A step that starts if `seconds` are left. A comparison may take up to `patience_s` if there is enough time."""
 
-    kind: str  # a function of `gpu.STEPS`
+    kind: str  # name of a function in `gpu.STEPS`
     operator: Operator[Any]
     problem: Any
     seconds: float = field(compare=False)
     patience_s: float = field(default=0.0, compare=False)
-    inputs: str = ""  # kind of them, where peers are compared
-    group: str = field(default="", compare=False)  # of comparisons that share a page
+    inputs: str = ""  # kind of inputs in a comparison with peers
+    group: str = field(default="", compare=False)  # comparisons of a group share a page
 
     @property
     def name(self) -> str:
@@ -84,7 +86,7 @@ class Planned:
 
     @property
     def problem_text(self) -> str:
-        """The problem."""
+        """The problem as text."""
         return bench.formatted_problem(self.operator.name, to_fields(self.problem))
 
 
@@ -96,7 +98,7 @@ def planned(kind: str, operator: str, fields: Fields, seconds: float, inputs: st
 
 
 def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Planned]]:
-    """What is to be known after the first run, and what is done with more time."""
+    """Return the most important steps, and the steps for the remaining time."""
     names = list(only or operators.names())
     if small:
         return [step for name in names for step in _all_of(name, SMALL.get(name, {}), 10, 10)], []
@@ -105,25 +107,27 @@ def plan(only: Sequence[str], *, small: bool) -> tuple[list[Planned], list[Plann
 
 
 def planned_s(seconds: float) -> float:
-    """Of a call's time, what is planned: what steps take beyond what they were told comes out of the rest."""
+    """Return the planned part of a call's time; the rest covers steps that exceed their limits."""
     return seconds - min(_UNPLANNED * seconds, _MOST_UNPLANNED_S)
 
 
 def verification_s(operator: str) -> float:
-    """How long verifying every implementation of an operator may take."""
+    """Return the time limit for verifying every implementation of an operator."""
     return _JUDGED_S + _IMPLEMENTATION_S * len(operators.implementations(operator))
 
 
 def warmed(only: Sequence[str]) -> Iterator[Planned]:
-    """Comparisons whose peers compile for long: they do so once while nothing is timed."""
+    """Yield the comparisons whose peers compile for a long time, so that they compile once while nothing is timed."""
     for name, problems in (("kda", KDA), ("flash_attention", (_shape(128, 8192, causal=True),))):
         if name in (only or operators.names()):
             yield from (planned("peers", name, fields, 0.0) for fields in problems)
 
 
 def _first(names: Sequence[str]) -> Iterator[Planned]:
-    """kda and flash_attention, which have figures to reach, beside peers; then all that has such figures, a record of
-    every operator, and peers: these take longest, where frameworks compile.
+    """Yield kda and flash_attention with their goals and peers, then all other goals, a record of every operator, and
+    peers.
+
+    Comparisons with peers come last because frameworks compile for a long time.
     """
     if "kda" in names:
         yield from _all_of("kda", KDA[0], 40, 60)
@@ -146,14 +150,14 @@ def _rest_of_first(names: Sequence[str]) -> Iterator[Planned]:
 
 
 def _later(names: Sequence[str]) -> Iterator[Planned]:
-    """What the dtypes come to; attention's shapes with figures to reach, then its other lengths; and the rest."""
+    """Yield the other dtypes, the attention shapes with goals, then other sequence lengths, and the rest."""
     yield from (planned("dtypes", name, {}, 6) for name in names)
     if "kda" in names:
         yield from (planned("peers", "kda", fields, 8, "weak_gate") for fields in KDA)
     if "flash_attention" in names:
         for fields in attention(8192):
             yield from _searched("flash_attention", fields, 15, 20)
-        for seq in (16384, 2048):  # with the records of 8192
+        for seq in (16384, 2048):  # uses the records of 8192
             yield from (planned("peers", "flash_attention", fields, 20) for fields in attention(seq))
     for turn in range(max(map(len, PROBLEMS.values()))):
         for name in names:

@@ -1,6 +1,6 @@
-"""The rows of a run of `gpu.py`: a line when a step begins, one for each thing that it finds, and one when it ends.
+"""The rows of a run of `gpu.py`: one when a step starts, one for each result, and one when the step ends.
 
-Whoever reads them has all that was known when the run ended, however it did.
+Readers get everything that was known when the run ended, regardless of how it ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 class Rows:
-    """The file of a run, and what it says of each step. Every row is on the disk before anything else happens."""
+    """The file of a run, and the state of each step. Every row is on disk before the run continues."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
@@ -28,7 +28,7 @@ class Rows:
         self._journal.append({_BEGINS: step, "may_take_s": round(may_take_s, 1), **details})
 
     def find(self, step: str, result: Mapping[str, Any]) -> None:
-        """Something of a step that is under way."""
+        """Record a result of the current step."""
         self._journal.append({_FINDS: step, **result})
 
     def end(self, step: str, data: Mapping[str, Any]) -> None:
@@ -36,18 +36,20 @@ class Rows:
         self.steps = read(self.path.parent)
 
     def reopen(self, step: str) -> None:
-        """It is to be done again, as what it was about has changed; until then it stands."""
+        """Mark a step to be repeated because its input has changed; its result is kept until then."""
         self._journal.append({_REOPENS: step})
         self.steps = read(self.path.parent)
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the rows in a folder say of each step. Raises OSError where there are none."""
+    """Return the state of each step from the rows in a folder. Raises OSError if there are none."""
     return steps(journal.read(folder / NAME))
 
 
 def steps(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """By name, in the order in which they first began; one that did not end has what it found, and is not finished."""
+    """Return the steps by name, in order of their first start; a step without an end has its results and is
+    unfinished.
+    """
     steps: dict[str, dict[str, Any]] = {}
     opened: list[Row] = []
     for row in rows:
@@ -66,14 +68,14 @@ def steps(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _cut_off(rows: Sequence[Row], step: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The step of these rows, which did not end; what an earlier call made of it stands."""
+    """Return the unfinished step of these rows, with the results of an earlier call."""
     if not rows or _ended(step.get(rows[0][_BEGINS])):
         return {}
     return {rows[0][_BEGINS]: _so_far(rows) | {"finished": False, "summary": "cut off"}}
 
 
 def _so_far(rows: Sequence[Row]) -> dict[str, Any]:
-    """What a step said when it began, and found."""
+    """Return the data of a step's start and its results."""
     data = _merged(_without(rows[0], _BEGINS), (_without(row, _FINDS) for row in rows if _FINDS in row))
     compared = bench.comparison_of(rows)
     return data | (compared.data() if compared else {})
@@ -84,7 +86,7 @@ def _ended(step: Mapping[str, Any] | None) -> bool:
 
 
 def _merged(data: dict[str, Any], parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Tables grow by what is in their like; anything else is what was found last."""
+    """Merge the parts: dictionaries are merged, and other values are replaced by the latest."""
     for part in parts:
         for name, value in part.items():
             data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""A run of `gpu.py`: where it writes, how long it may take, what it measures with, and steps that are done once."""
+"""A run of `gpu.py`: its output, time limit and measuring tools, and steps that are executed once."""
 
 import os
 import sys
@@ -29,26 +29,27 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import DeviceOpener, Worker
 from tuner.evaluate.measurer import Setup
 
-if TYPE_CHECKING:  # what measuring needs none of is imported where it is used: a bare machine may lack it
+if TYPE_CHECKING:  # imported on use elsewhere, because a machine without these packages must be able to run the rest
     from tuner.search import study
     from tuner.store.sql import Store
 
-_COMPILING = 16 << 30  # bytes of address space for a compiler: a driver maps more than the compiler takes
-_ROOMY = 32 << 30  # bytes of a device
-_SPARE_CORES = 2  # that compilers leave to the processes that time
-_FAREWELL_S = 10.0  # of a run's time, for its archive
+_COMPILING = 16 << 30  # address space of a compiler in bytes: a driver maps more than the compiler uses
+_ROOMY = 32 << 30  # memory of a device in bytes
+_SPARE_CORES = 2  # cores that compilers leave to the timing processes
+_FAREWELL_S = 10.0  # part of a run's time that is reserved for its archive
 
 
 def _simulation() -> DeviceOpener:
-    """The simulated device is a tool of the tests: a run on a GPU needs none of them."""
+    """Return the simulated device, which is part of the tests and not needed on a GPU."""
     from tests.support.simulated_device import Simulation
 
     return Simulation()
 
 
 class Run:
-    """One call of the program, which ends when its minutes do. What is `small` takes little time on any device; a
-    simulated one is not there, and `guests` are its peers.
+    """A call of the program, which ends when its time is over.
+
+    A `small` run takes little time on any device. `guests` are the peers of a simulated device.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Run:
         stack.callback(self._keeper.close)
         self.out, self.small, self.simulate, self.guests = out, small, simulate, guests
         self._began, self._seconds = time.monotonic(), 60 * minutes
-        self._step = ""  # that is under way
+        self._step = ""  # name of the current step
         self.rows = Rows(out)
         self._end_in_time(stack)
         self.opener = _simulation() if simulate else Physical()
@@ -83,17 +84,17 @@ class Run:
 
     @cached_property
     def gpu(self) -> GPU:
-        """Raises MachineError where there is none."""
+        """The GPU. Raises MachineError if there is none."""
         return gpu.named(str(self._facts["gpu"]))
 
     @property
     def exclusive(self) -> bool:
-        """Whether one process at a time may open it."""
+        """Whether only one process at a time may use the GPU."""
         return bool(self._facts.get("exclusive"))
 
     @property
     def cramped(self) -> bool:
-        """Whether who measures and who compares cannot both stay on it."""
+        """Whether the GPU's memory is too small for the measuring and the comparing process together."""
         return self.exclusive or int(self._facts.get("memory_bytes", _ROOMY)) < _ROOMY
 
     @cached_property
@@ -119,7 +120,7 @@ class Run:
 
     @property
     def left_s(self) -> float:
-        """Seconds that may still be planned."""
+        """Return the seconds that are left for planned steps."""
         return self._began + planned_s(self._seconds) - time.monotonic()
 
     def say(self, text: str) -> None:
@@ -136,47 +137,47 @@ class Run:
         details: Mapping[str, Any] | None = None,
         most_s: float = 0.0,
     ) -> bool:
-        """Do and write one step, unless it is done or `seconds` are not left; whether it was done now.
+        """Run and record one step, unless it is done or less than `seconds` are left; return whether it ran now.
 
-        What failed, or was not finished in its time, is taken up again by the next call. `known` is what is known of it
-        before it is done, `most_s` what it may take where more than its seconds are left.
+        A step that failed or was interrupted is repeated by the next call. `details` is recorded at the start of the
+        step; `most_s` is its time limit if more than `seconds` are left.
         """
         if self.done(name):
             return False
         if self.left_s < seconds:
-            self.say(f"{name}: may take {seconds:.0f} s, so it waits for another call")
+            self.say(f"{name}: takes up to {seconds:.0f} s, so it is left for another call")
             return False
         may_take_s = max(seconds, most_s)
         began, self._step = time.monotonic(), name
         self.rows.begin(name, may_take_s, details or {})
         try:
             data = work()
-        except Exception as error:  # the next step may still tell something
+        except Exception as error:  # later steps may still succeed
             data = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
         took_s = time.monotonic() - began
         self.rows.end(name, data | {"seconds": round(took_s, 2), "may_take_s": round(may_take_s, 1)})
         self._step = ""
-        over = f" (it took {took_s:.0f} s, and was to take {may_take_s:.0f})" if took_s > may_take_s else ""
+        over = f" (it took {took_s:.0f} s instead of {may_take_s:.0f})" if took_s > may_take_s else ""
         self.say(f"{name}: {data.get('error') or data.get('summary', 'done')}{over}")
         self._keeper.renew()
         return True
 
     def find(self, **found: Any) -> None:
-        """Something of the step that is under way: it stays known if that does not end."""
+        """Record a result of the current step, which is kept if the step does not end."""
         self.rows.find(self._step, found)
 
     def reopen(self, prefix: str) -> None:
-        """Steps whose name begins so are not done any more."""
+        """Mark the steps with this name prefix as not done."""
         for name in [name for name in self.rows.steps if name.startswith(prefix) and self.done(name)]:
             self.rows.reopen(name)
 
     def done(self, name: str) -> bool:
-        """Whether a step has come to its end, in this call or an earlier one."""
+        """Return whether a step ended in this call or an earlier one."""
         earlier = self.rows.steps.get(name)
         return earlier is not None and "error" not in earlier and bool(earlier.get("finished", True))
 
     def show(self, name: str, work: Callable[[], object]) -> None:
-        """Write what only shows what is known: a failure is told, and costs nothing else."""
+        """Write a presentation of the results; a failure is logged and has no other effect."""
         try:
             work()
         except Exception as error:
@@ -193,8 +194,8 @@ class Run:
         stack.callback(timer.cancel)
 
     def _end(self) -> None:
-        """The minutes are over: what is under way is cut off, with its processes, which end when their caller does."""
+        """Interrupt the current step with its processes, which end with their caller, because the time is over."""
         with suppress(OSError):
-            self.say(f"the time is over{': ' + self._step + ' is cut off' if self._step else ''}")
+            self.say(f"the time is over{': ' + self._step + ' is interrupted' if self._step else ''}")
             self._keeper.close(_FAREWELL_S / 2)
         os._exit(int(self.failed))

@@ -1,6 +1,6 @@
-"""What `gpu.py` does, a function a step: each returns what its last row keeps, with a `summary` for the log.
+"""The steps of `gpu.py`, one function each, which returns the data of its last row, with a `summary` for the log.
 
-What is found meanwhile is a row of its own (`run.find`). What measuring needs none of is imported where it is used.
+Intermediate results are separate rows (`run.find`). Packages that only measuring needs are imported on use.
 """
 
 import resource
@@ -33,8 +33,8 @@ from tuner.spec.problem import to_fields
 
 ROOT = Path(__file__).parents[1]
 _TRIES, _FEW_TRIES = 160, 12
-_SETTLE = 0.25  # of a search's time, for the race of its finalists and the verdict
-# What is imported by another name than it is installed by, and what is missed without it.
+_SETTLE = 0.25  # fraction of a search's time for the final race and the verdict
+# Import name → (package name, what is missing without it).
 _PACKAGES = {
     "numpy": ("numpy", "nothing at all"),
     "cupy": ("cupy-cuda13x", "the device"),
@@ -42,7 +42,7 @@ _PACKAGES = {
     "cuda.bindings": ("cuda-bindings", "NVRTC"),
     "jinja2": ("jinja2", "every kernel"),
     "scipy": ("scipy", "intervals of times"),
-    "filelock": ("filelock", "turns on the device"),
+    "filelock": ("filelock", "exclusive use of the device"),
     "platformdirs": ("platformdirs", "the cache"),
     "sqlalchemy": ("sqlalchemy", "searches, and records"),
     "alembic": ("alembic", "searches, and records"),
@@ -51,7 +51,7 @@ _PACKAGES = {
     "pygments": ("pygments", "reports"),
     "vl_convert": ("vl-convert-python", "plots of reports"),
     "pytest": ("pytest", "tests on the device"),
-    "xdist": ("pytest-xdist", "tests side by side"),
+    "xdist": ("pytest-xdist", "parallel tests"),
     "torch": ("torch", "every peer, and the timers of others"),
     "triton": ("triton", "do_bench, and compiled peers"),
     "fla": ("flash-linear-attention", "kda's peers"),
@@ -59,7 +59,7 @@ _PACKAGES = {
 
 
 def installed(run: Run) -> dict[str, Any]:
-    """Which packages are here, and what is missed without the others."""
+    """Report the installed packages, and what is missing without the others."""
     versions = {name: _version(name, package) for name, (package, _) in _PACKAGES.items()}
     missing = [name for name, version in versions.items() if not version]
     advice = [f"{name} (without it {_PACKAGES[name][1]}: pip install {_PACKAGES[name][0]})" for name in missing]
@@ -84,7 +84,7 @@ def _version(name: str, package: str) -> str:
         return ""
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # another build of it
+    except metadata.PackageNotFoundError:  # another build of the package
         return "here"
 
 
@@ -96,16 +96,16 @@ def device(run: Run) -> dict[str, Any]:
 
 
 def timed_by_others(run: Run, question: timer.Question, pool: Pool[Any, Any]) -> dict[str, Any]:
-    """A row of the timer's own."""
+    """Answer a question about the timer in a separate process."""
     for _, answer in pool.run([(run.opener, question.name)], question.may_take_s):
         if isinstance(answer, Lost):
             return {"error": f"{answer.reason} {answer.log[-500:]}".strip()}
         return _warning(timer.warned(answer, run.gpu.name))
-    raise AssertionError("a job has an answer")
+    raise AssertionError("every job has an answer")
 
 
 def judges_of_the_timer() -> Pool[Any, Any]:
-    """The process that has the device and torch: a framework keeps GPU memory as long as it lives."""
+    """Return the process that uses the device and torch; a framework keeps its GPU memory until the process ends."""
     return Pool(timer.answer, workers=1, limits=Limits(120.0, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
@@ -114,7 +114,7 @@ def _warning(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def compiled(run: Run, problems: list[tuple[Any, Any]]) -> dict[str, Any]:
-    """Every default of every implementation, side by side, so that later steps find them in the cache."""
+    """Compile every default of every implementation in parallel, so that later steps find them in the cache."""
     jobs = [
         _job(run, *implementation)
         for operator, problem in problems
@@ -125,7 +125,9 @@ def compiled(run: Run, problems: list[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def _served(run: Run, operator: Any, problem: Any) -> list[tuple[Any, Any, Any]]:
-    """(operator, implementation, problem) of those that serve a problem here, or else their own example."""
+    """Return (operator, implementation, problem), with the implementation's own example if it does not serve the
+    problem.
+    """
     instances = []
     for implementation in operators.implementations(operator.name):
         chosen = next(
@@ -138,13 +140,13 @@ def _served(run: Run, operator: Any, problem: Any) -> list[tuple[Any, Any, Any]]
 
 
 def verification(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
-    """The default config of every implementation, on every edge case of a problem's static fields.
+    """Verify the default config of every implementation on all edge cases of a problem's static fields.
 
-    One that does not serve these is verified on its own example.
+    An implementation that does not serve the problem is verified on its own example.
     """
     verdicts = {}
     for _, implementation, chosen in _served(run, operator, problem):
-        small = operator.tails(chosen)[-1]  # a naive kernel takes long for a large one
+        small = operator.tails(chosen)[-1]  # a naive kernel is slow on a large problem
         about = "" if chosen is problem else " (its example)"
         verdicts[implementation.name + about] = text = _verified(run, operator, implementation, small)
         run.find(found={implementation.name + about: text})
@@ -169,7 +171,7 @@ def _verified(run: Run, operator: Any, implementation: Any, problem: Any) -> str
 
 
 def known(operator: Any, problem: Any) -> dict[str, Any]:
-    """What is known of a problem before anything was timed on it."""
+    """Return the known facts about a problem before it is timed."""
     least = operator.cost(problem)
     return {
         "operator": operator.name,
@@ -181,7 +183,7 @@ def known(operator: Any, problem: Any) -> dict[str, Any]:
 
 
 def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
-    """The default of every implementation, judged and timed on one problem: microseconds, or what went wrong."""
+    """Check and time the default of every implementation on one problem: microseconds, or an error."""
     measurer = Measurer(operator, problem, run.gpu, run.compiler, run.setup)
     served = [implementation for _, implementation, chosen in _served(run, operator, problem) if chosen is problem]
     fast = [instance for instance in served if not instance.oracle] or served
@@ -197,7 +199,7 @@ def defaults(run: Run, operator: Any, problem: Any) -> dict[str, Any]:
 def _keep(
     run: Run, measurer: Measurer, instances: list[Instance], attempts: Mapping[int, Attempt], operator: Any
 ) -> None:
-    """For the search of the same problem, which may have little time: it goes on from these."""
+    """Store the attempts for the search of the same problem, which resumes from them and may have little time."""
     from tuner.search.request import code_of
 
     rows = dict(zip(attempts, run.store.append(attempts.values()), strict=True))
@@ -207,7 +209,7 @@ def _keep(
 
 
 def _outcome(attempts: Mapping[str, Attempt]) -> dict[str, dict[str, Any]]:
-    """Times by implementation, with what the device was like meanwhile, or why there is none."""
+    """Return times by implementation with the device state, or errors."""
     like = ("sm_mhz", "throttle", "temperature_c", "late", "floor_us")
     return {
         "device": {
@@ -221,7 +223,7 @@ def _outcome(attempts: Mapping[str, Attempt]) -> dict[str, dict[str, Any]]:
 
 
 def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict[str, Any]:
-    """What is known of each implementation, and the least that the problem takes."""
+    """Return the result of each implementation, and the minimum work of the problem."""
     outcome = _outcome(attempts)
     lines = [
         f"{name} {time_us:.1f} us" for name, time_us in sorted(outcome["times_us"].items(), key=lambda pair: pair[1])
@@ -231,7 +233,7 @@ def _timed(operator: Any, problem: Any, attempts: Mapping[str, Attempt]) -> dict
 
 
 class _Telling(Measurer):
-    """Each attempt of a search is a row when it is there: what became of it, and the best of its implementation."""
+    """A measurer that records each attempt of a search: its outcome, and the best of its implementation."""
 
     def __init__(self, run: Run, operator: Any, problem: Any) -> None:
         super().__init__(operator, problem, run.gpu, run.compiler, run.setup)
@@ -251,7 +253,7 @@ class _Telling(Measurer):
 
 
 def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, Any]:
-    """Search, race the finalists, store and export the record, in about so many seconds."""
+    """Search, race the finalists, and store and export the record, in about `seconds`."""
     from tuner.results.ranking import rank
     from tuner.search import study
     from tuner.search.final_race import final_race
@@ -280,12 +282,12 @@ def search(run: Run, operator: Any, problem: Any, seconds: float) -> dict[str, A
         "restarts": run.worker.restarts - restarts,
         "why_stopped": outcome.why_stopped,
         "finished": record is not None and (outcome.seconds < seconds or len(outcome.tried) >= tries),
-        "summary": f"{time_us:.1f} us after {len(outcome.tried)} tries" if time_us else "nothing right was found",
+        "summary": f"{time_us:.1f} us after {len(outcome.tried)} tries" if time_us else "no correct config was found",
     }
 
 
 def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: float) -> dict[str, Any]:
-    """The comparison, in the log as a table. Who enters and each round are rows of their own."""
+    """Run the comparison and log it as a table. Contenders and rounds are separate rows."""
     from tuner.store.records import Snapshot
 
     if run.cramped:
@@ -300,9 +302,7 @@ def beside_peers(run: Run, operator: Any, problem: Any, kind: str, seconds: floa
     if run.cramped:
         run.venue.close()
     lines = [" | ".join(filter(None, row)) for row in comparison.table()]
-    finished = all(
-        row.state not in ("lost", "untimed") for row in comparison.rows
-    )  # with more time it may come through
+    finished = all(row.state not in ("lost", "untimed") for row in comparison.rows)  # it may succeed with more time
     return comparison.data() | {"finished": finished, "summary": "\n    ".join(["", *lines])}
 
 
@@ -314,7 +314,7 @@ def report(run: Run) -> None:
 
 
 def pages(run: Run) -> None:
-    """The comparisons of an operator, of earlier calls too, as one page; those of a sweep as another."""
+    """Write the comparisons of an operator, including earlier calls, as one page, and those of a sweep as another."""
     from tuner.bench.page import page
     from tuner.report import write
 

@@ -1,4 +1,4 @@
-"""The times of a run of `gpu.py` as plain text: every implementation on every problem that was timed."""
+"""The times of a run of `gpu.py` as plain text: every implementation on every timed problem."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ def write(run: Run) -> None:
 
 
 def text(run: Run) -> str:
-    """A problem by what is not its operator's default. Rates are of the least work and traffic."""
+    """Format the table. A problem is shown by its non-default fields; rates are for the minimum work and traffic."""
     rows = [_HEAD, *(row for name, step in run.rows.steps.items() for row in _rows(name, step))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

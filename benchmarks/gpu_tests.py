@@ -1,7 +1,7 @@
-"""The tests that need a device, in a pytest of its own: begun, waited for, and what they came to, by name.
+"""The tests that need a device, run in a separate pytest: start, wait, and results by test name.
 
-As a program it is pytest, but one that ends, with all that it started, when its caller is gone: a run that was killed
-leaves nothing on the device of the next.
+Run as a program, this is a pytest that ends, with all its children, when its caller is gone: a killed run leaves
+nothing on the device for the next one.
 """
 
 import os
@@ -20,14 +20,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 _TIMING = ROOT / "tests" / "gpu" / "test_measure_gpu.py"
-# As -vv tells it: beside the progress, before the test's name or behind it.
+# As in pytest's -vv output, with the progress before or after the test's name.
 _OUTCOME = re.compile(r"(?<=%] )(?:PASSED|FAILED|ERROR|SKIPPED)\b|\b(?:PASSED|FAILED|ERROR|SKIPPED)(?= +\[)")
 _FAILED = re.compile(r"\b(?:FAILED|ERROR) +(tests/\S+)|(tests/\S+) +(?:FAILED|ERROR)\b")
 
 
 @dataclass(frozen=True)
 class Tests:
-    """What pytest is asked, where its words go, and with which libraries in the place of those that are installed."""
+    """Arguments of pytest, its output file, and library folders that replace the installed libraries."""
 
     log: str
     arguments: tuple[str, ...]
@@ -35,20 +35,20 @@ class Tests:
 
 
 CONFORMANCE = Tests("conformance.txt", (f"--ignore={_TIMING}", str(_TIMING.parent)))
-# Nothing else may run on the device beside these; the last ones take its processes down, or wait for peers.
+# Nothing else may run on the device during these tests; the last ones crash processes on it, or wait for peers.
 _LAST = "spin or stray or peers"
 MEASURING = Tests("measuring.txt", ("-k", f"not ({_LAST})", str(_TIMING)))
 FAULTS = Tests("faults.txt", ("-k", _LAST, str(_TIMING)))
 
 
 def again(failed: Sequence[str], libraries: str) -> Tests:
-    """Tests that failed, with another NVRTC: a wrong result may be its compiler's."""
+    """Return failed tests with another NVRTC, because the compiler may have caused the wrong result."""
     return Tests("again.txt", tuple(failed), libraries)
 
 
 @contextmanager
 def begun(which: Tests, folder: Path, *, side_by_side: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
-    """Tests under way; what is left of them at the end is killed."""
+    """Start tests; kill the remaining processes at the end of the `with` block."""
     command, preloaded = _command(which, side_by_side=side_by_side), {"LD_PRELOAD": which.preloaded}
     with beside(command, folder / which.log, preloaded if which.preloaded else {}) as process:
         yield process
@@ -58,7 +58,7 @@ def begun(which: Tests, folder: Path, *, side_by_side: bool = False) -> Iterator
 def beside(
     command: list[str], log: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process under way, which calls `end_with_caller`; at the end it is killed with all that it started."""
+    """Start a process that calls `end_with_caller`; at the end it is killed with all its children."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -78,12 +78,12 @@ def beside(
 
 
 def end_with_caller() -> None:
-    """This process, and all that it starts, ends when its input does, which is its caller's."""
-    threading.Thread(target=_end_with, args=(os.dup(0),), daemon=True).start()  # pytest has another input
+    """Make this process and its children end when its input closes, which happens when the caller ends."""
+    threading.Thread(target=_end_with, args=(os.dup(0),), daemon=True).start()  # pytest replaces the input
 
 
 def outcome(which: Tests, folder: Path, process: "subprocess.Popen[bytes]", seconds: float) -> dict[str, Any]:
-    """What the tests come to; what they said so far where the time does not suffice."""
+    """Return the results of the tests; the partial results if the time is not sufficient."""
     log = folder / which.log
     try:
         code = process.wait(max(seconds, 1.0))
@@ -96,19 +96,22 @@ def outcome(which: Tests, folder: Path, process: "subprocess.Popen[bytes]", seco
 def _unfinished(log: Path) -> dict[str, Any]:
     outcomes = Counter(_OUTCOME.findall(log.read_text()))
     counted = ", ".join(f"{count} {outcome.lower()}" for outcome, count in outcomes.items())
-    summary = f"not through in its time, {counted or 'none ended'} so far, see {log.name}"
+    summary = f"not finished in time, {counted or 'none ended'} so far, see {log.name}"
     return {"finished": False, "failed": _failed(log), "summary": summary}
 
 
 def _failed(log: Path) -> list[str]:
-    """The tests that failed so far, by name."""
+    """Return the names of the tests that failed so far."""
     return sorted({before or after for before, after in _FAILED.findall(log.read_text())})
 
 
 def _command(which: Tests, *, side_by_side: bool) -> list[str]:
-    """Side by side, as most of their time goes into compiling. By name as they end: the time may be over before all."""
+    """Return the command. Tests run in parallel because most of their time is compilation, and print results as they
+    end.
+    """
     spread = ["-n", str(_cores() * 3 // 4 or 1), "--dist", "worksteal"] if side_by_side and find_spec("xdist") else []
-    plain = [] if find_spec("pytest_timeout") else ["-o", "addopts=-q"]  # without the check for options of plugins
+    # Omits options of plugins that are not installed.
+    plain = [] if find_spec("pytest_timeout") else ["-o", "addopts=-q"]
     return [sys.executable, __file__, *plain, "-vv", "--tb=short", *spread, *which.arguments]
 
 
@@ -117,7 +120,7 @@ def _cores() -> int:
 
 
 def _end_with(pipe: int) -> None:
-    os.read(pipe, 1)  # of which nobody writes: it ends with the caller
+    os.read(pipe, 1)  # nobody writes to it: it closes when the caller ends
     os.killpg(0, signal.SIGKILL)
 
 

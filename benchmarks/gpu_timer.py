@@ -1,7 +1,7 @@
-"""Is the timer right? What it says, beside what others say of the same work, a row each, with what the row proves.
+"""Check the timer against other timers on the same work, one row per question, with what the row proves.
 
-Each question is asked in a process that has the device, and torch where it is installed. As a program it is what
-Nsight Compute runs: torch's attention by cuDNN, a few times.
+Each question is answered in a process that uses the device, and torch if installed. Run as a program, this is the
+target of Nsight Compute: torch's cuDNN attention, a few times.
 """
 
 import csv
@@ -30,17 +30,17 @@ from tuner.evaluate.measure.worker import DeviceOpener
 
 COLD, WARM = MeasurementPolicy(), MeasurementPolicy(l2="warm")
 _MB = 1 << 20
-_COPY_BYTES = 256 * _MB  # read, and as many written
+_COPY_BYTES = 256 * _MB  # bytes read, and the same number written
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
-_AGREE = 0.03  # relative: so much may three timers differ by
+_AGREE = 0.03  # maximum relative difference of three timers
 _IDLE_S, _WATCHED_S = 5.0, 0.3
-_KEPT = 100  # of the launches that are watched
-_SINGLE = 500  # launches beside busy cores
+_KEPT = 100  # number of launches observed
+_SINGLE = 500  # number of launches beside busy cores
 _MATMUL_S, _MATMUL = 2.0, 8192
 _ATTENTION = (2, 16, 8192, 128)  # batch, heads, tokens, head_dim
-_RUNS, _NCU_S = 20, 25.0  # of it, for Nsight Compute, and how long that may take
+_RUNS, _NCU_S = 20, 25.0  # number of runs for Nsight Compute, and its time limit
 _TIME, _CLOCK = "gpu__time_duration.sum", "sm__cycles_elapsed.avg.per_second"
-# What a device of a model does at least, where clocks and the timer are right: (GB/s of a copy, TFLOP/s of a product).
+# Minimum rates of a device with correct clocks and timer: (GB/s of a copy, TFLOP/s of a product).
 _LEAST = {"H200": (3800.0, 700.0)}
 
 Found = dict[str, Any]
@@ -48,7 +48,7 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """One row: `ask` answers it on a device, and `proves` says what the answer tells of the timer."""
+    """One row: `ask` answers it on a device, and `proves` states what the answer says about the timer."""
 
     name: str
     ask: Callable[[Device], Found]
@@ -81,11 +81,11 @@ def floor(device: Device) -> Found:
 def ticks(device: Device) -> Found:
     times = sorted(set(device.times_us(device.ready_copy(512), 200, COLD)))
     steps = [late - early for early, late in pairwise(times) if late - early > 1e-3]
-    return {"step_us": min(steps, default=0.0), "summary": f"times differ by {min(steps, default=0.0):.3f} us at least"}
+    return {"step_us": min(steps, default=0.0), "summary": f"times differ by at least {min(steps, default=0.0):.3f} us"}
 
 
 def idle(device: Device) -> Found:
-    """(seconds since the first, microseconds, MHz) of launches one by one, from an idle device."""
+    """Measure (seconds since the first, microseconds, MHz) of single launches, starting on an idle device."""
     copy = device.ready_copy(64 * _MB)
     device.times_us(copy, 1, COLD)
     time.sleep(_IDLE_S)
@@ -102,11 +102,13 @@ def idle(device: Device) -> Found:
 
 
 def copies(device: Device) -> Found:
-    """GB/s of one copy by how the L2 cache is before it: by our timer, and by plain events behind a plain memset."""
+    """Measure GB/s of a copy for each state of the L2 cache, with our timer and with plain events after a plain
+    memset.
+    """
     copies = {}
     ready = device.ready_copy(2 * _COPY_BYTES)
     for name, policy in (("clean flush", COLD), ("no flush", WARM)):
-        for _ in range(3):  # the first warms the clock
+        for _ in range(3):  # the first one raises the clock
             copies[name] = _gb_s(typical(device.times_us(ready, 20, policy)))
     if isinstance(device, GpuDevice):
         copies["dirty flush, plain events"] = _gb_s(_plain_copy_us())
@@ -114,7 +116,7 @@ def copies(device: Device) -> Found:
 
 
 def attention(device: Device) -> Found:
-    """Microseconds by three timers, and the clock at which each saw them: where that differs, times may too."""
+    """Measure microseconds with three timers, and the clock that each observed; times may differ if the clocks do."""
     run, mhz = _attention(), {}
     times = {"ours": median(typical(device.times_us(run, 10, COLD)) for _ in range(10))}
     mhz["ours"] = device.state().sm_mhz
@@ -129,7 +131,7 @@ def attention(device: Device) -> Found:
 
 
 def matmul(device: Device) -> Found:
-    """A large bf16 product for seconds: its rate, and the clock and the power cap meanwhile."""
+    """Run a large bf16 product for seconds: its rate, the clock and the power cap."""
     torch = peers.gpu_torch()
     a, b = (torch.randn(_MATMUL, _MATMUL, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     times, states, began = [], [], time.monotonic()
@@ -147,7 +149,7 @@ def matmul(device: Device) -> Found:
 
 
 def busy(device: Device) -> Found:
-    """Launches one by one, alone and beside as many busy processes as there are cores."""
+    """Measure single launches, alone and with a busy process on each core."""
     copy, rates = device.ready_copy(4 * _MB), {}
     device.times_us(copy, 8, COLD)
     for name in ("alone", "beside busy cores"):
@@ -163,19 +165,21 @@ def busy(device: Device) -> Found:
 
 
 QUESTIONS = (
-    Question("monitor", monitor, 8, "what a look at the clock costs between launches"),
-    Question("floor", floor, 5, "the least that a time can be: nothing is decided below it"),
-    Question("ticks", ticks, 3, "how finely events tell time: a launch is known no better than this"),
-    Question("idle", idle, 8, "how long the clock takes to rise: the warm-up before a sample must be longer"),
-    Question("copies", copies, 5, "that the flush costs the kernel nothing, and that ours is what plain events say"),
-    Question("attention", attention, 40, "that three timers agree on a kernel of others: ours can be trusted"),
-    Question("matmul", matmul, 6, "the clock under full load, and whether the power-cap bit tells of it"),
-    Question("busy", busy, 10, "that compilers beside do not reach what is timed"),
+    Question("monitor", monitor, 8, "the cost of reading the clock between launches"),
+    Question("floor", floor, 5, "the minimum time: differences below it are not meaningful"),
+    Question("ticks", ticks, 3, "the resolution of events, which limits the accuracy of a single launch"),
+    Question("idle", idle, 8, "how long the clock takes to rise: the warm-up must be longer"),
+    Question(
+        "copies", copies, 5, "that the flush does not slow the kernel, and that our timer agrees with plain events"
+    ),
+    Question("attention", attention, 40, "that three timers agree on a third-party kernel"),
+    Question("matmul", matmul, 6, "the clock under full load, and whether the power-cap bit reports it"),
+    Question("busy", busy, 10, "that concurrent compilers do not affect times"),
 )
 
 
 def answer(job: tuple[DeviceOpener, str]) -> Found:
-    """In the process that has the device."""
+    """Answer a question in the process that uses the device."""
     opener, name = job
     question = next(question for question in QUESTIONS if question.name == name)
     try:
@@ -186,25 +190,25 @@ def answer(job: tuple[DeviceOpener, str]) -> Found:
 
 
 def warned(result: Found, model: str) -> Found:
-    """With a warning where it is less than a device of that model does: then nothing after it says much."""
+    """Add a warning if a rate is below the minimum of the model, because later results are then unreliable."""
     warnings = []
     copy, product = _LEAST.get(model, (0.0, 0.0))
     rate = max(_rates(result), default=copy)
     if rate < copy:
-        warnings.append(f"copies at {rate:.0f} GB/s, where {copy:.0f} are the least: clocks or the timer, not kernels")
+        warnings.append(
+            f"copies at {rate:.0f} GB/s, but at least {copy:.0f} are expected: check the clocks and the timer"
+        )
     if result.get("tflop_s", product) < product:
         warnings.append(
-            f"matmul at {result['tflop_s']:.0f} TFLOP/s, where {product:.0f} are the least: clocks, or power"
+            f"matmul at {result['tflop_s']:.0f} TFLOP/s, but at least {product:.0f} are expected: check clocks, power"
         )
     if result.get("apart", 0.0) > _AGREE:
-        warnings.append(
-            f"times are {result['apart']:.1%} apart, where {_AGREE:.0%} are allowed: do not trust the timer"
-        )
+        warnings.append(f"times are {result['apart']:.1%} apart, but {_AGREE:.0%} are allowed: do not trust the timer")
     return result | ({"warning": "; ".join(warnings)} if warnings else {})
 
 
 def _rates(result: Found) -> list[float]:
-    """Of copies: one, or by how they were timed."""
+    """Return the rates of copies: one, or one per timing method."""
     rates = result.get("copy_gb_s", {})
     return list(rates.values()) if isinstance(rates, dict) else [rates]
 
@@ -225,7 +229,7 @@ def _gb_s(time_us: float) -> float:
 
 
 def _plain_copy_us() -> float:
-    """Nothing of ours: events around each copy, a memset of more than the L2 cache before it."""
+    """Time a copy without our code: events around each copy, after a memset larger than the L2 cache."""
     runtime = gpu.opened().cuda.runtime
     source, target, flush = (runtime.malloc(_COPY_BYTES) for _ in range(3))
     begin, end, times = runtime.eventCreate(), runtime.eventCreate(), []
@@ -263,8 +267,8 @@ def _attention() -> Callable[[], object]:
 
 
 def _by_ncu() -> tuple[float, int]:
-    """(gpu__time_duration of all kernels of a run, the median of the later runs; MHz). Raises ValueError for what ncu
-    says.
+    """Return (median gpu__time_duration of all kernels of a run, over the later runs; MHz). Raises ValueError with
+    ncu's error.
     """
     ncu = shutil.which("ncu")
     if ncu is None:
@@ -312,7 +316,7 @@ def _nothing() -> Iterator[None]:
 
 
 def main() -> None:
-    """For Nsight Compute."""
+    """Run the target of Nsight Compute."""
     run, torch = _attention(), peers.gpu_torch()
     for _ in range(_RUNS):
         run()

@@ -1,8 +1,8 @@
-"""Kill `gpu.py` on a simulated device at random moments (SIGKILL), and check that the disk holds all it had found.
+"""Kill `gpu.py` on a simulated device at random moments (SIGKILL), and check that all its results are on disk.
 
     python benchmarks/gpu_trouble.py --times 30
 
-Prints what each run left; ends with 1 where something was lost.
+Prints what each run left behind; exits with 1 if anything was lost.
 """
 
 import argparse
@@ -23,13 +23,13 @@ import gpu_rows
 
 PROGRAMS = Path(__file__).parent
 _ONLY = "flash_attention"
-_WHOLE_S, _LEAST_S = 25.0, 10.0  # of a run from its first row on: one that goes on from another is shorter
-_PACKED_S = 60.0  # in which an archive is whole after its run is gone, on a busy machine
+_WHOLE_S, _LEAST_S = 25.0, 10.0  # duration of a run after its first row: a resumed run is shorter
+_PACKED_S = 60.0  # time until the archive is complete after its run has ended, on a busy machine
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A run that was killed: after how many seconds, in which step, with how many rows; and what was lost."""
+    """A killed run: seconds, step and number of rows at the kill, and what was lost."""
 
     after_s: float
     step: str
@@ -44,9 +44,9 @@ def started(folder: Path, minutes: float = 3.0, options: Sequence[str] = ()) -> 
 
 
 def kills(times: int, seed: int, folder: Path) -> Iterator[Killed]:
-    """Each run is killed at a moment behind its first row, and every other one goes on from the last.
+    """Kill each run at a random moment after its first row; every other run resumes the previous one.
 
-    One that ended before its moment does not count: then a whole one takes no longer than that.
+    A run that ended before the kill does not count, and its duration becomes the upper bound of later moments.
     """
     rng, whole_s, killed, run_folder = random.Random(seed), _WHOLE_S, 0, folder / "0"
     while killed < times:
@@ -71,7 +71,7 @@ def _rows(folder: Path) -> bytes:
 
 
 def inspected(folder: Path, after_s: float) -> Killed:
-    """What is left of a run that is gone."""
+    """Return the state of a run that has ended."""
     path = folder / "out" / gpu_rows.NAME
     if not path.exists() or not path.read_bytes().strip():
         return Killed(after_s, "before the first row", 0, ())
@@ -79,7 +79,7 @@ def inspected(folder: Path, after_s: float) -> Killed:
     steps, lost = gpu_rows.steps([json.loads(line) for line in lines if _is_whole(line)]), []
     cut = [i for i, line in enumerate(lines) if not _is_whole(line)]
     lost += [f"row {i} of {len(lines)} is cut off" for i in cut if lines[i] and i + 1 < len(lines) and i + 1 not in cut]
-    lost += [f"{step} is in the log, and has no row" for step in _logged(folder / "out") if step not in steps]
+    lost += [f"{step} is in the log but has no row" for step in _logged(folder / "out") if step not in steps]
     lost += [f"the archive: {why}" for why in _archived(folder, path)]
     for source in (folder / "out", path, folder / "gpu.tar.gz"):
         collect = [sys.executable, str(PROGRAMS / "gpu_collect.py"), str(source)]
@@ -98,7 +98,7 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _logged(out: Path) -> Iterator[str]:
-    """Steps that the log says were done."""
+    """Yield the steps that the log reports as done."""
     log = out / "log.txt"
     for line in log.read_text().splitlines() if log.exists() else ():
         name = line.partition("] ")[2].partition(": ")[0]
@@ -107,7 +107,7 @@ def _logged(out: Path) -> Iterator[str]:
 
 
 def _archived(folder: Path, rows: Path) -> Iterator[str]:
-    """What is wrong with the archive, once whoever keeps it had time to see that the run is gone."""
+    """Yield errors of the archive, after its process had time to notice the end of the run."""
     deadline, why = time.monotonic() + _PACKED_S, "there is none"
     while time.monotonic() < deadline:
         try:
@@ -115,7 +115,7 @@ def _archived(folder: Path, rows: Path) -> Iterator[str]:
                 content = packed.extractfile(f"out/{gpu_rows.NAME}")
                 if content and content.read() == rows.read_bytes():
                     return
-            why = "it has not all rows"
+            why = "it does not have all rows"
         except (OSError, EOFError, KeyError, tarfile.TarError) as error:
             why = str(error)
         time.sleep(0.2)
@@ -126,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="the runs' folder (default: one that is removed)")
+    parser.add_argument("--out", type=Path, help="output folder (default: a temporary one)")
     options = parser.parse_args()
     damaged = 0
     with TemporaryDirectory() as temporary:

@@ -1,8 +1,10 @@
-"""Peers that compile for long run once while nothing is timed: later they find their kernels in their compiler's cache.
+"""Run peers that compile for a long time once while nothing is timed, so that their kernels are in their compiler's
+cache.
 
     python benchmarks/gpu_warm.py [OPERATOR ...]
 
-Beside it tests run, so what peers find fastest meanwhile is not kept: they choose again when they are alone.
+Tests run at the same time, so the fastest configs that peers select are not kept: they select again when they run
+alone.
 """
 
 import json
@@ -18,7 +20,7 @@ from tuner.evaluate.measure.device import Code
 from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
 
-_NOT_KEPT = "FLA_CACHE_RESULTS"  # flash-linear-attention's: whether what it chooses goes to its cache
+_NOT_KEPT = "FLA_CACHE_RESULTS"  # variable of flash-linear-attention: whether its selection is cached
 
 
 def main() -> None:

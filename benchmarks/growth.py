@@ -1,11 +1,12 @@
-"""What records and attempts cost as they become many: CPU time and memory, each step in a process of its own.
+"""Measure how the cost of records and attempts grows with their number: CPU time and memory, each step in its own
+process.
 
     python benchmarks/growth.py                        # 100 to 100,000 records; about two minutes
-    python benchmarks/growth.py --attempts 1000000     # and as many attempts
+    python benchmarks/growth.py --attempts 1000000     # and up to as many attempts
 
 Records are spread over 16 operators with four kernels each; `one kernel` has all of them in one kernel, which is the
 worst case for the index. A first call opens a snapshot and finds the record of a problem that is not stored, in a
-process that has imported NumPy and the modules, as applications have. `nearest` is a look-up for another such problem,
+process that has imported NumPy and the modules, as in applications. `nearest` is a look-up of another such problem
 whose record was parsed before.
 """
 
@@ -65,7 +66,7 @@ def fill(folder: Path, count: int, operators: int, kernels: int) -> dict[str, fl
 
 
 def look_up(folder: Path, _: int, operators: int, kernels: int) -> dict[str, float]:
-    """The first call of an application, then others at sizes that are not stored."""
+    """Make the first call of an application, then others at sizes that are not stored."""
     import tuner.store.nearest  # noqa: F401
     from tuner.store.records import Query, Snapshot
 
@@ -111,7 +112,7 @@ STEPS = {"fill": fill, "look_up": look_up, "try_many": try_many}
 
 
 def measured(step: str, folder: Path, count: int, operators: int, kernels: int) -> dict[str, float]:
-    """What a step reports in a process of its own, and the most memory that process had."""
+    """Return the results of a step in a separate process, and the peak memory of that process."""
     command = [sys.executable, __file__, "--step", step, str(folder), str(count), str(operators), str(kernels)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     reported: dict[str, float] = json.loads(done.stdout)
@@ -140,7 +141,9 @@ def rows(counts: list[int], attempts: int) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, nargs="+", default=[100, 1_000, 10_000, 100_000])
-    parser.add_argument("--attempts", type=int, default=0, help="the most attempts, from 1,000 on [default: none]")
+    parser.add_argument(
+        "--attempts", type=int, default=0, help="maximum number of attempts, starting at 1,000 [default: none]"
+    )
     parser.add_argument("--step", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step:

@@ -1,13 +1,12 @@
-"""Rank every implementation of every operator on a grid of problems and GPUs, and say where each one wins.
+"""Rank every implementation of every operator on a grid of problems and GPUs, and report where each one wins.
 
     python benchmarks/inventory.py [--operator kda …] [--gpu H200 …] [--seconds 1500] [--without kda/fused …]
 
-Nothing is measured: costs are predicted, first by the work that configs declare, over a sample of each space and the
-neighbours of its best; then the best few configs of each implementation that is near are compiled, and predicted by
-their machine code too. Unproven implementations compete as well; oracles are never compiled. Results
-go to a file as they come, and a call takes up what is there, as long as the code that it was predicted from is the
-same. The table at the end is Markdown; --table prints it from the file alone, --without what it would be if some
-implementations were gone.
+Nothing is measured: costs are predicted. First they are predicted from declared work, over a sample of each space and
+the neighbours of its best configs; then the best few configs of each competitive implementation are compiled, and also
+predicted from their machine code. Unproven implementations compete as well; oracles are never compiled. Results are
+appended to a file, and a later call resumes from it if the code behind the predictions is unchanged. The final table is
+Markdown; --table prints it from the file alone, and --without shows it without some implementations.
 """
 
 import argparse
@@ -40,17 +39,17 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation
 from tuner.spec.problem import canonical, from_fields, to_fields
 
-_DRAWN = 256  # configs of a space that are ranked
-_CLIMBED = 2  # the best of these, whose neighbours are ranked too until none is better
-_NEAR = 1.4  # times the best declared cost: who is further behind is not compiled
-_AT_ONCE = 16  # problems whose compilations share the workers
+_DRAWN = 256  # number of ranked configs per space
+_CLIMBED = 2  # the best configs, whose neighbours are ranked until none is better
+_NEAR = 1.4  # × the best declared cost: implementations further behind are not compiled
+_AT_ONCE = 16  # problems compiled together, so that they share the workers
 
 AnyImplementation = Implementation[Any, Any]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A problem on a GPU; `code` is a digest of what predicts it."""
+    """A problem on a GPU; `code` is a digest of the code that predicts it."""
 
     operator: str
     gpu: str
@@ -73,7 +72,7 @@ def main() -> int:
         known = read(options.out)
     lines = [known[cell.key] for cell in cells if cell.key in known]
     finished = sum(line.done for line in lines)
-    print(f"{len(lines)} of {len(cells)} problems on GPUs are ranked, {finished} of them as far as compiling decides\n")
+    print(f"{len(lines)} of {len(cells)} problems on GPUs are ranked, {finished} of them completely\n")
     print("\n".join(table([line.without(options.without) for line in lines])))
     return 0 if finished == len(cells) else 1
 
@@ -82,18 +81,18 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operator", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--gpu", nargs="+", default=list(GPUS), help="models, or architectures")
-    parser.add_argument("--problem", nargs="+", default=[], help="names in the grid; all, when none is given")
-    parser.add_argument("--seconds", type=float, default=1800.0, help="what is left is left to another call")
-    parser.add_argument("--tries", type=int, default=2, help="configs of an implementation that are compiled")
+    parser.add_argument("--problem", nargs="+", default=[], help="names in the grid (default: all)")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="time limit; a later call continues")
+    parser.add_argument("--tries", type=int, default=2, help="compiled configs per implementation")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path("reports/out/inventory.jsonl"))
     parser.add_argument("--without", nargs="+", default=[], metavar="OPERATOR/IMPLEMENTATION")
-    parser.add_argument("--table", action="store_true", help="of what is known, without looking further")
+    parser.add_argument("--table", action="store_true", help="print the table of known results only")
     return parser.parse_args()
 
 
 def _cells(options: argparse.Namespace) -> list[Cell]:
-    """What is asked for, problems of all operators by turns."""
+    """Return the requested cells, alternating between operators."""
     cells = [
         (at, Cell(operator, arch.gpu(gpu).name, problem, _code(operator, problem, options.tries)))
         for operator in options.operator
@@ -105,7 +104,9 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
 
 
 def _code(operator: str, problem: str, tries: int) -> str:
-    """A digest of what a prediction follows from: all operators' folders, the problem, the compiler and the model."""
+    """Return a digest of the inputs of a prediction: all operators' folders, the problem, the compiler and the
+    model.
+    """
     sizes = canonical(_problem(operator, problem))
     settings = f"{MODEL} {toolkit()} {_DRAWN} {_CLIMBED} {_NEAR} {tries}"
     return sha256(f"{_folders()} {sizes} {settings}".encode()).hexdigest()[:16]
@@ -122,7 +123,7 @@ def _folders() -> str:
 
 
 def _rank(cells: Sequence[Cell], options: argparse.Namespace, ends: float) -> None:
-    """Write a line for each cell, until the time is over."""
+    """Write a line for each cell until the time is over."""
     with ProcessPoolExecutor(options.workers) as pool:
         waiting = (cells[at : at + 64] for at in range(0, len(cells), 64))
         for batch in waiting:
@@ -133,7 +134,7 @@ def _rank(cells: Sequence[Cell], options: argparse.Namespace, ends: float) -> No
 
 
 def _ranked(cell: Cell, tries: int) -> Line:
-    """By declared work alone. Who has nobody near is done."""
+    """Rank by declared work alone. A cell without close competitors is done."""
     target, problem = arch.gpu(cell.gpu), _problem(cell.operator, cell.problem)
     serving = [
         implementation
@@ -149,7 +150,7 @@ def _problem(operator: str, name: str) -> Any:
 
 
 def _standing(implementation: AnyImplementation, problem: Any, target: arch.GPU, tries: int) -> Standing:
-    """Before compiling: the best of a sample, of the neighbours of its best, and the default."""
+    """Return the standing before compiling: the best of a sample, of the neighbours of its best, and the default."""
     space, cost = implementation.space(problem, target.arch), _declared(implementation, problem, target)
     default = implementation.default(problem, target.arch)
     drawn = space.draw(_DRAWN, np.random.default_rng(0))
@@ -174,7 +175,7 @@ def _declared(implementation: AnyImplementation, problem: Any, target: arch.GPU)
 
 
 def _near(line: Line) -> tuple[Standing, ...]:
-    """Who may win once it is compiled, and is not: who is near the best, or ahead of the best that was compiled."""
+    """Return the uncompiled implementations that may win: those near the best, or ahead of the best compiled one."""
     racing = [standing for standing in line.standings if not standing.oracle]
     limit = _NEAR * min((standing.declared for standing in racing), default=0.0)
     best = min((standing.compiled for standing in racing if standing.compiled), default=0.0)
@@ -182,7 +183,7 @@ def _near(line: Line) -> tuple[Standing, ...]:
 
 
 def _compile(lines: Sequence[Line], options: argparse.Namespace, ends: float) -> None:
-    """Write each line again with what compiling tells, the closest races first, until the time is over."""
+    """Write each line again with compiled costs, the closest races first, until the time is over."""
     waiting = _open(lines)
     with Compiler(options.workers) as compiler:
         for at in range(0, len(waiting), _AT_ONCE):
@@ -197,8 +198,10 @@ def _compile(lines: Sequence[Line], options: argparse.Namespace, ends: float) ->
 
 
 def _open(lines: Sequence[Line]) -> list[Line]:
-    """Lines that compiling may decide, operators by turns: of each first where somebody races who seldom wins
-    undisputed, then where it is close."""
+    """Return the lines that compiling may decide, alternating between operators.
+
+    Lines with an implementation that rarely wins clearly come first, then those with small gaps.
+    """
     clear = Counter((line.operator, near[0].implementation) for line in lines if len(near := _near(line)) == 1)
 
     def order(line: Line) -> tuple[int, float]:
@@ -210,13 +213,13 @@ def _open(lines: Sequence[Line]) -> list[Line]:
 
 
 def _gap(line: Line) -> float:
-    """The second of those that race over the first."""
+    """Return the ratio of the second-best competitor to the best."""
     first, second, *_ = sorted(standing.declared for standing in _near(line))
     return second / first
 
 
 def _compiled(lines: Sequence[Line], compiler: Compiler) -> list[Line]:
-    """The lines with the implementations that are near compiled."""
+    """Return the lines with their competitive implementations compiled."""
     jobs = [(line, standing, config) for line in lines for standing in _near(line) for config in standing.configs]
     sources = ((render(_instance(*job)), Options(arch.gpu(job[0].gpu).arch.name)) for job in jobs)
     costs: dict[tuple[int, str], list[tuple[bool, float, Any]]] = {}
@@ -239,7 +242,7 @@ def _instance(line: Line, standing: Standing, config: Any) -> Instance:
 
 
 def _cost(instance: Instance, target: arch.GPU, outcome: Cubin | Failed) -> tuple[bool, float]:
-    """(flawed, cost): infinite for what does not compile or cannot be launched."""
+    """Return (flawed, cost); the cost is infinite if the config does not compile or cannot be launched."""
     if isinstance(outcome, Failed):
         return True, float("inf")
     used = resources_of(outcome, instance.plan(), target)
@@ -250,7 +253,7 @@ def _cost(instance: Instance, target: arch.GPU, outcome: Cubin | Failed) -> tupl
 
 
 def _with(standing: Standing, costs: list[tuple[bool, float, Any]] | None) -> Standing:
-    """The best of what was compiled; what has a flaw only where all have."""
+    """Return the standing with the best compiled config; a flawed one only if all are flawed."""
     if costs is None:
         return standing
     flawed, cost, config = min(costs, key=lambda cost: cost[:2])

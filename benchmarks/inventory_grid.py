@@ -1,6 +1,7 @@
-"""The problems and GPUs that `inventory.py` ranks implementations on: what people run, and where designs should differ.
+"""The problems and GPUs on which `inventory.py` ranks implementations: common uses, and cases where designs should
+differ.
 
-A problem is its operator's default problem with other fields. Its name says what it is to a reader of the table.
+A problem is its operator's default problem with other fields. Its name describes it in the table.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ def _dims(size: int) -> Fields:
     return {"key_dim": size, "value_dim": size}
 
 
-_TRAINED: Mapping[str, Fields] = {  # by flash_attention and its gradients alike
+_TRAINED: Mapping[str, Fields] = {  # for flash_attention and its gradients
     "128, 4096 causal": _CAUSAL,
     "128, one prompt of 8192": _CAUSAL | _LLAMA | {"batch": 1, "seq_q": 8192},
     "128, 512 tokens": _CAUSAL | {"batch": 32, "seq_q": 512},
@@ -41,7 +42,7 @@ _TRAINED: Mapping[str, Fields] = {  # by flash_attention and its gradients alike
     "fp32": _FP32 | {"head_dim": 64, "batch": 1, "seq_q": 2048},
 }
 
-_LINEAR: Mapping[str, Fields] = {  # by linear_attention and its gradients alike
+_LINEAR: Mapping[str, Fields] = {  # for linear_attention and its gradients
     "96 heads, 8192 tokens": {},
     "fp32": _FP32,
     "decay a channel": {"decay": "channel"},
@@ -64,7 +65,7 @@ _LAYER: Fields = {
     "gate_dtype": DType.BF16,
 }
 _SAFE: Fields = {"safe_gate": True}
-_KDA: Mapping[str, Fields] = {  # by kda and its gradients alike
+_KDA: Mapping[str, Fields] = {  # for kda and its gradients
     "64 heads": {},
     "64 heads, safe": _SAFE,
     "layer of 32 heads, packed": _LAYER | {"heads": 32, "use_cu_seqlens": True, "boundaries": 9},

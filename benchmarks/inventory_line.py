@@ -1,4 +1,4 @@
-"""What `inventory.py` knows of one problem on one GPU, as a line of JSON."""
+"""The results of `inventory.py` for one problem on one GPU, as a line of JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,25 +10,25 @@ from tuner.base.fields import Fields
 
 @dataclass(frozen=True)
 class Standing:
-    """One implementation there: its best predicted cost before and after compiling."""
+    """One implementation: its best predicted cost before and after compiling."""
 
     implementation: str
-    declared: float  # of the best config, by the work that it declares
-    configs: tuple[Fields, ...]  # that are worth compiling, the most promising first
-    compiled: float | None = None  # of the best of these, by declared work and machine code; None: not compiled
-    config: Fields = field(default_factory=dict)  # that one
-    flawed: bool = False  # it spills, or breaks another rule on machine code
-    oracle: bool = False  # it is there to be right: it never races
+    declared: float  # cost of the best config by its declared work
+    configs: tuple[Fields, ...]  # configs worth compiling, the most promising first
+    compiled: float | None = None  # best cost of these by declared work and machine code; None: not compiled
+    config: Fields = field(default_factory=dict)  # the config with that cost
+    flawed: bool = False  # it spills, or violates another rule for machine code
+    oracle: bool = False  # a reference implementation, which never competes
 
 
 @dataclass(frozen=True)
 class Line:
-    """All implementations that serve a problem on a GPU. `done`: nothing is left that compiling would decide."""
+    """All implementations that serve a problem on a GPU. `done`: compiling more would not change the result."""
 
     operator: str
     gpu: str
     problem: str
-    code: str  # digest of what it was predicted from
+    code: str  # digest of the code behind the predictions
     standings: tuple[Standing, ...]
     done: bool = False
 
@@ -37,25 +37,25 @@ class Line:
         return self.operator, self.gpu, self.problem, self.code
 
     def without(self, gone: Iterable[str]) -> "Line":
-        """As if these implementations, named operator/implementation, were not there."""
+        """Return the line without these implementations, named operator/implementation."""
         left = (standing for standing in self.standings if f"{self.operator}/{standing.implementation}" not in gone)
         return replace(self, standings=tuple(left))
 
     def ranked(self) -> tuple[Standing, ...]:
-        """The best first: those that were compiled, then the others, which were too far behind."""
+        """The implementations, best first: compiled ones, then the others, which were too far behind."""
         unknown = float("inf")
         return tuple(sorted(self.standings, key=lambda standing: (standing.compiled or unknown, standing.declared)))
 
 
 def margin(first: Standing, other: Standing) -> float:
-    """How much longer the other takes by prediction, both looked at in the same way: 0.1 is a tenth."""
+    """Return how much longer the other is predicted to take, by the same kind of prediction: 0.1 means 10 %."""
     if first.compiled and other.compiled:
         return other.compiled / first.compiled - 1
     return other.declared / first.declared - 1
 
 
 def read(path: Path) -> dict[tuple[str, str, str, str], Line]:
-    """The lines of a file by their keys, the last of each; none without the file. A line cut short is left out."""
+    """Return the last line of each key in a file; empty without the file. A truncated line is skipped."""
     lines = {}
     for text in path.read_text().splitlines() if path.exists() else ():
         if text.endswith("}"):
@@ -65,7 +65,7 @@ def read(path: Path) -> dict[tuple[str, str, str, str], Line]:
 
 
 def write(path: Path, line: Line) -> None:
-    """Append a line."""
+    """Append a line to the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps(asdict(line)) + "\n")

@@ -1,4 +1,4 @@
-"""The table of `inventory.py`: where each implementation wins by prediction, and by how much, in Markdown."""
+"""The table of `inventory.py` in Markdown: where each implementation is predicted to win, and by how much."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from inventory_line import Line, margin
 
 from tuner import arch
 
-_LITTLE = 0.03  # a lead that no prediction can tell from none
+_LITTLE = 0.03  # a lead below the accuracy of predictions
 _HEAD = (
     "implementation",
     "serves",
@@ -20,23 +20,23 @@ _HEAD = (
     "where it wins",
     "verdict",
 )
-_SHOWN = 4  # problems that a line names
+_SHOWN = 4  # number of problems per line
 
 
 @dataclass(frozen=True)
 class Place:
-    """How an implementation stands on one problem of one GPU."""
+    """The standing of an implementation on one problem and GPU."""
 
     line: Line
-    first: bool  # it wins there
-    margin: float  # over the next best where it wins; that of the winner where it does not
-    compiled: bool  # that is by the machine code of both
-    alone: bool  # nobody else but the oracle serves the problem there
+    first: bool  # it wins
+    margin: float  # relative to the next best if it wins, and to the winner otherwise
+    compiled: bool  # whether the margin is based on the machine code of both
+    alone: bool  # only the oracle also serves the problem
     oracle: bool
 
 
 def table(lines: Sequence[Line]) -> Iterator[str]:
-    """Lines of Markdown: the table, and on which problems an implementation is the only one."""
+    """Yield lines of Markdown: the table, and the problems that only one implementation serves."""
     places = _places(lines)
     arches = _arches(place for group in places.values() for place in group)
     yield f"| {' | '.join(_HEAD)} |"
@@ -52,7 +52,7 @@ def table(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _places(lines: Sequence[Line]) -> dict[str, list[Place]]:
-    """How every implementation stands wherever it serves, by name."""
+    """Return the standings of every implementation on the problems it serves, by name."""
     by_name: dict[str, list[Place]] = {}
     for line in lines:
         best, *others = line.ranked()
@@ -87,7 +87,7 @@ def _row(name: str, places: Sequence[Place], arches: Sequence[str]) -> str:
 
 
 def _percent(share: float) -> str:
-    """`7 %`, and of what is many times as much `× 12`."""
+    """Format a share as `7 %`, or a large one as `× 12`."""
     if share >= 2:
         return f"× {1 + share:.3g}"
     return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
@@ -100,7 +100,7 @@ def _verdict(won: Sequence[Place]) -> str:
 
 
 def _where(places: Sequence[Place], every: Sequence[str]) -> str:
-    """`everywhere: decoding (10), 72 (3), …`: architectures, and problems by the number of GPUs."""
+    """Format places as `everywhere: decoding (10), 72 (3), …`: architectures, and problems by number of GPUs."""
     if not places:
         return ""
     arches = _arches(places)
@@ -113,6 +113,6 @@ def _where(places: Sequence[Place], every: Sequence[str]) -> str:
 
 
 def _arches(places: Iterable[Place]) -> list[str]:
-    """Their architectures, the oldest first."""
+    """Return the architectures, oldest first."""
     arches = {arch.gpu(place.line.gpu).arch for place in places}
     return [arch.name for arch in sorted(arches, key=lambda arch: arch.compute_capability)]

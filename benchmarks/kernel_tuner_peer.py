@@ -1,4 +1,4 @@
-"""Kernel Tuner's strategies on a recorded space: its search code, with a runner that looks values up."""
+"""Kernel Tuner's search strategies on a recorded space, with a runner that looks values up."""
 
 import contextlib
 import io
@@ -13,17 +13,17 @@ from kernel_tuner.searchspace import Searchspace
 
 from tuner.search.replay.recording import Recording
 
-_UNLIMITED_THREADS = 1 << 30  # the recording decides what is valid
-_FREE_CALLS = 60  # repeated or invalid proposals a try, after which a strategy has stopped making progress
+_UNLIMITED_THREADS = 1 << 30  # the recording decides which configs are valid
+_FREE_CALLS = 60  # repeated or invalid proposals per try after which a strategy is considered stuck
 
 Evaluate = Callable[[int], float | None]
 
 
 def search(recording: Recording, strategy: str, budget: int, seed: int, evaluate: Evaluate) -> None:
-    """Run a strategy with its default options for `budget` evaluations of different configs."""
+    """Run a strategy with its default options for `budget` evaluations of distinct configs."""
     random.seed(seed)
-    np.random.seed(seed)  # the strategies draw from the global generators
-    # A new Searchspace each run: it remembers neighbours that it visited, which would leak from one seed to the next.
+    np.random.seed(seed)  # the strategies use the global generators
+    # Each run needs a new Searchspace: it caches visited neighbours, which would carry over from one seed to the next.
     space = Searchspace(None, None, None, from_cache=_cache(recording))
     space.max_threads = _UNLIMITED_THREADS
     options = _options(space, strategy, budget)
@@ -71,7 +71,7 @@ class _Device:
 
 
 class _Runner:
-    """What a strategy calls to have configs measured."""
+    """The runner that a strategy calls to measure configs."""
 
     simulation_mode = True
 
@@ -90,7 +90,7 @@ class _Runner:
         if self._calls_left < 0:
             raise util.StopCriterionReached("no progress")
         result = dict(zip(self._space.names, config, strict=True))
-        if config not in self._index:  # refused before it is compiled: costs nothing
+        if config not in self._index:  # rejected before compilation, at no cost
             return {**result, "__error__": util.InvalidConfig()}
         if config not in self._known:
             self._known[config] = self._evaluate(self._index[config])

@@ -1,9 +1,9 @@
-"""How long a search waits for its own program: for the next config to try, and for the configs of a space.
+"""Measure how long a search waits for its own program: for the next config, and for the enumeration of a space.
 
     python benchmarks/latency.py [--tries 100]
 
-In CPU time of this process, and as a multiple of a product of two matrices that is timed between them: that ratio is
-what two machines, or a busy and an idle one, have in common.
+Results are CPU time of this process, and its ratio to a matrix product that is timed in between: the ratio is
+comparable between machines and under load.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from tuner.search.sampler import Sampler
 from tuner.spec import Constraint, Space
 
-_SIDE = 256  # of the matrices
+_SIDE = 256  # size of the matrices
 _PRODUCTS = 20
 _POWERS = tuple(1 << k for k in range(8))
 
@@ -43,7 +43,7 @@ def named(*choices: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 
 
 def suggest(space: Space, tries: int) -> None:
-    """A search of a smooth cost, every result told before the next question."""
+    """Search a smooth cost, with every result reported before the next suggestion."""
     centre = space.codes.mean(axis=0)
     costs = 1.0 + np.sum(np.abs(space.codes - centre), axis=1)
     sampler = Sampler(space, seed=0)
@@ -67,7 +67,7 @@ def millions() -> Callable[[], Space]:
 
 
 def report(what: str, call: Callable[[], object], times: int = 1) -> None:
-    """One of so many in CPU milliseconds, and over a product's, which is timed before and after."""
+    """Print the CPU milliseconds per call, and the ratio to a matrix product timed before and after."""
     products = [product_s()]
     started = time.process_time()
     call()

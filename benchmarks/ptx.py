@@ -1,9 +1,9 @@
-"""Execute the PTX of every implementation's default on the CPU, and judge it against float64.
+"""Execute the PTX of every implementation's default on the CPU, and compare it with float64.
 
     python benchmarks/ptx.py [--arch sm_80 sm_90a] [--operator kda …] [--cases 4] [--configs 3]
 
-Prints a table in Markdown. `--configs` adds as many configs of each space, drawn at random; `--cases 0` runs every edge
-case, which takes minutes for some naive kernels. Nothing is timed but the machine itself.
+Prints a table in Markdown. `--configs` adds random configs of each space; `--cases 0` runs every edge case, which takes
+minutes for some naive kernels. Only the interpreter itself is timed.
 """
 
 import argparse
@@ -27,8 +27,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", nargs="+", default=["sm_80", "sm_90a"], choices=ARCHES)
     parser.add_argument("--operator", nargs="+", default=list(operators.names()))
-    parser.add_argument("--cases", type=int, default=4, help="edge cases of each; 0: all")
-    parser.add_argument("--configs", type=int, default=0, help="random configs of each, besides the default")
+    parser.add_argument("--cases", type=int, default=4, help="edge cases per implementation; 0: all")
+    parser.add_argument(
+        "--configs", type=int, default=0, help="random configs per implementation, in addition to the default"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print("| operator | implementation | arch | configs | cases | instructions of warps | seconds | result |")
@@ -45,7 +47,7 @@ def main() -> None:
 def jobs_of(
     operator: Operator, implementation: Implementation, arch: Arch, configs: int, rng: random.Random
 ) -> Iterator[Job]:
-    """The default config, then random ones; none where the implementation refuses the problem."""
+    """Yield the default config, then random ones; none if the implementation refuses the problem."""
     problem = implementation.example or operator.problem()
     if implementation.refusal(problem, arch):
         return

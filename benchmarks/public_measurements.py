@@ -1,12 +1,12 @@
-"""Predictions beside what others measured on devices, and published: misses first.
+"""Compare predictions with published measurements, largest errors first.
 
     python benchmarks/public_measurements.py [streams|strides|copies|latencies|reductions] [--sources DIR] [--every 4]
 
-`streams`: six streaming kernels at every occupancy. Constants of the model were chosen on "A100 40GB"; the other
-devices judge them. `strides`: cycles of L1 per load of a warp. `copies`: bulk copies, one in flight per block.
-`latencies`: pointer chasing; rows marked "source" are constants of the model. `reductions`: the order of seven sums
-on cards of sm_86; DIR is a checkout of github.com/R100001/Programming-Massively-Parallel-Processors, whose kernels are
-compiled and predicted as they are. All other tables need tests/evaluate/predict/data only.
+`streams`: six streaming kernels at every occupancy. Constants of the model were fitted on "A100 40GB"; the other
+devices are held out. `strides`: L1 cycles per warp load. `copies`: bulk copies, one in flight per block. `latencies`:
+pointer chasing; rows marked "source" are constants of the model. `reductions`: the order of seven sums on sm_86 cards;
+DIR is a checkout of github.com/R100001/Programming-Massively-Parallel-Processors, whose kernels are compiled and
+predicted unmodified. All other tables need only tests/evaluate/predict/data.
 """
 
 import argparse
@@ -42,13 +42,13 @@ from tuner.spec.operator import Work
 
 DATA = Path(__file__).parents[1] / "tests" / "evaluate" / "predict" / "data"
 KERNELS = Path(__file__).parent / "public_kernels"
-CHOSEN_ON = "A100 40GB"  # the device on whose rows constants of the model were chosen
-WORST = 5  # rows that are shown of each table
+CHOSEN_ON = "A100 40GB"  # the device on which constants of the model were fitted
+WORST = 5  # rows shown per table
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement, and its prediction in the same unit."""
+    """One measurement and its prediction, in the same unit."""
 
     group: str
     case: str
@@ -57,19 +57,19 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Relative to what was measured."""
+        """The prediction error relative to the measurement."""
         return self.predicted / self.measured - 1
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """Rows of a data file by column; its first lines are the source and the licence."""
+    """Return the rows of a data file by column; its first lines are the source and the licence."""
     lines = [line for line in (DATA / name).read_text().splitlines() if not line.startswith("#")]
     header, *rows = (line.split("\t") for line in lines)
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 def streams(every: int = 1) -> Iterator[Row]:
-    """GB/s of each kernel at each block size; `every` n-th row of the file."""
+    """Yield GB/s of each kernel at each block size, for every `every`-th row of the file."""
     with operators.folder(KERNELS):
         operator, kernel = operators.load("streams"), operators.implementation("streams", "fp64")
         for row in read("stream_occupancy.tsv")[::every]:
@@ -84,7 +84,7 @@ def streams(every: int = 1) -> Iterator[Row]:
 
 @cache
 def prediction(instance: Instance, model: str) -> Prediction:
-    """Of a config on a GPU model."""
+    """Return the prediction of a config on a GPU model."""
     target = gpu(model)
     cubin = nvrtc.compile(render(instance), Options(target.arch.name), Cache.of("cubin"))
     if not isinstance(cubin, Cubin):
@@ -93,7 +93,7 @@ def prediction(instance: Instance, model: str) -> Prediction:
 
 
 def strides() -> Iterator[Row]:
-    """Cycles of L1 for one load of a warp."""
+    """Yield the L1 cycles of one warp load."""
     entries = {name: _loads(name) for name in ("float", "double")}
     for row in read("l1_strides_a100.tsv"):
         memory = Sketch({"x": 1 << 20})
@@ -115,10 +115,11 @@ def _loads(kind: str) -> ptx.Entry:
 
 
 def copies() -> Iterator[Row]:
-    """GB/s of blocks that wait for each copy before they issue the next.
+    """Yield GB/s of blocks that wait for each copy before they issue the next.
 
-    Serial in a step are the issue, the arrival and the wait, and the 104 cycles by which a pointer chase through bulk
-    copies is slower than one through loads (pointer_chase.tsv, H100 PCIe): as much as three further instructions.
+    The serial part of a step is the issue, the arrival and the wait, and the 104 cycles by which a pointer chase
+    through bulk copies is slower than one through loads (pointer_chase.tsv, H100 PCIe), which equal three further
+    instructions.
     """
     target, moved, sms = gpu("H100 PCIe"), float(1 << 32), 114
     for row in read("bulk_copies_h800.tsv"):
@@ -141,7 +142,7 @@ def copies() -> Iterator[Row]:
 
 
 def latencies() -> Iterator[Row]:
-    """Cycles from L2 and from DRAM."""
+    """Yield latencies of L2 and DRAM in cycles."""
     sources = {"A100", "A40", "L40", "H100 PCIe"}
     for row in read("pointer_chase.tsv"):
         if row["device"] in ("V100", "GH200") or "tma" in row["device"]:
@@ -156,7 +157,7 @@ def latencies() -> Iterator[Row]:
 
 
 def reductions(sources: Path) -> Iterator[Row]:
-    """Seconds of a reduction of 2^22 to 2^26 elements, all launches, on each card."""
+    """Yield the seconds of a reduction of 2^22 to 2^26 elements, over all launches, on each card."""
     header = sources / "Performance-Tests-NvBench" / "reduction" / "reduction_kernels.cuh"
     types = "typedef unsigned int uint32_t;\ntypedef unsigned char uint8_t;"
     text = header.read_text().replace("#include <iostream>", types)
@@ -174,7 +175,9 @@ def reductions(sources: Path) -> Iterator[Row]:
 
 
 def _levels(n: int, which: int) -> Iterator[int]:
-    """Elements of each launch; a block of 512 threads reduces one or two elements per thread to one."""
+    """Yield the number of elements of each launch; a block of 512 threads reduces one or two elements per thread to
+    one.
+    """
     while n > 1:
         yield n
         n = -(-n // (1024 if which > 3 else 512))
@@ -265,7 +268,7 @@ def main() -> None:
 
 
 def print_table(name: str, rows: Sequence[Row], seconds: float) -> None:
-    """Errors by group, the worst first, then the rows with the largest errors."""
+    """Print errors by group, the worst first, then the rows with the largest errors."""
     print(f"\n{name}: {len(rows)} measurements, {seconds:.0f} s of CPU")
     groups: dict[str, list[Row]] = {}
     for row in rows:

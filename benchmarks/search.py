@@ -1,16 +1,17 @@
-"""How many tries a search needs on recorded spaces, side by side with Kernel Tuner's strategies.
+"""Compare the number of tries that searches need on recorded spaces, with Kernel Tuner's strategies for reference.
 
     SPACES_DIR=... python benchmarks/search.py [--methods gp,tpe,kt:genetic_algorithm] [--seeds 20] [--budget 200]
 
-Reads every recording of a folder (T4 or Kernel Tuner cache, .json or .json.gz), named `kernel__GPU` as in the list of
-development spaces below. Exhaustively measured ones are in the public benchmark hub (github.com/AutoTuningAssociation/
-benchmark_hub); none is part of this repository. A table a group of spaces: fraction of
-the optimum after 25, 50, 100 and 200 tries (mean and 10th percentile over the seeds, both averaged over the spaces),
-the P-score against calculated random search, the median of the tries to 95 % and 99 % of the optimum, and the CPU time
-a try. Failures cost a try. Methods that begin with `kt:` are Kernel Tuner's and need `pip install kernel-tuner`.
+Reads every recording in a folder (T4 or Kernel Tuner cache, .json or .json.gz), named `kernel__GPU` as in the list of
+development spaces below. Exhaustive measurements are in the public benchmark hub
+(github.com/AutoTuningAssociation/benchmark_hub); none is part of this repository. Prints a table per group of spaces:
+fraction of the optimum after 25, 50, 100 and 200 tries (mean and 10th percentile over the seeds, both averaged over the
+spaces), the P-score relative to the expectation of random search, the median number of tries to 95 % and 99 % of the
+optimum, and the CPU time per try. Failures count as tries. Methods with the prefix `kt:` are Kernel Tuner's and need
+`pip install kernel-tuner`.
 
-`gp+history` begins with what 200 tries on another GPU taught, for spaces named `kernel__GPU` of which there is another;
-a table of its own sets it beside `gp` on the same spaces.
+`gp+history` starts from 200 tries on another GPU, for spaces named `kernel__GPU` with recordings of several GPUs; a
+separate table compares it with `gp` on the same spaces.
 """
 
 import argparse
@@ -35,7 +36,7 @@ METHODS = ["gp", "tpe", "categorical", "genetic", "random"]
 WITH_HISTORY = "gp+history"
 HISTORY_TRIES = 200
 PEERS = ["kt:adaptive_tabu_greywolf", "kt:hybrid_vndx", "kt:genetic_algorithm", "kt:simulated_annealing"]
-# The spaces on which designs were compared. Only the others say how good the chosen one is.
+# The spaces on which designs were compared. Only the others measure how good the selected one is.
 DEVELOPMENT = (
     *(f"convolution_milo__{gpu}" for gpu in ("A4000", "W6600", "W7800", "mi50")),
     *(f"dedispersion_milo__{gpu}" for gpu in ("W6600", "W7800")),
@@ -73,7 +74,7 @@ def main() -> int:
 
 
 def _pairs(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
-    """Each space with the next one of the same kernel, and the same parameters, on another GPU."""
+    """Return each space with the next one of the same kernel and parameters on another GPU."""
     kinds = {path: (_name(path).split("__")[0], set(_read(path).space.names)) for path in paths if "__" in path.name}
     pairs = []
     for path in kinds:
@@ -103,14 +104,14 @@ def _arguments() -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Runs:
-    """What a method did on one space."""
+    """The results of a method on one space."""
 
     replay: Replay
-    cpu_ms: float  # a try, of the search and the looking up
+    cpu_ms: float  # per try, including look-ups
 
 
 def _runs(method: str, work: Sequence[tuple[Path, Path | None]], arguments: argparse.Namespace) -> list[Runs]:
-    """The method on every space, from the history of another where there is one; seeds spread over the processes."""
+    """Run the method on every space, with history if there is any; seeds are distributed over the processes."""
     runs = [(path, past, seed) for path, past in work for seed in range(arguments.seeds)]
     one = partial(_one, method, arguments.budget, arguments.noise)
     with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -124,7 +125,7 @@ def _runs(method: str, work: Sequence[tuple[Path, Path | None]], arguments: argp
 
 
 def _one(method: str, budget: int, noise: bool, path: Path, past: Path | None, seed: int) -> tuple[np.ndarray, float]:
-    """One run: the value found after each try, and the CPU seconds that it took (with those of the history)."""
+    """Return the value after each try, and the CPU seconds of the run (with those of the history)."""
     recording, past_recording = _read(path), None if past is None else _read(past)
     start = time.process_time()
     if method.startswith("kt:"):

@@ -1,14 +1,14 @@
-"""How many tries a search of an operator's implementations needs, where predictions are off by what is known.
+"""Measure the number of tries that a search needs when predictions have known errors.
 
     python benchmarks/search_draws.py [--operators kda,mla_decode] [--cases fair,wrong] [--seeds 4] [--budget 160]
 
-Nothing is compiled or measured. A config takes what is predicted before compiling, times effects drawn for its
-implementation, for each of its values, for each pair of neighbouring parameters and for itself; a try sees that with a
-noise of 0.5 %. So the optimum of every draw is known, and the whole search runs as it would on a device: the tries are
-dealt to the implementations, samplers propose, the last tries sweep. Cases: the prediction is off by little ("good"),
-by as much as predictions are ("fair"), or worth nothing ("wrong": dealt to other configs); "history" is fair, and a GPU
-that shares four fifths of the effects was searched before. "of one" is the share of the tries that the implementation
-with the most got. What is printed says how searches behave on such draws, and nothing of any GPU.
+Nothing is compiled or measured. The time of a config is its prediction before compiling, times random effects of its
+implementation, of each value, of each pair of adjacent parameters and of the config itself; a try observes it with
+noise of 0.5 %. The optimum of every draw is therefore known, and the whole search runs as on a device: tries are
+distributed over the implementations, samplers propose configs, the last tries sweep. Cases: the prediction has small
+errors ("good"), typical errors ("fair"), or is useless ("wrong": assigned to other configs); "history" is fair, with an
+earlier search on a GPU that shares four fifths of the effects. "of one" is the share of tries of the implementation
+with the most. The results describe searches on such draws, and no GPU.
 """
 
 import argparse
@@ -41,18 +41,19 @@ from tuner.store.sql import Store
 OPERATORS = ("flash_attention", "kda", "linear_attention", "mla_decode", "streaming_attention")
 TRIES = (16, 32, 48, 64, 96, 128)
 HERE, BEFORE = gpu("H200"), gpu("H100")
-# Standard deviations, in logarithms, of the effect of an implementation, a value, a pair of values and a config.
+# Standard deviations, in logarithms, of the effects of an implementation, a value, a pair of values and a config.
 FAIR = (0.15, 0.05, 0.025, 0.02)
 CASES = {"good": (0.05, 0.02, 0.01, 0.015), "fair": FAIR, "wrong": FAIR, "history": FAIR}
-_ALIKE = 0.8  # of the effects on another GPU
+_ALIKE = 0.8  # fraction of the effects that another GPU shares
 _NOISE = 0.005
-_LISTED = 20_000  # configs of a space that is listed for its optimum; what beats it in a larger one counts as equal
+# Configs of a space that are enumerated for its optimum; anything better in a larger space counts as equal.
+_LISTED = 20_000
 _RIGHT = Verdict((OutputError("drawn", 0.0, 0.0, 1.0, 1.0),), (), ("drawn",))
 
 
 @cache
 def predicted(name: str) -> dict[Instance, float]:
-    """Every config of an operator's default problem on the GPU, with what is predicted before compiling."""
+    """Return every config of an operator's default problem on the GPU, with its prediction before compiling."""
     operator = operators.load(name)
     costs = {}
     for implementation in serving_implementations(operator, operator.problem(), HERE, None):
@@ -70,7 +71,7 @@ def cost_of(instance: Instance) -> float:
 
 @dataclass
 class Drawn:
-    """A draw of what configs take on one of two GPUs, as an Evaluator. `seen` is what was tried, in order."""
+    """A draw of the configs' times on one of two GPUs, as an Evaluator. `seen` lists the tries in order."""
 
     name: str
     case: str
@@ -99,17 +100,17 @@ class Drawn:
         return self._priors.get(instance) or cost_of(instance)
 
     def compiled_costs(self, instances: Sequence[Instance]) -> list[float]:
-        """Nothing is compiled here: what is predicted before."""
+        """Return the predictions before compiling, since nothing is compiled here."""
         return [self.prior(instance) for instance in instances]
 
     def is_current(self, attempt: Attempt) -> bool:  # noqa: ARG002  # part of the protocol
         return True
 
     def settle(self, finalists: Finalists, seed: int) -> RaceOutcome | None:  # part of the protocol
-        """No race: a draw is searched by `study.search` alone."""
+        """Return no race: a draw is searched by `study.search` alone."""
 
     def resume(self, best: Instance) -> None:
-        """A draw does not change."""
+        """Do nothing: a draw does not change."""
 
     def try_all(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         for position, instance in enumerate(batch):
@@ -133,12 +134,12 @@ class Drawn:
         return cost_of(instance) * math.exp(effect)
 
     def optimum(self) -> float:
-        """Of what is predicted within 2.5 times of the best, which effects do not make up for."""
+        """The optimum among configs predicted within 2.5 times of the best; effects do not compensate for more."""
         near = 2.5 * min(predicted(self.name).values())
         return min(self.time_us(instance) for instance, cost in predicted(self.name).items() if cost < near)
 
     def _effect(self, *of: object) -> float:
-        """Standard normal, the same for the same seed, GPU and words."""
+        """Return a standard normal number that depends only on the seed, the GPU and the arguments."""
         if of not in self._effects:
             common, of_target = (_normal(self.seed, where, of) for where in ("", self.target.name))
             self._effects[of] = _ALIKE * common + math.sqrt(1 - _ALIKE**2) * of_target
@@ -151,7 +152,7 @@ def _normal(*of: object) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """One search: what it had found after each try, as a share of the optimum, and who got the tries."""
+    """One search: the best value after each try, as a fraction of the optimum, and the distribution of tries."""
 
     found: Any  # [budget]
     tried: int

@@ -1,14 +1,13 @@
-"""How well kernels that nobody here wrote are ranked, by measurements that others made of every config.
+"""Measure how well third-party kernels are ranked, against published measurements of every config.
 
     python benchmarks/skill.py --spaces DIR [--kernels convolution,gemm] [--gpu A4000] [--sample 300] [--no-search]
 
-DIR is a checkout of the benchmark hub of the auto-tuning community (github.com/AutoTuningAssociation/benchmark_hub):
-kernels, and what each config of them took on GPUs. Each kernel becomes an operator's folder in a temporary place, with
-no work declared; configs drawn at random are compiled for the recorded GPU and predicted, and the order is held against
-the times. "best of 10" is the sample's optimum over the best time among the ten configs that are predicted best; beside
-it, in parentheses, stands the expectation for ten configs drawn at random. A prediction is useful where it is larger.
-Searches run on the whole recording, with and without a prior, which is learnt from what is predicted of the sample; ±
-is one standard error.
+DIR is a checkout of the benchmark hub of the auto-tuning community (github.com/AutoTuningAssociation/benchmark_hub),
+with kernels and the times of all their configs on GPUs. Each kernel becomes a temporary operator without declared work;
+random configs are compiled for the recorded GPU and predicted, and their order is compared with the times. "best of 10"
+is the sample's optimum over the best time among the ten configs with the best predictions; the expectation for ten
+random configs follows in parentheses. A prediction is useful if its value is larger. Searches run on the whole
+recording, with and without a prior that is learnt from the predictions of the sample; ± is one standard error.
 """
 
 import argparse
@@ -42,13 +41,13 @@ TRIES = (10, 25, 50)
 
 @dataclass(frozen=True)
 class Sample:
-    """Configs of a recording, by index, with what they took and what they are predicted to cost (inf: no launch)."""
+    """Configs of a recording, by index, with their times and predicted costs (inf: they cannot be launched)."""
 
     recording: Recording
     indices: Array
     predicted: Array
-    seconds: float  # of CPU that predicting took, without compiling
-    classes: tuple[str, ...]  # of kernels, as `evaluate.predict.classes` tells them apart
+    seconds: float  # CPU time of predicting, without compiling
+    classes: tuple[str, ...]  # classes of kernels in `evaluate.predict.classes`
     target: GPU
 
     @property
@@ -61,21 +60,21 @@ class Sample:
 
     @property
     def residuals(self) -> Array:
-        """Measured over predicted time at boost clock, minus 1, of those that are predicted to launch."""
+        """Return measured over predicted time at boost clock, minus 1, of the configs that are predicted to launch."""
         launched = np.isfinite(self.predicted)
         predicted_ms = self.predicted[launched] / (self.target.device.clock_mhz * 1e3)
         return self.times[launched] / predicted_ms - 1
 
     def best_of(self, count: int) -> float:
-        """The optimum's share that the best of those holds which are predicted best."""
+        """Return the optimum over the best time among the `count` configs with the best predictions."""
         first = np.argsort(self.predicted, kind="stable")[:count]
         return float(self.times.min() / self.times[first].min())
 
     def random_best_of(self, count: int) -> float:
-        """The expectation of the same for configs that are drawn at random, without replacement."""
+        """Return the expectation of the same ratio for random configs, without replacement."""
         times = np.sort(self.times)
         total = len(times)
-        # The best of the drawn ones has rank i if the others are drawn from those behind it.
+        # The best of the drawn configs has rank i if the others are drawn from higher ranks.
         chances = [comb(total - 1 - i, count - 1) / comb(total, count) for i in range(total)]
         return float(np.dot(chances, times[0] / times))
 
@@ -107,15 +106,15 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spaces", type=Path, required=True, metavar="DIR", help="a checkout of the benchmark hub")
     parser.add_argument("--kernels", default=",".join(SPACES), help="default: %(default)s")
-    parser.add_argument("--gpu", help="whose recording is held against (default: one for each kernel)")
-    parser.add_argument("--sample", type=int, default=300, help="configs that are drawn (default: %(default)s)")
+    parser.add_argument("--gpu", help="GPU of the recording (default: one for each kernel)")
+    parser.add_argument("--sample", type=int, default=300, help="number of random configs (default: %(default)s)")
     parser.add_argument("--search", action=argparse.BooleanOptionalAction, default=True, help="search the recordings")
-    parser.add_argument("--dump", type=Path, metavar="DIR", help="leave costs and times there, as NumPy files")
+    parser.add_argument("--dump", type=Path, metavar="DIR", help="write costs and times to DIR as NumPy files")
     return parser.parse_args()
 
 
 def predicted(space: Recorded, hub: Path, name: str, count: int) -> Sample:
-    """A random sample of what was recorded, and what is predicted of it."""
+    """Return a random sample of the recording with its predictions."""
     recording = files.read(recording_of(space, hub, name))
     indices = _drawn(space, recording, count)
     with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +164,7 @@ def _costs(space: Recorded, recording: Recording, indices: Array, target: GPU) -
 
 
 def _print_searches(sample: Sample) -> None:
-    """Ten searches with the order, and ten without: the optimum's share after some tries."""
+    """Print ten searches with the prior and ten without: the fraction of the optimum after some tries."""
     order = predict(sample.recording.space, dict(zip(sample.indices.tolist(), sample.predicted.tolist(), strict=True)))
     for prior, words in ((None, "without an order"), (order, "with the order")):
         fractions = _searched(sample.recording, prior).fractions[:, [count - 1 for count in TRIES]]

@@ -1,8 +1,7 @@
-"""Kernels of others that were measured exhaustively: where the benchmark hub has them, and their launches.
+"""Third-party kernels with exhaustive measurements: their location in the benchmark hub, and their launches.
 
-The sources are read from the checkout when they are needed (github.com/AutoTuningAssociation/benchmark_hub): this file
-says which macros, arguments and grid a kernel is run with, as the hub's own scripts do, and makes an operator's folder
-of it.
+The sources are read from the checkout on use (github.com/AutoTuningAssociation/benchmark_hub). This file defines the
+macros, arguments and grid of each kernel, as in the hub's own scripts, and writes an operator's folder.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from textwrap import indent
 
 from tuner.errors import UsageError
 
-# What a kernel of OpenCL C means in CUDA: vectors of eight are aligned, and a work group is as large as it is launched.
+# OpenCL C as CUDA: vectors of eight are aligned, and the work-group size is the block size of the launch.
 _OPENCL = """\
 #define __kernel
 #define __global
@@ -31,21 +30,23 @@ inline int get_group_id(int axis) { return axis ? blockIdx.y : blockIdx.x; }
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A kernel of the hub. Texts are Python and CUDA; `{name}` in a path stands for the name of a GPU's recording."""
+    """A kernel of the hub. Texts are Python and CUDA; `{name}` in a path is replaced by the name of a GPU's
+    recording.
+    """
 
     name: str
     sources: tuple[str, ...]
     entry: str
-    threads: tuple[str, str]  # macros, or products of them
-    grid: tuple[str, str]  # Python, from the fields of `p` (Problem) and `c` (Config)
-    fields: str  # of Problem
+    threads: tuple[str, str]  # macros, or products of macros
+    grid: tuple[str, str]  # Python expressions of the fields of `p` (Problem) and `c` (Config)
+    fields: str  # fields of Problem
     arguments: str
     recording: str
-    gpu: str  # whose recording is looked at where no other is named
+    gpu: str  # GPU of the recording by default
     flops: str = "0.0"
     inputs: str = ""
-    before: str = ""  # CUDA, before the sources
-    only: Mapping[str, int] = ()  # type: ignore[assignment]  # configs that the source is known to be of
+    before: str = ""  # CUDA code before the sources
+    only: Mapping[str, int] = ()  # type: ignore[assignment]  # values for which the source is known to be valid
     fixed: Mapping[str, int] = ()  # type: ignore[assignment]  # macros that do not vary
 
 
@@ -68,7 +69,7 @@ SPACES = {
             recording="cachefiles/convolution_milo/{name}.json.gz",
             gpu="A100",
             flops="2.0 * problem.pixels * problem.weights",
-            only={"use_shmem": 1},  # the source knows no other
+            only={"use_shmem": 1},  # the source supports no other value
             fixed={"filter_height": 15, "filter_width": 15},
         ),
         Recorded(
@@ -138,7 +139,8 @@ SPACES = {
             recording="cachefiles/dedispersion_milo/{name}.json.gz",
             gpu="A100",
             flops="1.0 * problem.sums * problem.channels",
-            # Of a radio wave a delay is 4148.808 s / f², with f in MHz; here in samples of 40.96 µs over the highest.
+            # The delay of a radio wave is 4148.808 s / f², with f in MHz; here in samples of 40.96 µs relative to the
+            # highest f.
             inputs="frequency = 1425.0 + 0.1953125 * np.arange(1536)\n"
             "shifts = 4148.808 * (frequency**-2 - frequency[-1] ** -2) / 0.00004096\n"
             "drawn = np.zeros(problem.samples, np.uint8)\n"
@@ -150,7 +152,7 @@ SPACES = {
 
 
 def recording_of(space: Recorded, hub: Path, gpu: str) -> Path:
-    """The file of a GPU's measurements. Raises UsageError, with those that there are, where it has none."""
+    """Return the file of a GPU's measurements. Raises UsageError, which lists the available ones, if there is none."""
     folder = hub / space.recording
     wanted_gpu = gpu.replace("RTX A", "A").replace(" ", "").replace("_", "").lower()
     recordings = {path.name.removesuffix(".json.gz"): path for path in sorted(folder.parent.glob("*.json.gz"))}
@@ -163,8 +165,9 @@ def recording_of(space: Recorded, hub: Path, gpu: str) -> Path:
 
 
 def write(space: Recorded, hub: Path, choices: Mapping[str, object], folder: Path) -> None:
-    """An operator's folder of the kernel in `folder`, with what was recorded as its space. Raises OSError where the
-    checkout lacks a source.
+    """Write an operator's folder of the kernel, with the recorded configs as its space.
+
+    Raises OSError if the checkout lacks a source.
     """
     target = folder / space.name / "recorded"
     target.mkdir(parents=True)

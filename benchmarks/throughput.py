@@ -1,9 +1,9 @@
-"""How many configs a minute are compiled and ranked, and how many are verified.
+"""Measure how many configs per minute are compiled and ranked, and how many are verified.
 
     python benchmarks/throughput.py [--configs 60] [--workers 2]
 
 Starts from empty caches in a temporary folder. Reports wall time and CPU seconds of this process and its workers: on a
-busy machine the CPU seconds are the honest figure, and `configs a minute on 2 idle cores` follows from them.
+busy machine only the CPU seconds are meaningful, and `configs a minute on 2 idle cores` is derived from them.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _warm(predictor: Any, instances: list[Any]) -> None:
-    """Build the emulator's runtime, which happens once a machine."""
+    """Build the emulator's runtime, which happens once per machine."""
     list(predictor.check(instances))
 
 
@@ -75,7 +75,7 @@ def _report(what: str, count: int, work: Callable[[], object]) -> None:
 
 
 def _cpu_seconds() -> float:
-    """User and system time of this process and of workers, living ones included."""
+    """Return the user and system time of this process and of its workers, including running ones."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     living = sum(_stat(path) for path in Path("/proc").glob("[0-9]*/stat"))
@@ -83,7 +83,7 @@ def _cpu_seconds() -> float:
 
 
 def _stat(path: Path) -> float:
-    """CPU seconds of a living child, its own ended children included; 0 for any other process."""
+    """Return the CPU seconds of a running child, including its ended children; 0 for any other process."""
     try:
         fields = path.read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,12 +1,12 @@
-"""Compile every implementation's default with this machine's NVRTC, and say what does not compile, spills or is flawed.
+"""Compile every implementation's default with this machine's NVRTC, and report errors, spills and flaws.
 
     python benchmarks/toolkits.py [--json FILE] [--sizes 64,128] [--arch sm_90a …] [--operator kda …]
 
-Another NVRTC is used where it is loaded first, as with LD_LIBRARY_PATH=folder LD_PRELOAD=folder/libnvrtc.so.12.
-Each arch gets two of the sizes, not the same ones; --all gives it every size. --options asks also every problem that
-differs in one other static field; --pairs what callers combine, and so many other problems that any two values meet in
-one, sizes among them, not the same on each arch. A size may be 192/128, of keys and of values. --configs also compiles
-as many configs of each space, drawn at random.
+To use another NVRTC, load it first, e.g. with LD_LIBRARY_PATH=folder LD_PRELOAD=folder/libnvrtc.so.12. Each arch gets
+two of the sizes, which differ between arches; --all compiles every size. --options also compiles every problem that
+differs in one other static field. --pairs compiles common combinations, and enough further problems that any two
+values, sizes included, occur together in one. A size may be 192/128, of keys and of values. --configs also compiles
+random configs of each space.
 """
 
 import argparse
@@ -36,15 +36,16 @@ from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import canonical
 
 SIZES = (64, 72, 128, 192, 256)
-_KEYS, _VALUES = ("head_dim", "key_dim"), ("head_dim_v", "value_dim")  # problem fields that are a size of the code
-_EXTENTS: Fields = {"kv_heads": (4, 0), "seq_q": (1, 4096), "window": (128, 4096)}  # of these a default makes a choice
-_DRAWN = 3000  # combinations, of which an implementation serves a tenth or more
+_KEYS, _VALUES = ("head_dim", "key_dim"), ("head_dim_v", "value_dim")  # problem fields that are compile-time sizes
+# Sizes on which a default config depends.
+_EXTENTS: Fields = {"kv_heads": (4, 0), "seq_q": (1, 4096), "window": (128, 4096)}
+_DRAWN = 3000  # random combinations, of which an implementation serves a tenth or more
 
 _CAPPED: Fields = {"causal": True, "use_softcap": True, "use_cu_seqlens": True, "kv_heads": 4}
 _GATES = ("use_qk_l2norm_in_kernel", "use_beta_sigmoid_in_kernel", "use_gate_in_kernel", "use_dt_bias")
-_LAYER: Fields = dict.fromkeys((*_GATES, "use_cu_seqlens"), True)  # FLA's
+_LAYER: Fields = dict.fromkeys((*_GATES, "use_cu_seqlens"), True)  # a layer of flash-linear-attention
 _POOL: Fields = {"inplace_final_state": True, "use_state_indices": True, "state_v_first": True}
-_SETS: tuple[Fields, ...] = (  # what callers combine, of any operator that has all of these fields
+_SETS: tuple[Fields, ...] = (  # common combinations, for any operator with all of these fields
     _CAPPED,
     _CAPPED | {"use_lse_gradient": True},
     _CAPPED | {"use_window": True, "use_s_aux": True},
@@ -62,22 +63,22 @@ _SETS: tuple[Fields, ...] = (  # what callers combine, of any operator that has 
 
 @dataclass(frozen=True)
 class Line:
-    """One config and what became of it; `registers` are of the kernel with the most."""
+    """One config and its result; `registers` are those of the kernel with the most."""
 
     operator: str
     implementation: str
     arch: str
-    problem: str  # its size, and what is not as in the implementation's example
+    problem: str  # its size, and the fields that differ from the implementation's example
     config: str
     error: str = ""
     registers: int = 0
-    spills: int = 0  # bytes a thread, all kernels
+    spills: int = 0  # bytes per thread, over all kernels
     flaws: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
-        return not self.error and not self.flaws  # spills are a flaw
+        return not self.error and not self.flaws  # spills count as a flaw
 
 
 def main() -> int:
@@ -100,22 +101,22 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arches = nvrtc.arches()
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="of heads, or of keys/of values")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="sizes of heads, or of keys/values")
     parser.add_argument("--arch", nargs="+", default=list(arches), choices=list(arches))
     parser.add_argument("--operator", nargs="+", default=list(operators.names()), choices=operators.names())
     parser.add_argument("--implementation", nargs="+", help="only implementations of these names")
-    parser.add_argument("--configs", type=int, default=0, help="configs drawn at random beside each default")
-    parser.add_argument("--all", action="store_true", help="every size on every arch, not two in five")
-    parser.add_argument("--options", action="store_true", help="each other static field changed by itself, too")
-    parser.add_argument("--pairs", action="store_true", help="what callers combine, and any two values together")
+    parser.add_argument("--configs", type=int, default=0, help="random configs in addition to each default")
+    parser.add_argument("--all", action="store_true", help="every size on every arch, instead of two out of five")
+    parser.add_argument("--options", action="store_true", help="also change every other static field individually")
+    parser.add_argument("--pairs", action="store_true", help="common combinations, and any two values together")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--json", type=Path, default=None, help="write the lines there")
+    parser.add_argument("--json", type=Path, default=None, help="write the lines to this file")
     return parser.parse_args()
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A config to compile, and what its problem is called."""
+    """A config to compile, and a description of its problem."""
 
     instance: Instance
     arch: str
@@ -123,7 +124,7 @@ class Wanted:
 
 
 def _wanted(options: argparse.Namespace) -> Iterator[Wanted]:
-    """Each default, and as many configs of its space as were asked for."""
+    """Yield each default, and the requested number of random configs of its space."""
     sizes = options.sizes.split(",")
     for operator in map(operators.load, options.operator):
         for implementation in operators.implementations(operator.name):
@@ -138,7 +139,7 @@ def _wanted(options: argparse.Namespace) -> Iterator[Wanted]:
 
 
 def _drawn(default: Instance, arch: str, count: int) -> Iterator[Instance]:
-    """Configs of the default's space, the same in each call."""
+    """Yield random configs of the default's space, the same in each call."""
     if count:
         space = default.implementation.space(default.problem, ARCHES[arch])
         drawn = Random(canonical(default.problem)).sample(range(len(space)), min(count, len(space)))
@@ -148,7 +149,7 @@ def _drawn(default: Instance, arch: str, count: int) -> Iterator[Instance]:
 def _asked(
     operator: Operator[Any], implementation: Implementation[Any, Any], arch: str, sizes: list[str], options: Any
 ) -> dict[Any, str]:
-    """Problems that it serves, and what each is called."""
+    """Return the problems that the implementation serves, with their descriptions."""
     example = operator.problem() if implementation.example is None else implementation.example
 
     def problem(combined: Fields) -> Any:
@@ -164,7 +165,7 @@ def _asked(
 
 
 def _problem(example: Any, *, size: str, **changed: Any) -> Any:
-    """The example with that size and these options; None where there is no such problem."""
+    """Return the example with this size and these options; None if the problem is invalid."""
     of_keys, _, of_values = size.partition("/")
     names = {field.name for field in fields(example)}
     if of_values and not names.intersection(_VALUES):
@@ -185,7 +186,9 @@ def _called(example: Any, combined: Fields) -> str:
 
 
 def _paired(example: Any, sizes: list[str], serves: Callable[[Fields], bool], seed: str) -> list[Fields]:
-    """What callers combine, and few combinations more: any two values that meet in one of those drawn meet in these."""
+    """Return common combinations, and a few more in which any two values that occur together in the draws occur
+    together.
+    """
     draw = Random(seed)
     names = {field.name for field in fields(example)}
     factors = {"size": tuple(sizes)} | _values(example) | {n: values for n, values in _EXTENTS.items() if n in names}
@@ -206,7 +209,7 @@ def _paired(example: Any, sizes: list[str], serves: Callable[[Fields], bool], se
 
 
 def _sets(example: Any, factors: Fields) -> Iterator[Fields]:
-    """What callers combine, in each size and precision."""
+    """Yield common combinations for each size and precision."""
     usual = {name: getattr(example, name, None) for name in factors}
     types = {"dtype": (DType.BF16, DType.FP32), "precision": tuple(Precision)}
     choices = {"size": factors["size"]} | {name: values for name, values in types.items() if name in factors}
@@ -218,13 +221,13 @@ def _sets(example: Any, factors: Fields) -> Iterator[Fields]:
 
 
 def _changes(example: Any) -> Iterator[Fields]:
-    """Each static field that is no size, with each other value that it may have."""
+    """Yield each static field that is not a size with each of its other values."""
     for name, values in _values(example).items():
         yield from ({name: value} for value in values if value != getattr(example, name))
 
 
 def _values(example: Any) -> Fields:
-    """What each static field may be that is no size and has but a few values."""
+    """Return the values of each static field that is not a size and has only a few values."""
     return {
         field.name: (False, True) if isinstance(field.default, bool) else field.metadata["choices"]
         for field in fields(example)
@@ -262,7 +265,7 @@ def _text(line: Line) -> str:
 
 
 def _table(lines: list[Line]) -> Iterator[str]:
-    """A Markdown table: an implementation a line."""
+    """Yield a Markdown table with one implementation per line."""
     compiler = nvrtc.toolkit()
     yield f"| {compiler} ({compiler.build}) | configs | compile | spill | flawed | seconds each |"
     yield "|---|---|---|---|---|---|"

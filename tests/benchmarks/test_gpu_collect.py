@@ -138,7 +138,7 @@ def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: P
         said = collect(packed, "--records", tmp_path / "db")
         assert said.exit_code == 0, said.err
         assert list(lines.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
-    assert "2 records, 0 new; 1 of the run not served: the source has changed since" in said.err
+    assert "2 records, 0 new; 1 of the run are not served, because the source has changed since" in said.err
 
 
 def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, collect: Collect) -> None:
@@ -153,7 +153,7 @@ def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, co
         lines.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
         said = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
         assert list(lines.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
-        assert ("slower than what ships" in said.err) == bool(stays)
+        assert ("slower than the shipped records" in said.err) == bool(stays)
 
 
 @pytest.mark.parametrize(

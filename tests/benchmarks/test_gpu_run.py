@@ -72,7 +72,7 @@ def test_what_a_step_found_before_it_failed_stays_known(run: Any, programs: Prog
 def test_a_step_that_does_not_fit_does_not_begin_and_is_no_failure(run: Any) -> None:
     assert not run.step("long", lambda: {}, 10 * 60 - 50.0)  # of ten minutes one is not planned
     assert not (run.out / "rows.jsonl").read_text() and not run.failed
-    assert "waits for another call" in (run.out / "log.txt").read_text()
+    assert "is left for another call" in (run.out / "log.txt").read_text()
     assert run.step("short", lambda: {}, 10 * 60 - 90.0)
 
 
@@ -96,7 +96,7 @@ def test_when_the_minutes_are_over_what_is_under_way_is_cut_off_and_all_is_in_th
         [sys.executable, "-c", CALLER, str(tmp_path)], env=environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "the time is over: endless is cut off" in done.stderr
+    assert "the time is over: endless is interrupted" in done.stderr
     steps = programs("gpu_rows").read(tmp_path / "out")
     assert steps["quick"]["summary"] == "done"
     assert steps["endless"] == {

@@ -1,4 +1,4 @@
-"""Six streaming kernels in fp64, one element per thread, as gpu-benches times them at every occupancy."""
+"""Six streaming kernels in fp64, one element per thread, as timed by gpu-benches at every occupancy."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,8 @@ import numpy as np
 from tuner.spec import Argument, Cost, DType, Operator, Role, static
 
 KERNELS = ("init", "read", "scale", "triad", "stencil3", "stencil5")
-STREAMS = {"init": 1, "read": 1, "scale": 2, "triad": 3, "stencil3": 2, "stencil5": 2}  # arrays that cross DRAM
+# Number of arrays that cross DRAM.
+STREAMS = {"init": 1, "read": 1, "scale": 2, "triad": 3, "stencil3": 2, "stencil5": 2}
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ OPERATOR = Operator(
     summary="streaming kernels",
     problem=Problem,
     arguments=(
-        Argument("a", DType.INT64, ("n",), Role.OUTPUT),  # eight bytes
+        Argument("a", DType.INT64, ("n",), Role.OUTPUT),  # eight bytes per element
         Argument("b", DType.INT64, ("n",)),
         Argument("c", DType.INT64, ("n",)),
     ),

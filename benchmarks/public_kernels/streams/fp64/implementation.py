@@ -16,7 +16,7 @@ def space(_problem: Problem, _arch: Arch) -> Space:
 
 
 def plan(p: Problem, c: Config) -> Plan:
-    # As much shared memory as lets an SM of sm_80 and of sm_90 hold this number of blocks.
+    # Shared memory that limits an SM of sm_80 or sm_90 to this number of blocks.
     smem = {1: 120, 2: 79}[p.blocks] * 1024
     return Plan((Launch("stream", (-(-p.n // c.threads), 1, 1), c.threads, smem),), {})
 
