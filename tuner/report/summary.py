@@ -129,7 +129,7 @@ def _time_facts(gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
         return ()
     time = predicted_time(record.prediction, gpu)
     clock = f"on {gpu.device.name} at {gpu.device.clock_mhz:.0f} MHz"
-    value, note = (time.band, f"{clock}: {time.judged}") if time else ("none", UNJUDGED)
+    value, note = (time.band, f"{clock}: {time.judged}") if time else ("unknown", f"({UNJUDGED})")
     return (Fact("predicted time", value, note),)
 
 
