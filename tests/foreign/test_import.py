@@ -172,7 +172,7 @@ def test_a_kernel_that_is_out_of_bounds_is_refused_where_it_comes_in(tmp_path: P
 
 
 REFUSED = [
-    ({"texmem_args": {"t": np.zeros(4)}}, "texmem_args: textures are not served"),
+    ({"texmem_args": {"t": np.zeros(4)}}, "texmem_args: textures are not supported"),
     ({"verify": lambda *_: True}, "verify: outputs are compared by their RMSE ratio"),
     ({"lang": "C"}, "lang='C': only CUDA kernels are supported"),
     ({"lang": "OpenCL"}, "lang='OpenCL'"),

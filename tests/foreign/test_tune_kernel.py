@@ -94,13 +94,13 @@ def test_a_wrong_answer_is_no_winner(tmp_path: Path) -> None:
 
 ABSENT = [
     ({"strategy": "pso"}, "strategy='pso': unknown strategy"),
-    ({"strategy_options": {"popsize": 4}}, "strategy_options has popsize: max_fevals and time_limit"),
+    ({"strategy_options": {"popsize": 4}}, "strategy_options has popsize: only max_fevals and time_limit"),
     ({"observers": [1]}, r"observers=\[1\]: tuner.tune_kernel does not support this option"),
     ({"simulation_mode": True}, "simulation_mode=True: .* tuner replay"),
     ({"cache": "x.json"}, "cache='x.json': .*the next call resumes from them"),
     ({"objective": "energy"}, "objective='energy': the objective is always the time"),
     ({"device": 1}, "device=1: .*CUDA_VISIBLE_DEVICES chooses"),
-    ({"texmem_args": {"t": X}}, "texmem_args: textures are not served"),
+    ({"texmem_args": {"t": X}}, "texmem_args: textures are not supported"),
     ({"speed": 3}, "tune_kernel has no option 'speed'"),
     ({"gpu": "H2000"}, "H2000"),
 ]

@@ -34,7 +34,7 @@ AS_THEY_STAND: list[tuple[Edit, str]] = [
     ((OPERATOR, "OPERATOR = ", "OP = "), "must define OPERATOR, an Operator named"),
     ((OPERATOR, X, 'Argument("x", "dtype", ("rows", "cols"))'), "argument x has a dim 'cols', which is not a field"),
     ((OPERATOR, X, 'Argument("x", "type", ("rows", "columns"))'), "the dtype of 'type', which is not a field"),
-    ((OPERATOR, 'Argument("x"', 'Argument("new"'), r"argument 'new' is a word of C\+\+"),
+    ((OPERATOR, 'Argument("x"', 'Argument("new"'), r"argument 'new' is a C\+\+ keyword"),
     ((OPERATOR, X, f'{X[:-1]}, optional="use_x")'), "argument x is optional='use_x', which is not a field"),
     ((OPERATOR, ", Role.OUTPUT", ""), "no argument has Role.OUTPUT"),
     ((OPERATOR, 'extent("M", default=4096)', "4096"), r"Problem\.rows must be static\(…\)"),
@@ -132,7 +132,7 @@ def test_a_folder_of_an_older_shape_is_told_the_command_that_moves_it(tmp_path: 
         shutil.rmtree(folder / "block")
         with pytest.raises(TemplateError, match="an implementation is a folder now") as refused:
             operators.load(name)
-        subprocess.run(["bash", "-ec", str(refused.value).partition("of them: ")[2]], check=True)
+        subprocess.run(["bash", "-ec", str(refused.value).partition("Convert them with: ")[2]], check=True)
         assert [implementation.name for implementation in operators.implementations(name)] == ["block"]
         use(name)
 

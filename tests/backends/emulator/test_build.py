@@ -69,7 +69,7 @@ def test_a_compiler_that_does_not_run_is_no_compiler(tmp_path: Path, monkeypatch
     broken.write_text("#!/bin/sh\necho no such library >&2\nexit 127\n")
     broken.chmod(0o755)
     monkeypatch.setenv("TUNER_CXX", str(broken))
-    with pytest.raises(MachineError, match=r"no such library; name a g\+\+ in TUNER_CXX"):
+    with pytest.raises(MachineError, match=r"no such library; set TUNER_CXX to a g\+\+"):
         compiler()
 
 

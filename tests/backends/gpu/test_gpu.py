@@ -136,7 +136,9 @@ def test_of_several_gpus_it_is_told_which_and_whether_one_process_may_have_it(
     assert gpu.describe().endswith(", which one process at a time may open")
 
 
-@pytest.mark.parametrize(("visible", "advice"), [("GPU-123", "CUDA_VISIBLE_DEVICES='GPU-123' names none"), (None, "")])
+@pytest.mark.parametrize(
+    ("visible", "advice"), [("GPU-123", "CUDA_VISIBLE_DEVICES='GPU-123' names no device of this machine"), (None, "")]
+)
 def test_a_gpu_that_is_hidden_is_told_with_what_hides_it(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str | None, advice: str
 ) -> None:

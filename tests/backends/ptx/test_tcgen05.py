@@ -221,7 +221,7 @@ ALLOC, DEALLOC = (
 )
 READ = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r9},"
 FAULTS = {  # after ALLOCATED
-    f"@%p1 {ALLOC} [%r3], 48;": "48 columns of tensor memory: 32, 64",
+    f"@%p1 {ALLOC} [%r3], 48;": "48 columns of tensor memory: an allocation must be 32, 64",
     f"@%p1 {ALLOC} [%r3], 64;": "tcgen05.alloc of 64 columns after one of 32",
     f"@%p1 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned; @%p1 {ALLOC} [%r3], 32;": "after tcgen05.relinq",
     f"@%p1 {DEALLOC} %r20, 64;": "64 columns at 0x0, which no tcgen05.alloc returned",
