@@ -1,1 +1,1 @@
-"""What one config is worth: right, fast by its work, fast on a device."""
+"""Evaluation of a config: correctness, predicted cost, and time on a device."""

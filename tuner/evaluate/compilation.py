@@ -1,4 +1,4 @@
-"""Configs as the compiler makes them for one GPU: their identities, and what is predicted of them."""
+"""Compilation of configs for one GPU: their identities and predictions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from tuner.spec.problem import canonical, to_fields
 
 @dataclass(frozen=True)
 class Compilation:
-    """The part that every evaluator has: NVRTC compiles, declared work and machine code predict.
+    """The common part of all evaluators: compilation by NVRTC, and predictions from declared work and machine code.
 
-    `policy` is part of the identity of what its owner finds out.
+    `policy` is part of the identity of the evaluator's results.
     """
 
     gpu: GPU
@@ -47,7 +47,9 @@ class Compilation:
         )
 
     def prior(self, instance: Instance) -> float:
-        """The cost by declared work. NaN where none is declared: the operator's cost is the same for all."""
+        """Return the cost by declared work; NaN without declared work, because the operator's cost is the same for all
+        configs.
+        """
         if not instance.implementation.declares_work:
             return nan
         return uncompiled(instance.plan(), instance.work(self.gpu), self.gpu).cost
@@ -60,11 +62,11 @@ class Compilation:
         return costs
 
     def compile(self, sources: Sequence[Source]) -> Iterator[tuple[int, Cubin | Failed]]:
-        """(position, cubin or failure) as they finish."""
+        """Yield (position, cubin or failure) in order of completion."""
         return self.compiler.compile_many((source, self.options) for source in sources)
 
     def attempt(self, instance: Instance, source: Source, outcome: Cubin | Failed, seconds: float = 0.0) -> Attempt:
-        """The attempt at a config with its prediction, by what the compiler made of its source."""
+        """Return the attempt at a config with its prediction from the compiler's result."""
         identity, config = self.identity(instance, source), to_fields(instance.config)
         if isinstance(outcome, Failed):
             return Attempt(identity, config, failure=outcome, seconds=seconds)

@@ -1,4 +1,4 @@
-"""The evaluator whose evidence is time: configs are compiled, checked and timed on a device, and finalists race."""
+"""The measuring evaluator: configs are compiled, checked and timed on a device, and finalists race."""
 
 import time
 from collections import defaultdict
@@ -38,19 +38,19 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
 
-_REPEATS = 2  # times that samples are drawn again after a drift; then the device is taken as it is
-_LEAST_ROUNDS = 3  # at own clocks; with fewer, the race at one clock decides
-_OWN_CLOCK_S = 10.0  # in which rounds at own clocks begin: each takes a tenth of a second for a contender
-# × the best one's predicted cost: nothing is that wrong which the session's times have borne out, by their rank
-# correlation over so many configs of an implementation.
+_REPEATS = 2  # repetitions after a drift, before the new device state is accepted
+_LEAST_ROUNDS = 3  # minimum of rounds at own clocks; with fewer, the race at a shared clock decides
+_OWN_CLOCK_S = 10.0  # time for starting rounds at own clocks; each takes a tenth of a second per contender
+# × the best predicted cost: configs further behind are skipped once the session's times correlate in rank with the
+# predictions over this many configs of an implementation.
 _HOPELESS, _CONFIRMED_BY, _CONFIRMED = 20.0, 8, 0.5
-# What a kernel did; other faults, as where memory is lacking, say nothing about it.
+# Faults caused by a kernel; other faults, such as missing memory, are not its fault.
 _KERNEL_FAULTS = (Fault.WRONG, Fault.UNSTEADY, Fault.ILLEGAL, Fault.TIMEOUT, Fault.CRASH)
 
 
 @dataclass(frozen=True)
 class _Race:
-    """A race that was run, by position among the finalists."""
+    """A completed race, by position among the finalists."""
 
     entrants: tuple[int, ...]
     result: RaceResult
@@ -59,7 +59,7 @@ class _Race:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a Measurer measures with. The worker and the ledger outlive one problem."""
+    """The tools of a Measurer. The worker and the ledger are shared by several problems."""
 
     worker: Worker
     policy: MeasurementPolicy = field(default_factory=MeasurementPolicy)
@@ -67,10 +67,10 @@ class Setup:
 
 
 class Measurer:
-    """See `Evaluator`. Times on the device what compiles, while the next configs compile.
+    """Times compiled configs on the device while the next ones compile; see `Evaluator`.
 
-    A measured config keeps its prediction, so that its time tells how far predictions hold. `best_us` is the time to
-    beat, as the device runs now: the best config of earlier sessions is timed again before any new one.
+    A measured config keeps its prediction, so that the accuracy of predictions can be estimated. `best_us` is the time
+    to beat at the current device speed: the best config of earlier sessions is timed again before any new one.
     """
 
     evidence = Evidence.MEASURED
@@ -84,23 +84,23 @@ class Measurer:
         compiler: Compiler,
         setup: Setup,
     ) -> None:
-        """Raises UsageError where the device is not the `gpu` to measure for."""
+        """Raise UsageError if the device is not the `gpu` to measure for."""
         self.operator, self._problem, self.gpu = operator, problem, gpu
         facts = setup.worker.describe().facts
         self.setup = replace(setup, policy=setup.policy.on(facts))
         self.best_us = inf
         self.drift = self.setup.policy.drift
         self.drift_monitor = DriftMonitor(setup.worker, self.setup.policy)
-        self._current: set[object] = set()  # machine codes that were timed while the device ran as it does now
+        self._current: set[object] = set()  # machine codes timed at the current device speed
         self._earlier: Instance | None = None
-        self._plain: dict[str, TimingRequest] | None = None  # by key: what a new process runs first
-        self._started = -1  # how often the worker had restarted when it last did
-        self._best_cost = inf  # predicted, of what takes `best_us`
+        self._plain: dict[str, TimingRequest] | None = None  # by key: configs that a new process runs first
+        self._started = -1  # worker restarts when these last ran
+        self._best_cost = inf  # predicted cost of the config with `best_us`
         self._pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)  # (predicted, measured)
         self._verdicts: dict[Identity, Verdict] = {}
-        self._twins: dict[object, tuple[str, TimingResult]] = {}  # by machine code: the first config that is it
+        self._twins: dict[object, tuple[str, TimingResult]] = {}  # by machine code: its first config
         self._model, self.device = str(facts["model"]), str(facts.get("uuid", ""))
-        # What a simulation says must never be taken for what a device did.
+        # Results of a simulated device must never be mistaken for measurements.
         self._driver = SIMULATED if self._model == SIMULATED else driver_name(int(facts["driver"]))
         simulated = " simulated" if self._model == SIMULATED else ""
         self.policy = f"{self.setup.policy.name} inputs {_inputs_digest(operator, problem)}{simulated}"
@@ -115,7 +115,7 @@ class Measurer:
 
     def try_all(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Attempt]]:
         started, line = time.perf_counter(), self._line(batch)
-        self._prepare_plain()  # which needs the compilers, as the batch does from here on
+        self._prepare_plain()  # needs the compilers before the batch uses them
         sources = [render(instance) for _, instance in line]
         with prefetched(self._compilation.compile(sources)) as outcomes:
             self._run_plain()
@@ -128,7 +128,7 @@ class Measurer:
                     yield position, replace(attempt, seconds=time.perf_counter() - started)
 
     def check(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
-        """Those of this session; configs that an earlier one measured are judged again."""
+        """Return the verdicts of this session; configs measured in an earlier one are checked again."""
         self._run_plain()
         identities = [self.identity(instance) for instance in batch]
         unknown = [i for i, identity in enumerate(identities) if identity not in self._verdicts]
@@ -138,12 +138,12 @@ class Measurer:
         yield from enumerate(self._verdicts[identity] for identity in identities)
 
     def checked_code(self, instance: Instance) -> CheckedCode:
-        """What the device's verdict on a config holds for."""
+        """Return the code and machine for which the device's verdict on a config is valid."""
         return checked_code(instance, self.gpu, self._driver)
 
     def prove(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Proof | Failed]]:
-        """(position in `batch`, what the device said of it, or why it said nothing) as they finish."""
-        self._prepare_plain()  # which needs the compilers, as the batch does from here on
+        """Yield (position in `batch`, the device's proof, or why there is none) in order of completion."""
+        self._prepare_plain()  # needs the compilers before the batch uses them
         with prefetched(self._compilation.compile(list(map(render, batch)))) as outcomes:
             for position, outcome in outcomes:
                 if isinstance(outcome, Failed):
@@ -161,7 +161,9 @@ class Measurer:
     def race(
         self, contenders: Sequence[Instance], seed: int = 0, *, own_clock: bool = False
     ) -> tuple[list[int], RaceResult]:
-        """(positions of those that came through, times of the rounds); nobody where the device fails for all."""
+        """Return (positions of the finished contenders, times of the rounds); empty if the device fails for all of
+        them.
+        """
         codes, left, policy = self._codes(contenders), list(range(len(contenders))), self.setup.policy
         while left:
             heat = RaceRequest(tuple(codes[i] for i in left), policy, policy.rounds, seed)
@@ -174,11 +176,10 @@ class Measurer:
         return [], RaceResult()
 
     def settle(self, finalists: Finalists, seed: int) -> RaceOutcome | None:
-        """Race the finalists in turns, so that all run at one clock.
+        """Race the finalists in interleaved rounds, at one shared clock.
 
-        Where one of them draws so much power that it would lower its own clock, those near the best and the default
-        race again, each at its own clock: a kernel runs like that where nothing else does, and where power is short
-        it takes from its neighbours what it draws.
+        If one of them draws so much power that it would lower its own clock, those near the best and the default race
+        again, each at its own clock, as in an application that runs only this kernel.
         """
         race = self._run_race(finalists, tuple(range(len(finalists.configs))), seed)
         if race is None:
@@ -197,7 +198,7 @@ class Measurer:
     def _run_race(
         self, finalists: Finalists, positions: Sequence[int], seed: int, *, own_clock: bool = False
     ) -> "_Race | None":
-        """None where no finalist came through."""
+        """Return None if no finalist finished."""
         survivors, result = self.race([finalists.configs[i] for i in positions], seed, own_clock=own_clock)
         if not result.rounds:
             return None
@@ -207,13 +208,13 @@ class Measurer:
         return _Race(tuple(entrants), result, decide(result.times_us, rules, seed))
 
     def is_current(self, attempt: Attempt) -> bool:
-        """Whether its time is of this session, and of the pace at which the device runs now."""
+        """Return whether its time was measured in this session at the current device speed."""
         return _twin(attempt) in self._current
 
     def _run_plain(self) -> None:
-        """Let a new process run the plain kernel before all others.
+        """Make a new process run the plain kernel before all others.
 
-        The timed problem is too large for a float64 reference: what the first kernel makes of it stands in for one.
+        The timed problem is too large for a float64 reference, so the first kernel's outputs are used instead.
         """
         if self._started == self.setup.worker.restarts:
             return
@@ -223,7 +224,7 @@ class Measurer:
                 self._once(key, task)
 
     def _prepare_plain(self) -> dict[str, TimingRequest]:
-        """Kept, for while a batch is under way the compilers are busy with it."""
+        """Return the cached requests, because the compilers are busy during a batch."""
         if self._plain is None:
             self._plain = dict(self._plain_tasks())
         return self._plain
@@ -236,8 +237,10 @@ class Measurer:
                 yield _key(self.identity(instance)), TimingRequest(code, self.setup.policy, timed=False)
 
     def _line(self, batch: Sequence[Instance]) -> list[tuple[int | None, Instance]]:
-        """A batch with its positions. While there is no time to beat, the configs that may set one come first, so that
-        hopeless ones are cut short. The best of earlier sessions has no position: its row is from then.
+        """Return a batch with its positions.
+
+        Without a time to beat, promising configs come first, so that slow ones are stopped early. The best config of
+        earlier sessions has no position, since its row exists already.
         """
         line: list[tuple[int | None, Instance]] = list(enumerate(batch))
         if self.best_us == inf and batch:
@@ -248,7 +251,7 @@ class Measurer:
 
     def _timed(self, instance: Instance, attempt: Attempt, cubin: Cubin) -> Attempt:
         if self._confirmed(instance) and attempt.prediction and attempt.prediction.cost > _HOPELESS * self._best_cost:
-            slower = f"predicted over {_HOPELESS:g} × as slow as the best that was measured"
+            slower = f"predicted to be over {_HOPELESS:g} × slower than the best measured config"
             return replace(attempt, failure=Failed(Stage.TIME, f"not timed: {slower}"))
         twin = _twin(attempt)
         duplicate = twin in self._twins
@@ -263,7 +266,8 @@ class Measurer:
             as_before = f"same machine code as {spelled}: " if duplicate else ""
             return replace(attempt, failure=Failed(timed.failure.fault.stage, as_before + timed.failure.reason))
         measurement = replace(_measurement(timed.samples), duplicate_of=spelled if duplicate else "")
-        if measurement.time_us < self.best_us and not duplicate:  # whose samples are of an earlier level
+        # A duplicate's samples were measured at an earlier speed.
+        if measurement.time_us < self.best_us and not duplicate:
             self.best_us = measurement.time_us
             self._best_cost = attempt.prediction.cost if attempt.prediction else inf
         if attempt.prediction and not duplicate:
@@ -271,20 +275,20 @@ class Measurer:
         return replace(attempt, measurement=measurement)
 
     def _confirmed(self, instance: Instance) -> bool:
-        """Whether times bear out what is predicted of an implementation here."""
+        """Return whether measured times confirm the predictions of an implementation."""
         predicted, measured = np.array(self._pairs[instance.name]).reshape(-1, 2).T
         if len(predicted) < _CONFIRMED_BY or min(np.ptp(predicted), np.ptp(measured)) == 0:
             return False
         return float(np.corrcoef(_ranks(predicted), _ranks(measured))[0, 1]) >= _CONFIRMED
 
     def _turn(self, instance: Instance) -> tuple[bool, float]:
-        """Who goes first where nothing was timed yet: the default that is predicted best, for it is to be beaten."""
+        """Return a sort key for the case that nothing was timed: the default with the best prediction comes first."""
         default = instance.implementation.default(instance.problem, self.gpu.arch)
         expected = self.prior(instance)
         return instance.config != default, inf if np.isnan(expected) else expected
 
     def _steady(self, identity: Identity, task: TimingRequest) -> TimingResult:
-        """Samples that the drift monitor confirms; those that a drift voids are drawn again."""
+        """Draw samples that the drift monitor confirms, repeating those that a drift invalidates."""
         before_us, timed = self.drift_monitor.level_us, self._on_device(identity, task)
         for _ in range(_REPEATS):
             if not timed.samples or self.drift_monitor.confirms(task.code, timed.samples):
@@ -297,9 +301,9 @@ class Measurer:
         return timed
 
     def _on_device(self, identity: Identity, task: TimingRequest) -> TimingResult:
-        """Check and time. A process that dies may have died by chance: once more; and then never again."""
+        """Check and time. A process may crash by chance, so the config is tried once more, but not again after that."""
         key = _key(identity)
-        before = "it took the device process down before, and is tried again by `tuner search --retry` alone"
+        before = "it crashed the device process before; only `tuner search --retry` tries it again"
         timed = TimingResult(None, failure=DeviceFailure(Fault.CRASH, before))
         while self._allowed(key):
             timed = self._once(key, task)
@@ -308,14 +312,14 @@ class Measurer:
         return timed
 
     def _allowed(self, key: str) -> bool:
-        self._run_plain()  # which may be the config in question
+        self._run_plain()  # may be the config in question
         return not self.setup.ledger.banned(key)
 
     def _once(self, key: str, task: TimingRequest) -> TimingResult:
         self.setup.ledger.began(key)
         try:
             timed = self.setup.worker.time(task)
-        except KeyboardInterrupt:  # which is no fault of the config
+        except KeyboardInterrupt:  # not the config's fault
             self.setup.ledger.ended(key)
             raise
         if timed.failure is None or not timed.failure.fatal:
@@ -323,7 +327,7 @@ class Measurer:
         return timed
 
     def _codes(self, instances: Sequence[Instance]) -> list[Code]:
-        """Compiled configs, from the cache where they are known. Raises UsageError for one that no longer compiles."""
+        """Compile configs, from the cache if possible. Raises UsageError for one that no longer compiles."""
         codes: dict[int, Code] = {}
         for position, outcome in self._compilation.compile(list(map(render, instances))):
             if isinstance(outcome, Failed):
@@ -339,7 +343,7 @@ def _code(instance: Instance, cubin: Cubin) -> Code:
 
 
 def _inputs_digest(operator: Operator[Any], problem: Any) -> str:
-    """Of what the operator draws for its smallest sizes. Lengths and gates are drawn, too: others are other work."""
+    """Return a digest of the operator's smallest inputs, because drawn lengths and gates affect the work."""
     drawn = operator.inputs(operator.tails(problem)[0], np.random.default_rng(0), operator.input_kinds[0])
     parts = [
         f"{name} {np.asarray(drawn[name]).dtype}".encode() + np.asarray(drawn[name]).tobytes() for name in sorted(drawn)
@@ -365,7 +369,7 @@ def _lap(sample: Sample) -> Lap:
 
 
 def _measurement_of(time_us: Estimate, states: Sequence[State]) -> Measurement:
-    """A time, with what the device was like at its samples."""
+    """Return a time with the device state during its samples."""
     state = together(states)
     return Measurement(
         time_us.mid,
@@ -390,8 +394,8 @@ def _verdict(timed: TimingResult, where: str) -> Verdict:
 
 
 def _twin(attempt: Attempt) -> object:
-    """What attempts at one machine code have in common, launched alike."""
-    assert attempt.resources is not None, "what is timed was compiled"
+    """Return a key shared by attempts with the same machine code and launches."""
+    assert attempt.resources is not None, "a timed config has been compiled"
     return attempt.resources.sass_digest, attempt.identity.plan
 
 

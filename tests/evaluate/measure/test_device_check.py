@@ -163,7 +163,7 @@ def test_an_element_of_the_timed_problem_that_nobody_wrote_is_found(row_norm: Op
     with judging(Idle(Simulation()), row_norm, rows=40) as (judge, arena):
         judge.compare_timed(arena, {})
     assert not judge.right
-    assert "nobody wrote" in judge.verdict("here").reason
+    assert "unwritten elements" in judge.verdict("here").reason
 
 
 class Unwritable(SimulatedDevice):

@@ -362,7 +362,7 @@ def test_a_device_that_another_process_holds_alone_is_an_error_that_says_so(
         raise RuntimeFailedError(46)
 
     monkeypatch.setattr(runtime, "setDevice", unavailable)
-    with pytest.raises(MachineError, match=r"the H200 cannot be opened \(status 46\): .* holds it alone"):
+    with pytest.raises(MachineError, match=r"the H200 cannot be opened \(status 46\): .* has exclusive access"):
         Physical().open()
 
 

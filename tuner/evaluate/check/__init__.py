@@ -1,1 +1,1 @@
-"""Whether a config is right: its edges run, and what they leave is held against a float64 reference."""
+"""Correctness checks: a config runs its edge cases, and the outputs are compared with a float64 reference."""

@@ -1,4 +1,4 @@
-"""Run one config over its operator's edge cases, and judge it against float64: on the emulator, or on its PTX."""
+"""Run a config over its operator's edge cases on the emulator or the PTX interpreter, and compare it with float64."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -29,9 +29,9 @@ from tuner.spec.problem import Arrays, canonical
 
 
 class Checker(Closing):
-    """A pool of killable processes. A kernel that crashes its process or never ends costs its own verdict only.
+    """A pool of killable processes. A kernel that crashes its process or hangs affects only its own verdict.
 
-    With `known`, what was found right before, under the same code, is not run again.
+    With `known`, configs that passed before with the same code are not run again.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Checker(Closing):
         self._pool.close()
 
     def check_many(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Verdict]]:
-        """(position, Verdict) as they finish; those that are known first."""
+        """Yield (position, Verdict) in order of completion, cached verdicts first."""
         recalled = {i: verdict for i, job in enumerate(jobs) if (verdict := self._recall(job))}
         yield from recalled.items()
         open_ = [i for i in range(len(jobs)) if i not in recalled]
@@ -64,13 +64,14 @@ class Checker(Closing):
 
 
 def _keyed(job: Job) -> tuple[str, Verdict]:
-    """A verdict with the key of what this process ran: the caller's files may have changed since it started."""
+    """Return a verdict with the key of the code that this process ran, since the caller's files may have changed."""
     return key_of(job), check(job)
 
 
 def check(job: Job) -> Verdict:
-    """The verdict on one config. Cases are dealt to the modes in turn unless `thorough`; the first finding ends it,
-    but for other bits in another order, whose cause a checked run may name.
+    """Check one config. Unless `thorough`, the cases are distributed over the modes. The first finding ends the check.
+
+    The exception is a result that depends on the thread order, whose cause a checked run may identify.
     """
     instance = operators.instance(job.instance)
     on_ptx = instance.implementation.checked_on == "ptx"
@@ -82,9 +83,9 @@ def check(job: Job) -> Verdict:
 
 
 def _runs(instance: Instance, job: Job) -> Iterator[CaseResult]:
-    """Every round on the emulator."""
+    """Yield the result of every round on the emulator."""
     operator, first = instance.operator, dict[Edge, Arrays]()
-    # A second build for the plain rounds costs more than it saves them, but where accesses are nearly all that is done.
+    # A second build for the plain rounds takes longer than it saves, unless nearly all work is memory accesses.
     instrumented = any(mode.checked for mode in job.modes)
     for edge, mode in _rounds(instance, job):
         at, (arrays, expected) = instance.at(edge.problem), drawn(operator.name, canonical(edge.problem), edge.kind)
@@ -94,12 +95,12 @@ def _runs(instance: Instance, job: Job) -> Iterator[CaseResult]:
         instrumented = instrumented and run.counters.mma > 0
         said = map(str, run.findings) if run.findings else (_undeclared(at.plan(), run.counters),)
         other = _other_bits(first.setdefault(edge, outputs), outputs)
-        doubt = f"{other}: other bits in another order of threads" if other else ""
+        doubt = f"{other}: the result depends on the order of threads" if other else ""
         yield CaseResult(f"{edge.name(operator)} {mode}", arrays, expected, outputs, tuple(filter(None, said)), doubt)
 
 
 def key_of(job: Job) -> str:
-    """All that decides the verdict on a job; see `verdict_cache.key`."""
+    """Return the key of everything that decides the verdict on a job; see `verdict_cache.key`."""
     instance = operators.instance(job.instance)
     if instance.implementation.checked_on == "ptx":
         return key_on_ptx(job)
@@ -114,14 +115,14 @@ def _rounds(instance: Instance, job: Job) -> Iterator[tuple[Edge, Mode]]:
     if job.thorough:
         yield from ((edge, mode) for mode in job.modes for edge in edges)
         return
-    # Every one in the first mode; the dearer modes take turns, so that each sees another.
+    # The first mode runs every case; the more expensive modes alternate, so that each sees different cases.
     yield from ((edge, job.modes[0]) for edge in edges)
     for i, mode in enumerate(job.modes[1:]):
         yield edges[-1 - i % len(edges)], mode
 
 
 def _undeclared(plan: Plan, counters: emulator.Counters) -> str:
-    """Tensor memory beyond what the launches say: fewer blocks would share an SM than is predicted. Empty for none."""
+    """Return an error if blocks allocate more tensor memory than declared, so that fewer fit an SM; empty otherwise."""
     allocated = counters.tensor_columns
     declared = sum(prod(launch.grid) * launch.tensor_columns for launch in plan.launches) if allocated else 0
     if allocated <= declared:
@@ -130,7 +131,7 @@ def _undeclared(plan: Plan, counters: emulator.Counters) -> str:
 
 
 def _other_bits(one: Arrays, other: Arrays) -> str:
-    """The first output whose bits differ; empty for none. A winner must answer the same today and tomorrow."""
+    """Return the first output whose bits differ, or an empty string. Results must be reproducible."""
     views = (
         (name, one[name].reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)) for name, array in other.items()
     )

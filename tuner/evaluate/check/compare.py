@@ -1,4 +1,4 @@
-"""Is an output right? Errors against a float64 reference, judged by how much rounding alone would cost."""
+"""Errors of outputs relative to a float64 reference, with limits based on the rounding error."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,35 +13,35 @@ from tuner.spec.problem import Array, Arrays
 from tuner.spec.tolerance import Tolerance
 
 _UNSEEN = "(no element was both computed and known)"
-_PEAK = 4.0  # a maximum over many elements scatters more than their root mean square
-_CANCELLED = 2.0**-14  # where all is exactly 0 because terms cancel: what their sums in fp32 may leave of them
+_PEAK = 4.0  # the maximum over many elements varies more than the RMS
+_CANCELLED = 2.0**-14  # error of fp32 sums relative to their terms if the exact result is 0 because the terms cancel
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What outputs are compared with: exact, as rounding alone would leave them, and how far they may be off."""
+    """The expected outputs: exact and rounded values, and the tolerances."""
 
     exact: Arrays
     rounded: Arrays
     tolerances: Mapping[str, Tolerance]
-    case: str = ""  # the sizes, and the kind of inputs
+    case: str = ""  # the sizes and the kind of inputs
 
     def errors(self, outputs: Mapping[str, Array]) -> tuple[OutputError, ...]:
-        """One error an output that the problem has: those without an element say nothing.
+        """Return one error per output that the problem has; outputs without elements are skipped.
 
-        The limit is max(tolerance, slack × the error of a reference that rounds where the kernel rounds); NaN never
+        The limit is max(tolerance, slack × the error of a reference that rounds where the kernel rounds). NaN never
         passes, and infinities must be where the reference has them.
         """
         filled = (name for name in self.exact if np.size(self.exact[name]) or np.size(outputs[name]))
         return tuple(self.error(name, outputs[name]) for name in filled)
 
     def error(self, name: str, output: Array) -> OutputError:
-        """That of one output."""
+        """Return the error of one output."""
         return compare(name, output, self.exact[name], self.rounded[name], self.tolerances[name], self.case)
 
 
 def expect(operator: Operator[Any], problem: Any, arrays: Arrays, case: str = "") -> Expected:
-    """What `operator` makes of the inputs in `arrays`; `case` names them."""
+    """Compute the expected outputs of `operator` for the inputs in `arrays`; `case` names them."""
     exact = operator.reference(problem, arrays)
     named = {argument.name: exact[argument.name] for argument in operator.written}
     return Expected(named, operator.rounded(problem, arrays), operator.tolerance(problem), case)
@@ -50,12 +50,12 @@ def expect(operator: Operator[Any], problem: Any, arrays: Arrays, case: str = ""
 def errors(
     operator: Operator[Any], problem: Any, arrays: Arrays, outputs: Mapping[str, Array]
 ) -> tuple[OutputError, ...]:
-    """One error an argument that `operator` writes, computed on the inputs in `arrays`; see `Expected.errors`."""
+    """Return one error per argument that `operator` writes, for the inputs in `arrays`; see `Expected.errors`."""
     return expect(operator, problem, arrays).errors(outputs)
 
 
 def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> None:
-    """Put into `worst` what is worse for its output."""
+    """Update `worst` with larger errors, by output."""
     for error in errors:
         worst[error.name] = max(error, worst.get(error.name, error), key=OutputError.badness)
 
@@ -63,25 +63,26 @@ def keep_worst(worst: dict[str, OutputError], errors: Iterable[OutputError]) -> 
 def unexpected_write(
     operator: Operator[Any], before: Mapping[str, Any], exact: Mapping[str, Array], after: Mapping[str, Array]
 ) -> str:
-    """The first element that should have kept its value in an argument updated in place, and did not; empty for none.
+    """Return the first unexpected change of an argument updated in place, or an empty string.
 
-    `exact` is the reference's: elements in which it equals `before` are not to change by one bit of rounding either.
+    `exact` is the reference's result: elements in which it equals `before` must not change by a single bit.
     """
     for name in (argument.name for argument in operator.updated if argument.name in exact):
         kept = np.asarray(exact[name], np.float64) == np.asarray(before[name], np.float64)
         wrong = np.argwhere(kept & (np.asarray(after[name]) != np.asarray(before[name])))
         if len(wrong):
             at = tuple(wrong[0].tolist())
-            return f"{name} {list(at)} was to stay {before[name][at]}, and is {after[name][at]}"
+            return f"{name} {list(at)} must stay {before[name][at]}, but is {after[name][at]}"
     return ""
 
 
 def compare(
     name: str, actual: Array, exact: Array, rounded: Array, tolerance: Tolerance, case: str = ""
 ) -> OutputError:
-    """How far `actual` is from `exact`, beside how far `rounded` is, where neither of the first two is masked.
+    """Compare `actual` with `exact`, and `rounded` with `exact`, where neither of the first two is masked.
 
-    Masked is what sampled blocks did not write, and what a reference does not know. With nothing left all is wrong.
+    Elements are masked if sampled blocks did not write them or the reference is undefined. If none remain, the error is
+    infinite.
     """
     if isinstance(actual, np.ma.MaskedArray) or isinstance(exact, np.ma.MaskedArray):
         seen = ~(np.ma.getmaskarray(actual) | np.ma.getmaskarray(exact))
@@ -98,15 +99,16 @@ def compare(
 
 
 def _roundoff(output: Array) -> float:
-    """The root mean square of what rounding to an output's dtype costs, relative; about a quarter of a step."""
+    """Return the relative RMS error of rounding to an output's dtype, about a quarter of a step."""
     dtype = np.asarray(output).dtype
-    return 0.0 if dtype.kind in "biu" else float(finfo(dtype).eps) / 4  # type: ignore[no-untyped-call]  # it has no types
+    # No static types.
+    return 0.0 if dtype.kind in "biu" else float(finfo(dtype).eps) / 4  # type: ignore[no-untyped-call]
 
 
 def distance(actual: Array, exact: Array) -> tuple[float, float]:
-    """(‖actual − exact‖ / ‖exact‖, largest |actual − exact|); infinite where they disagree on what is finite.
+    """Return (‖actual − exact‖ / ‖exact‖, max |actual − exact|); infinite if they differ in which elements are finite.
 
-    Where `exact` is all zero, the first is the root mean square of what is off, of however many elements.
+    If `exact` is all zero, the first value is the RMS of the nonzero errors, regardless of their number.
     """
     actual, exact = np.asarray(actual, np.float64), np.asarray(exact, np.float64)
     finite = np.isfinite(exact)

@@ -1,4 +1,4 @@
-"""What an implementation promises beyond being right, checked on one config: what it breaks, in words."""
+"""Checks of an implementation's declarations on one config, apart from correctness."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -16,7 +16,7 @@ _ROUNDING = 0.999
 
 
 def broken(instance: Instance, gpu: GPU) -> tuple[str, ...]:
-    """A sentence for each promise that is not kept. Raises TemplateError where the operator cannot even be rendered."""
+    """Return one sentence per violation. Raises TemplateError if the operator cannot be rendered."""
     return (
         *_unread(instance, gpu),
         *_frozen_sizes(instance),
@@ -34,11 +34,11 @@ def _unread(instance: Instance, gpu: GPU) -> Iterator[str]:
             for value in choices[parameter.name]
         )
         if parameter.name not in read and all(_entries(other) == _entries(instance) for other in others):
-            yield f"{template_name(implementation)} never reads {parameter.name}: a search would try equal kernels"
+            yield f"{template_name(implementation)} never reads {parameter.name}: a search would try identical kernels"
 
 
 def _entries(instance: Instance) -> list[str]:
-    """What the plan launches: of a template's instances the name says what they were made with."""
+    """Return the entries of the plan; a template instance contains its arguments in its name."""
     return [launch.entry for launch in instance.plan().launches]
 
 
@@ -47,7 +47,7 @@ def _frozen_sizes(instance: Instance) -> Iterator[str]:
     tails = (edge for edge in instance.operator.tails(instance.problem) if one_code(edge, instance.problem))
     if any(render(instance.at(tail)).digest != here for tail in tails):
         sizes = ", ".join(extents(instance.problem))
-        yield f"the source changes with sizes at run time ({sizes}): constants of a plan follow from static fields only"
+        yield f"the source changes with sizes at run time ({sizes}): constants of a plan may use only static fields"
 
 
 def _outside(implementation: Implementation[Any, Any], problem: Any, gpu: GPU) -> Iterator[str]:
@@ -66,4 +66,4 @@ def _misdeclared(instance: Instance, gpu: GPU) -> Iterator[str]:
                 f"which the plan launches with {launched[0]} of {launched[1]}"
             )
     if (declared := sum(work.dram_bytes for work in works)) < least * _ROUNDING:
-        yield f"work declares {declared:.6g} bytes of DRAM traffic, less than the least of {least:.6g} that cost says"
+        yield f"work declares {declared:.6g} bytes of DRAM traffic, less than the {least:.6g} that cost declares"

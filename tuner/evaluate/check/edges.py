@@ -1,4 +1,4 @@
-"""The edge cases of a problem: its code on small sizes that hit every edge, each with a kind of inputs."""
+"""The edge cases of a problem: small sizes with the same code, each with a kind of inputs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,19 +16,19 @@ _MOST_THREADS = 1 << 22
 
 @dataclass(frozen=True)
 class Edge:
-    """A small problem and the kind of inputs to run it on."""
+    """A small problem and a kind of inputs."""
 
     problem: Any
     kind: str
 
     def name(self, operator: Operator[Any]) -> str:
-        """The sizes and the kind; a size of 0 belongs to an absent argument."""
+        """Return the sizes and the kind; sizes of 0, which belong to absent arguments, are omitted."""
         sizes = {name: getattr(self.problem, name) for name in sized(operator.problem)}
         return " ".join([*(f"{name}={size}" for name, size in sizes.items() if size), self.kind])
 
 
 def edges(operator: Operator[Any], problem: Any, *, every: bool = False) -> tuple[Edge, ...]:
-    """Each small problem once, the kinds of inputs in turns; with `every`, each with each."""
+    """Return each small problem once, with alternating kinds of inputs; with `every`, all combinations."""
     kinds, tails = operator.input_kinds, operator.tails(problem)
     return tuple(
         Edge(tail, kind) for i, tail in enumerate(tails) for kind in (kinds if every else (kinds[i % len(kinds)],))
@@ -36,19 +36,21 @@ def edges(operator: Operator[Any], problem: Any, *, every: bool = False) -> tupl
 
 
 def on_one_code(problem: Any, all_edges: Iterable[Edge]) -> tuple[Edge, ...]:
-    """The same for a device, which runs one code: what is an edge by static sizes is the problem itself."""
+    """Return the edge cases for one compiled kernel: cases with other static sizes are replaced by the problem
+    itself.
+    """
 
     here = (edge if one_code(edge.problem, problem) else replace(edge, problem=problem) for edge in all_edges)
     return tuple(dict.fromkeys(here))
 
 
 def one_code(some: Any, other: Any) -> bool:
-    """Whether two problems of an operator have equal static fields."""
+    """Return whether two problems of an operator have equal static fields."""
     return all(getattr(some, name) == getattr(other, name) for name in statics(other))
 
 
 def too_large(instance: Instance) -> str:
-    """Why the edges cannot be run on the CPU, and what to write; empty where they can."""
+    """Return why the edge cases cannot run on the CPU, with a remedy; empty if they can."""
     for edge in served(instance):
         launches = instance.at(edge.problem).plan().launches
         threads = sum(
@@ -57,7 +59,7 @@ def too_large(instance: Instance) -> str:
         if threads > _MOST_THREADS:
             name = edge.name(instance.operator)
             return (
-                f"the edge case {name} has {threads:,} threads, of which the CPU runs {_MOST_THREADS:,} in minutes: "
+                f"the edge case {name} has {threads:,} threads, but the CPU takes minutes for {_MOST_THREADS:,}: "
                 "make its sizes extent(…), or static(…, size=True) where they are macros, or write tails with small "
                 "ones; or say which blocks are run, Launch(…, sample=(0, 17, …))"
             )
@@ -65,6 +67,6 @@ def too_large(instance: Instance) -> str:
 
 
 def served(instance: Instance) -> tuple[Edge, ...]:
-    """Those whose sizes the implementation takes."""
+    """Return the edge cases whose sizes the implementation accepts."""
     all_edges = edges(instance.operator, instance.problem)
     return tuple(edge for edge in all_edges if operators.serves(instance.implementation, edge.problem))

@@ -1,4 +1,4 @@
-"""What is checked, and what an edge case is run on."""
+"""The input of a check, and the data of its edge cases."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,18 +14,18 @@ from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import Arrays, from_fields
 
-# What each round can see that the others cannot: numbers and faults; asynchronous copies that land late, warps in the
-# other order; races, uninitialised reads and missing waits.
+# Each round detects errors that the others cannot: numerical errors and faults; late asynchronous copies with a
+# reversed warp order; races, uninitialised reads and missing waits.
 PLAIN = (Mode(False, "order", "early", 0), Mode(False, "reverse", "late", 0))
 CHECKED = (Mode(True, "random", "late", 1), Mode(True, "random", "random", 2))
-_LEAST_S, _WORK_A_SECOND = 30.0, 1e7  # no launch of ours takes a third of that on either machine
+_LEAST_S, _WORK_A_SECOND = 30.0, 1e7  # three times the longest launch of our operators on either backend
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker process is to check. `thorough` runs every mode on every case.
+    """A check for a worker process. `thorough` runs every mode on every case.
 
-    `mma.sync` rounds as on `arch`, and the PTX for it is executed where the implementation is checked on PTX.
+    `mma.sync` rounds like on `arch`, for which PTX is compiled if the implementation is checked on PTX.
     """
 
     instance: InstanceFields
@@ -35,9 +35,9 @@ class Job:
 
 
 def most_seconds(instance: Instance) -> float:
-    """CPU time after which a launch is taken for one that never ends; that of its process, so load does not shorten it.
+    """Return the CPU time after which a launch is considered to hang; CPU time is independent of the machine's load.
 
-    What a kernel polls without end the machines find at once. This is for loops that never come to a wait.
+    The backends detect endless polling immediately. This limit is for loops without a wait.
     """
     cost = instance.operator.cost(instance.problem)
     return _LEAST_S + (cost.flops + cost.bytes) / _WORK_A_SECOND
@@ -45,7 +45,7 @@ def most_seconds(instance: Instance) -> float:
 
 @lru_cache(maxsize=64)
 def drawn(operator: str, problem: str, kind: str) -> tuple[Arrays, Expected]:
-    """Inputs and what is expected of them: once a process, for all modes of all configs."""
+    """Return inputs and expected outputs, computed once per process for all modes of all configs."""
     described = operators.load(operator)
     value = from_fields(described.problem, decode(problem))
     inputs = described.inputs(value, np.random.default_rng(0), kind)

@@ -1,4 +1,4 @@
-"""Run one config's PTX over its operator's edge cases, and judge it against float64 as the emulator's run is."""
+"""Run a config's PTX over its operator's edge cases, and compare it with float64, like a run on the emulator."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ from tuner.spec.problem import canonical
 
 @dataclass(frozen=True)
 class Executed(CaseResult):
-    """An edge case, and how many instructions warps executed."""
+    """The result of an edge case, and the number of executed warp instructions."""
 
     instructions: int = 0
 
 
-_QUICK = 25_000  # instructions: where warps run one by one, they take a second
+_QUICK = 25_000  # instructions: with one warp at a time, they take a second
 
 
 def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Order] = ORDERS) -> Verdict:
-    """The verdict on what the compiler makes of a config for `arch`, on the first `most` edge cases (all, when None).
+    """Check a config's PTX for `arch` on the first `most` edge cases (None: all).
 
-    Cases of few instructions run in every one of `orders`, others in the first. The first finding ends it. Raises
-    MachineError without NVRTC.
+    Cases with few instructions run in every one of `orders`, others in the first. The first finding ends the check.
+    Raises MachineError without NVRTC.
     """
     entries = compiled(job, arch)
     if isinstance(entries, Failed):
@@ -53,22 +53,22 @@ def check_ptx(job: Job, arch: Arch, most: int | None = None, orders: Sequence[Or
 
 
 def _blocks(plan: Plan) -> str:
-    """Of how many blocks those are that ran, where not all did."""
+    """Return how many blocks were sampled, unless all of them ran."""
     sampled = (f"{len(launch.sample)} of {prod(launch.grid):,} blocks, " for launch in plan.launches if launch.sample)
     return next(sampled, "")
 
 
 class _RefusedError(Exception):
-    """The code of an edge does not compile."""
+    """The code of an edge case does not compile."""
 
 
 def where_checked(arch: Arch) -> str:
-    """Where a verdict is from."""
+    """Return where a verdict comes from."""
     return f"PTX for {arch.name}"
 
 
 def key_on_ptx(job: Job) -> str:
-    """All that decides the verdict on a job; see `verdict_cache.key_on_ptx`."""
+    """Return the key of everything that decides the verdict on a job; see `verdict_cache.key_on_ptx`."""
     instance = operators.instance(job.instance)
     edges = served(instance)
     problems = list(dict.fromkeys(edge.problem for edge in edges))
@@ -77,7 +77,7 @@ def key_on_ptx(job: Job) -> str:
 
 
 def compiled(job: Job, arch: Arch) -> dict[str, Entry] | Failed:
-    """The parsed PTX of a config's kernels, by name."""
+    """Return the parsed PTX of a config's kernels, by name."""
     return _compiled(render(operators.instance(job.instance)), arch)
 
 
@@ -87,14 +87,14 @@ def _compiled(source: Source, arch: Arch) -> dict[str, Entry] | Failed:
         return text
     try:
         return ptx.parse(text)
-    except UsageError as error:  # of what the machine has no words for, such as recursion
+    except UsageError as error:  # for unsupported PTX, such as recursion
         return Failed(Stage.EMULATE, str(error))
 
 
 def executed(
     job: Job, entries: dict[str, Entry], most: int | None = None, orders: Sequence[Order] = ORDERS
 ) -> Iterator[Executed]:
-    """Each edge case in turn."""
+    """Yield the result of each edge case."""
     instance = operators.instance(job.instance)
     for edge in served(instance)[:most]:
         own = entries if one_code(edge.problem, instance.problem) else _entries_of(instance.at(edge.problem), job.arch)
@@ -105,7 +105,7 @@ def executed(
 
 
 def _entries_of(edge: Instance, arch: str) -> dict[str, Entry]:
-    """The kernels of an edge whose sizes are in its code."""
+    """Return the kernels of an edge case whose sizes are compiled in."""
     if isinstance(compiled_edge := _compiled(render(edge), ARCHES[arch]), Failed):
         raise _RefusedError(f"{canonical(edge.problem)}: {compiled_edge.reason}")
     return compiled_edge
@@ -114,7 +114,7 @@ def _entries_of(edge: Instance, arch: str) -> dict[str, Entry]:
 def _executed(instance: Instance, entries: dict[str, Entry], edge: Edge, order: Order) -> Executed:
     operator = instance.operator
     arrays, expected = drawn(operator.name, canonical(edge.problem), edge.kind)
-    races = instance.implementation.checked_on == "ptx"  # else the emulator looks for them, and sees more
+    races = instance.implementation.checked_on == "ptx"  # otherwise the emulator checks for them, in more detail
     at = instance.at(edge.problem)
     outputs, run = ptx.run(at, entries, arrays, order=order, races=races, most_seconds=most_seconds(at), sampled=True)
     case = f"{edge.name(operator)} {order}: {_blocks(at.plan())}{run.instructions} instructions of warps"

@@ -1,4 +1,4 @@
-"""From results of edge cases to a verdict, whether the emulator, the PTX interpreter or a device ran them."""
+"""Builds a verdict from the results of edge cases on the emulator, the PTX interpreter or a device."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from tuner.spec.problem import Arrays
 
 @dataclass(frozen=True)
 class CaseResult:
-    """An edge case that was run: its name, inputs, expected results, outputs, and findings."""
+    """The result of an edge case: its name, inputs, expected outputs, outputs and findings."""
 
     case: str
     arrays: Mapping[str, Any]
     expected: Expected
     outputs: Arrays
-    findings: tuple[str, ...] = ()  # of who ran it: they end the trial, and its outputs are not looked at
-    doubt: str = ""  # this ends nothing: a finding may name its cause
+    findings: tuple[str, ...] = ()  # findings of the backend, which end the check, so that outputs are not compared
+    doubt: str = ""  # an error that does not end the check, because a later finding may identify its cause
 
 
 class VerdictBuilder:
-    """What is known of a config so far."""
+    """The intermediate verdict on a config."""
 
     def __init__(self, operator: Operator[Any]) -> None:
         self._operator = operator
         self.worst: dict[str, OutputError] = {}
-        self.allowed: dict[str, float] = {}  # of each output the most that an edge case allowed, but for what cancels
+        self.allowed: dict[str, float] = {}  # maximum limit of each output over the edge cases without cancellation
         self.cases: list[str] = []
         self.findings: tuple[str, ...] = ()
         self._doubt = ""
@@ -39,7 +39,7 @@ class VerdictBuilder:
         return not self.findings and all(error.ok for error in self.worst.values())
 
     def add(self, ran: CaseResult) -> None:
-        """Take in the result of one edge case: first its findings, then writes to arguments that must stay."""
+        """Add the result of one edge case: findings first, then writes to arguments that must not change."""
         self.cases.append(ran.case)
         changed = "" if ran.findings else unexpected_write(self._operator, ran.arrays, ran.expected.exact, ran.outputs)
         self.findings = ran.findings or tuple(filter(None, (changed,)))
@@ -57,7 +57,7 @@ class VerdictBuilder:
 
 
 def verdict_of(operator: Operator[Any], runs: Iterable[CaseResult], where: str = "emulator") -> Verdict:
-    """The verdict on a config by its runs, which are made as they are asked for: the first finding ends them."""
+    """Return the verdict on a config from lazily evaluated runs; the first finding ends them."""
     trial = VerdictBuilder(operator)
     for ran in runs:
         trial.add(ran)

@@ -1,4 +1,4 @@
-"""Cached verdicts, keyed by everything that decides one: GPUs that run the same source share them."""
+"""Cached verdicts, keyed by everything that decides them; GPUs that run the same source share verdicts."""
 
 import platform
 import re
@@ -33,7 +33,7 @@ _JUDGING = (
     "evaluate/check",
     "backends",
     "spec",
-)  # what decides no verdict is not among them
+)  # modules that do not affect verdicts are excluded
 _SOURCES = (".py", ".cpp", ".h")
 _ASSERTION = re.compile(r"\bstatic_assert\s*\([^;]*;[^\S\n]*\n?")
 _CONSTANT = re.compile(r"^constexpr \w+ (\w+) = [^;]*;[^\n]*\n", re.MULTILINE)
@@ -42,7 +42,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class VerdictCache:
-    """Verdicts in a cache. Only those that are ok are kept: what was wrong is looked at again."""
+    """A cache of verdicts. Only ok verdicts are kept; failed configs are checked again."""
 
     cache: Cache
 
@@ -60,12 +60,12 @@ class VerdictCache:
 
 
 def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
-    """What decides the verdict on a config that runs `problems` in `rounds`, as one key.
+    """Return the key of the verdict on a config that runs `problems` in `rounds`.
 
-    The host sources without what decides no instruction, the launches, sizes, kinds of inputs and modes; then what runs
-    and judges: the processor, g++, NumPy, and every file of this program, of the emulator and of the operators' Python.
-    The GPU is not among them, apart from how its tensor cores round (in `rounds`), nor is a choice of the config that
-    only another GPU's limits explain.
+    It covers the host sources without lines that generate no instruction, the launches, sizes, kinds of inputs and
+    modes, and everything that runs and checks: the processor, g++, NumPy, and every file of this program, of the
+    emulator and of the operators' Python. It excludes the GPU, except for its tensor-core rounding (in `rounds`), and
+    config choices that depend only on another GPU's limits.
     """
     run = [part for problem in problems for part in (canonical(problem), *_run(instance.at(problem)))]
     who = (platform.machine(), compiler().version, np.__version__)
@@ -74,7 +74,7 @@ def key(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> s
 
 
 def key_on_ptx(instance: Instance, problems: Sequence[Any], rounds: Iterable[str]) -> str:
-    """The same of a config whose PTX runs: its own source, and who compiles it with which headers."""
+    """Return the same for a config whose PTX runs: its CUDA source, the compiler and its headers."""
     run: list[str] = []
     for edge in map(instance.at, problems):
         source = render(edge)
@@ -90,9 +90,7 @@ def _run(instance: Instance) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def effective(source: Source) -> str:
-    """A digest of a source that compiles, without what decides no instruction: assertions, and constants of the
-    kernel's own file that nothing but assertions names.
-    """
+    """Return a digest of a source without assertions, and without constants that only assertions use."""
     headers = "\n".join(f"{name}\n{text}" for name, text in source.headers)
     text, others = _ASSERTION.sub("", source.text), _ASSERTION.sub("", headers)
     names = Counter(_WORD.findall(text)) + Counter(_WORD.findall(others))
@@ -102,13 +100,13 @@ def effective(source: Source) -> str:
 
 @cache
 def program(operators: Path) -> str:
-    """A digest of the files that plan, run and judge: read once a process, as its modules are."""
+    """Return a digest of the files that plan, run and check, read once per process like its modules."""
     runtime = (path for path in PRIMITIVES.rglob("*") if path.is_file() and path.suffix != ".pyc")
     folders = (digest_of(folder, python_of(folder)) for folder in (TEMPLATES, operators))
     return key_of(digest_of(_PROGRAM, judging()), digest_of(PRIMITIVES, runtime), *folders)
 
 
 def judging() -> tuple[Path, ...]:
-    """The modules of this program on which a verdict depends."""
+    """Return the modules of this program on which a verdict depends."""
     sources = (file for name in _JUDGING for file in (_PROGRAM / name).rglob("*") if file.suffix in _SOURCES)
     return (_PROGRAM / "operators.py", *sources)

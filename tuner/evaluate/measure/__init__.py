@@ -1,1 +1,1 @@
-"""What a config takes on a device: samples, what disturbs them, and when they are enough."""
+"""Timing of configs on a device: samples, disturbances, and when to stop."""

@@ -1,4 +1,4 @@
-"""An operator's arguments in device memory: inputs as drawn, outputs poisoned, and a guard zone around each."""
+"""An operator's arguments in device memory: inputs, poisoned outputs, and guard zones around each tensor."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from tuner.spec.plan import Plan
 from tuner.spec.problem import Array
 from tuner.spec.tensor_map import MappedTensor
 
-_GUARD = 64 << 10  # bytes before and after each tensor; keeps the device's own alignment of 256
+_GUARD = 64 << 10  # bytes before and after each tensor; preserves the device's alignment of 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Allocation:
-    """A region between its guards."""
+    """A region with its guard zones."""
 
-    begin: int  # of the first guard
+    begin: int  # start of the first guard zone
     region: Region
 
     @property
@@ -30,32 +30,32 @@ class _Allocation:
 
     @property
     def absent(self) -> bool:
-        """An input without elements is a null pointer."""
+        """Whether the input has no elements, so that it is a null pointer."""
         return self.region.initial is not None and not self.region.nbytes
 
     @property
     def given(self) -> Bytes:
-        """What it holds at first."""
-        assert self.region.initial is not None, "asked of inputs and updates alone"
+        """The initial contents."""
+        assert self.region.initial is not None, "only inputs and updated arguments have contents"
         return self.region.initial.reshape(-1).view(np.uint8)
 
 
 class Arena(Closing):
-    """The memory that runs of one problem share. Tensors are dense; `close` gives the memory back.
+    """The memory shared by all runs of one problem. Tensors are dense; `close` frees the memory.
 
-    What runs update in allocation goes on from run to run, until `poison` puts the drawn contents back.
+    Arguments updated in place accumulate over runs until `poison` restores the initial contents.
     """
 
     def __init__(self, device: Device, operator: Operator[Any], problem: Any, arrays: Mapping[str, Any]) -> None:
         self._device, self._operator, self.problem = device, operator, problem
         self._layout = Layout.of(operator, problem, arrays, dense=True)
         self._arguments: dict[str, _Allocation] = {}
-        self._workspaces: dict[tuple[str, int], _Allocation] = {}  # by name and size: plans that agree share them
+        self._workspaces: dict[tuple[str, int], _Allocation] = {}  # by name and size, so that plans share them
         try:
             for tensor in self._layout.tensors:
                 self._arguments[tensor.name] = allocation = self._allocated(tensor)
                 self._fill(allocation)
-        except BaseException:  # what was allocated must not be lost
+        except BaseException:  # do not leak earlier allocations
             self.close()
             raise
 
@@ -66,13 +66,13 @@ class Arena(Closing):
         self._arguments.clear()
 
     def release(self) -> None:
-        """Give back the workspaces of all calls made so far."""
+        """Free the workspaces of all calls made so far."""
         for allocation in self._workspaces.values():
             self._device.free(allocation.begin)
         self._workspaces.clear()
 
     def call(self, plan: Plan) -> Call:
-        """The launches of a plan on these tensors. Its workspaces live until `release`."""
+        """Return the launches of a plan on these tensors. Its workspaces are valid until `release`."""
         keys = {workspace.name: (workspace.name, workspace.nbytes) for workspace in workspaces(plan)}
         for workspace in workspaces(plan):
             if keys[workspace.name] not in self._workspaces:
@@ -84,18 +84,20 @@ class Arena(Closing):
         return Call(steps, self._layout, addresses)
 
     def poison(self) -> None:
-        """Forget what earlier runs wrote: outputs, updates, workspaces and guards."""
+        """Reset everything that earlier runs wrote: outputs, updates, workspaces and guard zones."""
         for allocation in (*self._arguments.values(), *self._workspaces.values()):
             if allocation.region.writable:
                 self._fill(allocation)
 
     def outputs(self) -> dict[str, Array]:
-        """Every output, and every argument updated in allocation, by name, copied from the device."""
+        """Copy every output, and every argument updated in place, from the device, by name."""
         written = (self._arguments[argument.name] for argument in self._operator.written)
         return {allocation.region.name: allocation.region.view(self._read(allocation)) for allocation in written}
 
     def damage(self, *, inputs: bool) -> str:
-        """What the last runs wrote where they must not; empty for nothing. With `inputs`, these are compared whole."""
+        """Return the first invalid write of the last runs, or an empty string. With `inputs`, these are compared as a
+        whole.
+        """
         for allocation in (*self._arguments.values(), *self._workspaces.values()):
             name = allocation.region.name
             before = self._device.read(allocation.begin, _GUARD)
@@ -115,7 +117,7 @@ class Arena(Closing):
         return _Allocation(self._device.allocate(region.nbytes + 2 * _GUARD), region)
 
     def _fill(self, allocation: _Allocation) -> None:
-        """Poison, and in it what is given."""
+        """Fill with poison and the initial contents."""
         self._device.fill(allocation.begin, allocation.region.nbytes + 2 * _GUARD)
         if allocation.region.initial is not None:
             self._device.write(allocation.address, allocation.given)

@@ -1,4 +1,4 @@
-"""The interface of a device that measures: memory, programs, launches, times, and the faults that can occur.
+"""The interface of a device: memory, programs, launches, times, and possible faults.
 
 `gpu_device.GpuDevice` implements it, and in the tests `tests.support.simulated_device.SimulatedDevice`.
 """
@@ -21,21 +21,21 @@ from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor
 
 SIMULATED = "simulated"  # the model name of a simulated device
-POISON = 0xFF  # the byte that nobody writes: NaN in every float type, and no number that a kernel computes
+POISON = 0xFF  # fill byte for unwritten memory: NaN in every float type, and not a result that a kernel computes
 Bytes = npt.NDArray[np.uint8]
 
 
 class Fault(Enum):
-    """What a config did to the device. Each is a class of failed attempts."""
+    """Device faults, each a class of failed attempts."""
 
-    REFUSED = "launch refused"  # the driver says no; the process goes on
+    REFUSED = "launch refused"  # the driver rejects it; the process continues
     ILLEGAL = "illegal access"
     TIMEOUT = "timeout"
-    CRASH = "crash"  # the process ended, or stopped answering
+    CRASH = "crash"  # the process exited or stopped responding
     WRONG = "wrong output"
     UNSTEADY = "not deterministic"
     UNTIMED = "no undisturbed sample"
-    SPARED = "not run"  # others of its implementation took the device down
+    SPARED = "not run"  # other configs of its implementation crashed the device
 
     @property
     def stage(self) -> Stage:
@@ -45,7 +45,7 @@ class Fault(Enum):
 
 
 class DeviceFaultError(Exception):
-    """A kernel failed on the device. Where `fatal`, nothing that this process asks of the device works any more."""
+    """A kernel failed on the device. After a `fatal` fault, the process can no longer use the device."""
 
     def __init__(self, fault: Fault, message: str, *, fatal: bool) -> None:
         super().__init__(message)
@@ -54,16 +54,16 @@ class DeviceFaultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A compiled config, as it travels to the process that owns the device."""
+    """A compiled config, as sent to the process that owns the device."""
 
-    instance: InstanceFields  # on the problem that is timed
+    instance: InstanceFields  # on the timed problem
     image: bytes = field(repr=False)  # a cubin; a simulated device needs none
-    symbols: Mapping[str, str] = field(default_factory=dict)  # of kernels that the image calls otherwise
+    symbols: Mapping[str, str] = field(default_factory=dict)  # of kernels whose symbols differ from their names
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One launch with the value of every parameter, in order, each in its own size."""
+    """One launch with the values of all parameters in order, each in its own type."""
 
     launch: Launch
     arguments: tuple[np.generic, ...]
@@ -71,27 +71,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The launches of a plan on tensors in device memory; none, and no layout, for a device that executes nothing."""
+    """The launches of a plan on tensors in device memory; empty for a device that executes nothing."""
 
     steps: tuple[Step, ...]
     layout: Layout | None = None
-    addresses: Mapping[str, int] = field(default_factory=dict)  # of the layout's tensors that are there
+    addresses: Mapping[str, int] = field(default_factory=dict)  # of the layout's present tensors
 
 
 class Device(Protocol):
-    """One device, owned by one process. Addresses are plain numbers. Kernels that fail raise DeviceFaultError."""
+    """A device that is owned by one process. Addresses are integers. Failing kernels raise DeviceFaultError."""
 
-    executes: bool  # whether timing runs the kernel; where it does not, the timed problem may be of any size
-    thorough: bool  # whether runs are cheap: every edge case with every kind of inputs, and twice
+    executes: bool  # whether timing runs the kernel; if not, the timed problem may have any size
+    thorough: bool  # whether runs are cheap enough for every edge case with every kind of inputs, twice
 
     def facts(self) -> Fields:
-        """What is known of the device: `gpu` and `arch` as `--gpu` spells them, `model`, driver, SMs, clocks …
+        """Return the device's properties: `gpu` and `arch` as in `--gpu`, `model`, driver, SMs, clocks …
 
-        `no_graph` says why it captures no CUDA graph; it is empty where it does.
+        `no_graph` says why it captures no CUDA graph; empty if it does.
         """
 
     def allocate(self, nbytes: int) -> int:
-        """The address of fresh memory, a multiple of 256. Raises MachineError where there is no more."""
+        """Allocate memory and return its address, a multiple of 256. Raises MachineError if there is not enough."""
 
     def free(self, address: int) -> None: ...
 
@@ -103,33 +103,37 @@ class Device(Protocol):
     def read(self, address: int, nbytes: int) -> Bytes: ...
 
     def tensor_map(self, tensor: MappedTensor) -> np.void:
-        """What a kernel takes by value to copy boxes of a tensor. Raises InputError for what the driver refuses."""
+        """Encode a tensor map for a kernel parameter. Raises InputError for tensors that the driver rejects."""
 
     def load(self, code: Code, plan: Plan) -> Any:
-        """A program for `run` and `ready`, with as much shared memory as the plan's launches take."""
+        """Load a program for `run` and `ready`, with the shared memory that the plan's launches need."""
 
     def run(self, program: Any, call: Call, limit_s: float) -> None:
-        """Launch and wait; raises DeviceFaultError for what the kernels do, TIMEOUT after `limit_s`."""
+        """Launch and wait. Raises DeviceFaultError for faults of the kernels, and TIMEOUT after `limit_s`."""
 
     def ready(self, program: Any, call: Call, policy: MeasurementPolicy) -> Any:
-        """The call as the policy launches it, for `times_us`. Raises DeviceFaultError where no graph captures it."""
+        """Prepare the call for `times_us`, with the policy's launch mode. Raises DeviceFaultError if graph capture
+        fails.
+        """
 
     def ready_copy(self, nbytes: int) -> Any:
-        """For `times_us`: a copy that moves `nbytes` bytes, half of them read and half written."""
+        """Prepare for `times_us` a copy that moves `nbytes` bytes, half of them read and half written."""
 
     def times_us(self, ready: Any, launches: int, policy: MeasurementPolicy) -> Sequence[float]:
-        """Microseconds of `launches` runs; runs that waited for the host are left out."""
+        """Return the microseconds of `launches` runs, without runs that waited for the host."""
 
     def state(self) -> State: ...
 
     def others(self) -> int:
-        """How many other processes may use it beside this one, as those do that take turns at timing."""
+        """Return the number of other processes on the device that do not take turns at timing with this one."""
 
     def floor_us(self, policy: MeasurementPolicy) -> float:
-        """Microseconds of a kernel that does nothing, launched as the policy says: the least that a time can be.
+        """Return the microseconds of an empty kernel with the policy's launch mode, the minimum of any time.
 
-        0 where nobody can say. Raises DeviceFaultError as `ready` does.
+        0 if unknown. Raises DeviceFaultError like `ready`.
         """
 
     def copy_gb_s(self) -> float:
-        """Bytes read and written a second by a large copy, in 1e9, by a device that is warm: the memory ceiling."""
+        """Return the bandwidth of a large copy (bytes read and written) in GB/s on a warmed-up device: the memory
+        ceiling.
+        """

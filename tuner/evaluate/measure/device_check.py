@@ -1,4 +1,4 @@
-"""Is a config right on the device? Every edge case, poisoned outputs, guard zones, and the same bits twice."""
+"""Correctness checks on the device: every edge case, poisoned outputs, guard zones, and bitwise equal repetitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ from tuner.spec.problem import Array, canonical, from_fields
 from tuner.spec.tolerance import Tolerance
 
 _AGREEMENT = 1 << 18  # elements of an output that are compared with another kernel's on the timed problem
-_EDGE_LIMIT_S = 2.0  # for an edge case, which takes microseconds: a kernel that hangs mostly does so on the first one …
-_CROWDED_LIMIT_S = 10.0  # … and where others use the GPU, the end of a process of theirs may stall all for seconds
-_BETWEEN_TWO = 2.0  # × the limit: what two outputs may differ by when each keeps the limit
+_EDGE_LIMIT_S = 2.0  # an edge case takes microseconds, and a kernel that hangs usually does so on the first one …
+_CROWDED_LIMIT_S = 10.0  # … but with other processes on the GPU, the exit of one may stall all of them for seconds
+_BETWEEN_TWO = 2.0  # × the limit: the maximum difference of two outputs that both satisfy the limit
 _TIMED = "the timed problem"
-_UNSTEADY = "the same inputs gave other bits in a second run"
+_UNSTEADY = "a second run with the same inputs gave different bits"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An edge case with its inputs, and what is right."""
+    """An edge case with its inputs and expected outputs."""
 
     name: str
     problem: Any
@@ -42,7 +42,7 @@ class Case:
 
 
 class DeviceCheck:
-    """Runs one config case by case and keeps what it found. Faults of the device are raised."""
+    """Checks one config case by case and collects the results. Device faults are raised."""
 
     def __init__(self, device: Device, code: Code, limit_s: float) -> None:
         self._device, self._limit_s = device, limit_s
@@ -63,15 +63,16 @@ class DeviceCheck:
         self._verdict.add(CaseResult(case.name, case.arrays, case.expected, outputs, findings))
 
     def compare_timed(self, arena: Arena, agreed: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the timed problem, which is too large for a reference, and compare with what another kernel made of it.
+        """Run the timed problem, which is too large for a reference, and compare it with another kernel's outputs.
 
-        Returns a thinned copy of the outputs; `agreed` is an earlier one, or empty. The two may differ by what edge
-        cases allowed, but not by what they did where terms cancel: that is for such a result, and no rule for others.
+        Returns sampled elements of the outputs; `agreed` holds those of an earlier kernel, or is empty. The two may
+        differ by the limits of the edge cases, except for limits of cases with cancelling terms, which apply only to
+        such results.
         """
         trial, (whole, findings) = self._verdict, self._outputs(arena, self._limit_s, twice=True, inputs=False)
         trial.cases.append(_TIMED)
         missed = (name for name, array in whole.items() if _unwritten(array))
-        unwritten = tuple(f"{name}: elements that nobody wrote, on {_TIMED}" for name in missed)
+        unwritten = tuple(f"{name}: unwritten elements on {_TIMED}" for name in missed)
         trial.findings = trial.findings or findings or unwritten[:1]
         outputs = {name: _thinned(array) for name, array in whole.items()}
         for name, array in outputs.items():
@@ -86,7 +87,7 @@ class DeviceCheck:
     def _outputs(
         self, arena: Arena, limit_s: float, *, twice: bool, inputs: bool
     ) -> tuple[dict[str, Array], tuple[str, ...]]:
-        """The first run's, and what the runs did that they must not."""
+        """Return the outputs of the first run, and the errors of all runs."""
         call = arena.call(self._instance.at(arena.problem).plan())
         outputs = []
         for _ in range(2 if twice else 1):
@@ -105,7 +106,7 @@ class DeviceCheck:
 
 
 def cases(operator: Operator[Any], problem: Fields, *, every: bool) -> tuple[Case, ...]:
-    """The edge cases of a problem; see `edges.edges`."""
+    """Return the edge cases of a problem; see `edges.edges`."""
     return _cases(operator.name, encode(problem), every)
 
 
@@ -121,18 +122,18 @@ def _case(operator: Operator[Any], edge: Edge) -> Case:
     problem, rng = edge.problem, np.random.default_rng(crc32((canonical(edge.problem) + edge.kind).encode()))
     drawn, name = operator.inputs(problem, rng, edge.kind), edge.name(operator)
     given = scalars(operator, problem, drawn)
-    arrays = {**drawn, **given}  # a reference finds the scalars that nobody gave, too
+    arrays = {**drawn, **given}  # a reference also reads scalars with default values
     return Case(name, problem, arrays, given, expect(operator, problem, arrays, name))
 
 
 def _thinned(array: Array) -> Array:
-    """Elements spread evenly over an output; the step is odd, so that it visits every column."""
+    """Return elements at equal distances; the step is odd, so that it covers every column."""
     flat = array.reshape(-1)
     return flat[:: (len(flat) // _AGREEMENT) | 1].copy()
 
 
 def _unwritten(array: Array) -> bool:
-    """Whether an element still holds the poison. Small integers are no poison: -1 may be an index."""
+    """Return whether an element still holds the poison; False for small integers, for which -1 may be an index."""
     words = array.reshape(-1).view(f"u{array.itemsize}")
     return array.dtype.kind not in "iu" and bool((words == np.iinfo(words.dtype).max).any())
 

@@ -1,4 +1,4 @@
-"""One config that is timed again and again: while its time stays, what was timed in between can be compared."""
+"""A reference config that is timed repeatedly: while its time is stable, times in between are comparable."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -13,9 +13,9 @@ _ROUNDS = 3
 
 
 class DriftMonitor:
-    """The first right config of a session, timed after each that follows, and that one again beside it.
+    """Times the first correct config of a session after each later one, and repeats the later one next to it.
 
-    `level_us` is its time as the device runs now: a drift that stays until the next look is the new level.
+    `level_us` is its current time: a drift that persists until the next check becomes the new level.
     """
 
     def __init__(self, worker: Worker, policy: MeasurementPolicy) -> None:
@@ -23,18 +23,18 @@ class DriftMonitor:
         self._code: Code | None = None
         self.level_us = 0.0
         self.times_us: list[float] = []
-        self.voided = 0  # how often samples were not confirmed
+        self.voided = 0  # number of times that samples were not confirmed
 
     def confirms(self, code: Code, samples: Sequence[Sample]) -> bool:
-        """Whether the samples that were just drawn of `code` count.
+        """Return whether the new samples of `code` are valid.
 
-        They do not where the device changed its pace since the last look, nor where the config takes another time in a
-        second one: samples that follow each other may all fall into one bad moment.
+        They are invalid if the device's speed changed since the last check, or if a second measurement differs:
+        consecutive samples may all fall into one disturbance.
         """
         self._code = self._code or code
         codes = (self._code,) if code == self._code else (self._code, code)
         raced = self._worker.race(RaceRequest(codes, self._policy, _ROUNDS, seed=0))
-        if raced.failure is not None:  # it says nothing, and the next config starts in a new process
+        if raced.failure is not None:  # the race gives no information, and the next config starts in a new process
             return True
         good = False
         if raced.rounds:
@@ -54,7 +54,9 @@ class DriftMonitor:
         return True
 
     def _repeats(self, samples: Sequence[Sample], again: Sequence[Sample]) -> bool:
-        """Where power is short, a kernel runs at another clock beside another kernel: then its cycles stay the same."""
+        """Compare two measurements. At the power limit a kernel's clock depends on its neighbours, so equal cycles
+        suffice.
+        """
         return self._near(_middle(samples), _middle(again)) or self._near(*map(_cycles, (samples, again)))
 
     def _near(self, one_us: float, other_us: float) -> bool:
@@ -66,5 +68,5 @@ def _middle(samples: Sequence[Sample]) -> float:
 
 
 def _cycles(samples: Sequence[Sample]) -> float:
-    """0 where nobody could read the clock."""
+    """0 if the clock is unknown"""
     return median(sample.time_us * sample.state.sm_mhz for sample in samples)

@@ -1,4 +1,4 @@
-"""The final race: kernels timed in turns, and the one that its paired differences defend."""
+"""The final race: kernels timed in interleaved rounds, decided by paired differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _RESAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """How a contender did. `ratio` is its time over the winner's, from paired differences."""
+    """A contender's result. `ratio` is its time relative to the winner's, from paired differences."""
 
     time_us: Estimate
     ratio: Estimate
@@ -24,19 +24,19 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The outcome of a race; contenders by their position."""
+    """The outcome of a race, with contenders by position."""
 
     winner: int
     contenders: tuple[Contender, ...]
-    regret_bound: float  # the winner is at most this much slower than the fastest contender
-    flip_probability: float  # that the same race, run again, names another
+    regret_bound: float  # upper bound on the winner's slowdown relative to the fastest contender
+    flip_probability: float  # probability that a repeated race has another winner
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`keys[i]` orders contenders that are equally fast, least first; `default` is what the winner may not lose to.
+    """`keys[i]` orders equally fast contenders, lowest first; the winner may not lose to `default`.
 
-    `floor_us` is what a launch takes that does nothing: a time of so much is the machine's, and no kernel's.
+    `floor_us` is the time of an empty launch: a time of about this length is launch overhead, not kernel time.
     """
 
     keys: tuple[tuple[Any, ...], ...]
@@ -46,11 +46,10 @@ class Rules:
 
 
 def decide(times: Sequence[Sequence[float]], rules: Rules, seed: int = 0) -> Standing:
-    """The standing after a race; `times` is [rounds, contenders] in microseconds.
+    """Return the standing of a race; `times` is [rounds, contenders] in microseconds.
 
-    Contenders within `rules.tie` of the fastest, or whose interval holds it, are tied: the first of them by key wins,
-    unless it is slower than the default. Below the floor nothing is decided: all that is there is equally fast.
-    Raises ValueError for a race without a round.
+    Contenders within `rules.tie` of the fastest, or whose interval contains it, are tied: the first by key wins, unless
+    it is slower than the default. Times at the floor are all tied. Raises ValueError for a race without rounds.
     """
     logs = np.log(np.asarray(times, np.float64))
     if logs.ndim != 2 or not logs.size:
@@ -69,8 +68,8 @@ def decide(times: Sequence[Sequence[float]], rules: Rules, seed: int = 0) -> Sta
 
 
 def _winner(logs: Times, rules: Rules) -> tuple[int, npt.NDArray[np.bool_]]:
-    """(the winner, which contenders are tied with the fastest)."""
-    paired = logs - logs.mean(axis=1, keepdims=True)  # what a round had in common (clock, heat) is gone
+    """Return (the winner, which contenders are tied with the fastest)."""
+    paired = logs - logs.mean(axis=1, keepdims=True)  # removes effects common to a round (clock, temperature)
     fastest = int(np.argmin(np.median(paired, axis=0)))
     gap, half = intervals(logs - logs[:, [fastest]])
     tied = (gap - half <= 0) | (gap <= np.log1p(rules.tie))
@@ -83,8 +82,10 @@ def _loses_to_default(logs: Times, contender: int, rules: Rules) -> bool:
 
 
 def _flips(logs: Times, rules: Rules, winner: int, seed: int) -> float:
-    """How often resampled rounds name another winner. Where neighbours are alike, blocks of them are drawn: a circular
-    block bootstrap (D. N. Politis, J. P. Romano).
+    """Return the fraction of resampled races with another winner.
+
+    If neighbouring rounds correlate, blocks of them are drawn: a circular block bootstrap (D. N. Politis, J. P.
+    Romano).
     """
     rng, n = np.random.default_rng(seed), len(logs)
     length = int(np.ceil(n / effective(logs - logs[:, [winner]]).min()))

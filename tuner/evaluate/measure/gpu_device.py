@@ -1,4 +1,4 @@
-"""A GPU that measures: raw memory, cubins, launches on the default stream, and event times, through CuPy's runtime."""
+"""A GPU for measuring: raw memory, cubins, launches on the default stream, and event times, through CuPy's runtime."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,26 +28,26 @@ _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3  # cudaMemcpyKind
 _DEFAULT_STREAM = 0
 _NOT_READY = 600  # cudaErrorNotReady
 _OUT_OF_MEMORY = 2
-_TIMED_OUT = 702  # cudaErrorLaunchTimeout: a display's watchdog
-# Statuses are cudaError's, which the driver shares. Illegal: assert, stack, instruction, alignment, address, launch.
+_TIMED_OUT = 702  # cudaErrorLaunchTimeout: the watchdog of a display
+# Values of cudaError, which the driver shares. Illegal: assert, stack, instruction, alignment, address, launch.
 _ILLEGAL = frozenset({700, 710, 714, 715, 716, 717, 718, 719})
-# A call was refused, and the context lives: bad value, no memory, bad configuration, bad or foreign image, resources,
-# what the device does not support, a cluster that no part of it has room for.
+# The call was rejected, and the context remains valid: invalid value, out of memory, invalid configuration, invalid or
+# foreign image, resources, unsupported feature, cluster too large.
 _REFUSED = frozenset({1, 2, 9, 98, 200, 209, 218, 222, 223, 300, 500, 701, 720, 801, 912})
 _UNCAPTURED = range(900, 911)  # cudaErrorStreamCapture…, and graphs that cannot be updated or instantiated
 _L2_BYTES = 38  # cudaDevAttrL2CacheSize
-_LEAST_FLUSH = 64 << 20  # bytes, where the L2 cache is small
+_LEAST_FLUSH = 64 << 20  # minimum flush size in bytes, for a small L2 cache
 _COPY_BYTES, _COPIES, _COPY_LIMIT_S = 1 << 30, 10, 10.0
-_COPY_WARM_S = 0.1  # of copies before the first one that counts: from idle, clocks take that long to rise
-_QUEUE = 512  # what is put on a held stream at once: with 1024 the driver lets the host wait, which would last
-_AROUND = 4  # of these for each launch that is timed: two events, a clearing and a reading of the flush
-_FOREIGN = 16  # launches assumed in a call of a peer; with more, the hold expires and shows it
+_COPY_WARM_S = 0.1  # duration of copies before the first measured one, because clocks take that long to rise
+_QUEUE = 512  # commands queued on a held stream; with 1024 the driver blocks the host, which deadlocks until the limit
+_AROUND = 4  # commands per timed launch besides the launch: two events, and the write and read of the flush
+_FOREIGN = 16  # assumed launches per call of a peer; with more, the hold expires and is detected
 _FLOOR_LAUNCHES, _FLOOR_SAMPLES = 32, 5
 
 
 @dataclass(frozen=True, eq=False)
 class _Ready:
-    """A callable that puts `launches` launches on the default stream."""
+    """A callable that queues `launches` launches on the default stream."""
 
     queue: Callable[[], object]
     launches: int = 1
@@ -58,8 +58,8 @@ class _Ready:
 
 @dataclass(frozen=True)
 class _Program:
-    functions: dict[str, Any]  # CuPy's, by entry
-    symbols: dict[str, int]  # address of each `__constant__` symbol that a launch is to find filled, by argument
+    functions: dict[str, Any]  # CuPy functions by entry
+    symbols: dict[str, int]  # addresses of `__constant__` symbols that must be filled before a launch, by argument
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Physical:
 
 
 class GpuDevice:
-    """See `device.Device`. Raises MachineError where there is no GPU."""
+    """A GPU; see `device.Device`. Raises MachineError if there is none."""
 
     executes = True
     thorough = True
@@ -86,17 +86,18 @@ class GpuDevice:
         self._found = gpu.current_gpu(ordinal)
         cupy = gpu.opened()
         self._cuda, self._runtime, self._ordinal = cupy.cuda, cupy.cuda.runtime, ordinal
-        # The fatal fault, which ends the process soon. Until then its traceback keeps all alive that was loaded: to
-        # unload a module is to wait for the device, and a kernel that hangs never ends.
+        # The fatal fault, after which the process ends soon. Until then its traceback keeps all modules loaded, because
+        # unloading one waits for the device, and a hanging kernel never ends.
         self._lost: DeviceFaultError | None = None
         bus_id = gpu.bus_id(ordinal)
-        self._presence = Presence(bus_id)  # before it is opened, so that nobody counts a stranger
+        # Before the device is opened, so that other processes do not count this one as a stranger.
+        self._presence = Presence(bus_id)
         self._open(ordinal)
         self._monitor = Monitor(bus_id)
         self._flush_bytes = max(2 * self._runtime.deviceGetAttribute(_L2_BYTES, ordinal), _LEAST_FLUSH)
         self._flush = self.allocate(self._flush_bytes)
         self._events: list[tuple[int, int]] = []
-        # How many runs of what is ready are timed at once, on a held stream; 0 where it waits for the device itself.
+        # Number of runs timed together on a held stream; 0 for runs that wait for the device themselves.
         self._at_once: WeakKeyDictionary[Callable[[], object], int] = WeakKeyDictionary()
         self._late = 0.0
 
@@ -127,7 +128,7 @@ class GpuDevice:
             raise self._fault(error) from error
 
     def free(self, address: int) -> None:
-        if not self._lost:  # it would fail, or wait like an unloading
+        if not self._lost:  # after a fault it would fail or block
             self._runtime.free(address)
 
     def fill(self, address: int, nbytes: int) -> None:
@@ -150,7 +151,7 @@ class GpuDevice:
         return gpu_tensor_map.encode(tensor)
 
     def load(self, code: Code, plan: Plan) -> _Program:
-        """What keeps its module loaded."""
+        """Load a program, which keeps its module loaded."""
         instance = operators.instance(code.instance)
         wanted = {constant.name: constant.nbytes(instance.problem) for constant in instance.operator.constants}
         module = self._cuda.Module()
@@ -180,7 +181,7 @@ class GpuDevice:
         return _Ready(lambda: _launch(program, call.steps), len(call.steps))
 
     def _fill_symbols(self, program: _Program, call: Call) -> None:
-        """`__constant__` memory keeps what it is given until the next call."""
+        """Fill `__constant__` memory, which keeps its contents until the next call."""
         sizes = {tensor.name: tensor.nbytes for tensor in call.layout.tensors} if call.layout else {}
         for name, address in program.symbols.items():
             self._runtime.memcpyAsync(address, call.addresses[name], sizes[name], _ON_DEVICE, _DEFAULT_STREAM)
@@ -192,12 +193,12 @@ class GpuDevice:
         return _Ready(lambda: self._runtime.memcpyAsync(target, source, half, _ON_DEVICE, _DEFAULT_STREAM))
 
     def times_us(self, ready: Callable[[], object], launches: int, policy: MeasurementPolicy) -> Sequence[float]:
-        """Anything that puts work on the default stream when it is called is ready.
+        """Time any callable that queues work on the default stream.
 
-        The stream is held while the host queues what is timed, so the device never waits for the host in between. What
-        waits for the device when it is called, as some peers do, cannot be queued so: the hold gives up on its own,
-        and from then on each launch of that is timed without one. Of these a launch that began before all of it was
-        queued may have waited for the host, and does not count, unless most did: `state().late` says how many.
+        The stream is held while the host queues the timed work, so that the device never waits for the host. A callable
+        that itself waits for the device, as some peers do, cannot be queued: the hold then expires, and from then on
+        its launches are timed without one. In that case, launches that started before they were completely queued may
+        have waited for the host and do not count, unless most of them did: `state().late` is their fraction.
         """
         times: list[float] = []
         late: list[bool] = []
@@ -212,7 +213,7 @@ class GpuDevice:
     def _timed(
         self, ready: Callable[[], object], most: int, policy: MeasurementPolicy
     ) -> tuple[list[float], list[bool]]:
-        """(microseconds, whether the host was late) of launches that are queued together; none where a hold gave up."""
+        """Return (microseconds, whether the host was late) of launches queued together; empty if the hold expired."""
         at_once = self._known(ready, policy.limit_s)
         pairs, late = self._pairs(min(at_once or most, most)), list[bool]()
         with self._faults():
@@ -229,13 +230,15 @@ class GpuDevice:
                     late.append(not at_once and self._runtime.eventQuery(begin) != _NOT_READY)
             self._wait(pairs[-1][1], policy.limit_s)
             if at_once and self._instruments.expired:
-                self._at_once[ready] = int(at_once > 1)  # one by one; and then without a hold
+                self._at_once[ready] = int(at_once > 1)  # one at a time, and then without a hold
                 return [], []
             return [1000.0 * float(self._runtime.eventElapsedTime(begin, end)) for begin, end in pairs], late
 
     def _known(self, ready: Callable[[], object], limit_s: float) -> int:
-        """How many runs are timed at once. What is new runs once before it is: a first launch may load its code, or
-        grow the memory of stacks, and both wait for the device.
+        """Return how many runs are timed together.
+
+        A new callable runs once before, because a first launch may load its code or enlarge the stack memory, and both
+        wait for the device.
         """
         if ready not in self._at_once:
             ((_, end),) = self._pairs(1)
@@ -269,7 +272,7 @@ class GpuDevice:
             return 2e-9 * _COPY_BYTES / float(np.median(self._copied(source, target)))
 
     def _copied(self, source: int, target: int) -> list[float]:
-        """Seconds of copies one after the other."""
+        """Return the seconds of consecutive copies."""
         pairs = self._pairs(_COPIES)
         for begin, end in pairs:
             self._runtime.eventRecord(begin, _DEFAULT_STREAM)
@@ -280,7 +283,7 @@ class GpuDevice:
 
     @cached_property
     def _instruments(self) -> Instruments:
-        """Loaded when first something is timed, and with all that a held stream takes run once."""
+        """The instruments, loaded on first use, after which everything that a held stream needs has run once."""
         with self._faults():
             instruments = Instruments(self._found.arch.name)
             self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
@@ -288,7 +291,7 @@ class GpuDevice:
 
     @contextmanager
     def _scratch(self, nbytes: int) -> Iterator[int]:
-        """Memory that is given back, also where there is not enough for what is allocated next."""
+        """Allocate temporary memory, which is also freed if a later allocation fails."""
         address = self.allocate(nbytes)
         try:
             yield address
@@ -296,17 +299,17 @@ class GpuDevice:
             self.free(address)
 
     def _open(self, ordinal: int) -> None:
-        """Make it the current device, with its context."""
+        """Make it the current device and create its context."""
         try:
             self._runtime.setDevice(ordinal)
         except self._runtime.CUDARuntimeError as error:
-            why = "it has failed, or another process has all of its memory, or holds it alone"
+            why = "it has failed, or another process uses all of its memory or has exclusive access"
             raise MachineError(f"the {self._found.name} cannot be opened ({error}): {why}") from error
 
     def _graph(self, queue: Callable[[Any], object]) -> Callable[[], object]:
-        """What replays, on the default stream, all that `queue` puts on a stream of its own: that one is no kernel's.
+        """Return a replay, on the default stream, of everything that `queue` puts on a capturing stream.
 
-        Raises DeviceFaultError, not fatal, where the driver captures it not.
+        Raises DeviceFaultError, not fatal, if the driver cannot capture it.
         """
         stream = self._cuda.Stream(non_blocking=True)
         with self._faults():
@@ -314,12 +317,13 @@ class GpuDevice:
             try:
                 queue(stream)
             finally:
-                graph = stream.end_capture()  # also after a failure, or the stream would stay in capture mode
+                # Also after a failure, since the stream would stay in capture mode otherwise.
+                graph = stream.end_capture()
             graph.upload(self._cuda.Stream.null)
         return lambda: graph.launch(self._cuda.Stream.null)
 
     def _no_graph(self) -> str:
-        """Why this driver captures no graph; empty where it does."""
+        """Return why this driver captures no graph; empty if it does."""
         clear = self._runtime.memsetAsync
         try:
             self._graph(lambda stream: clear(self._flush, 0, 1, stream.ptr))
@@ -328,8 +332,8 @@ class GpuDevice:
         return ""
 
     def _clear(self) -> None:
-        """An L2 cache that holds nothing of a kernel's, and nothing that is still to be written: a kernel that found
-        such lines would pay for others.
+        """Flush the L2 cache, so that it contains no lines of a kernel and no dirty lines, which the next kernel would
+        write back.
         """
         self._runtime.memsetAsync(self._flush, 0, self._flush_bytes, _DEFAULT_STREAM)
         self._instruments.read(self._flush, self._flush_bytes)
@@ -340,7 +344,7 @@ class GpuDevice:
         return self._events[:count]
 
     def _wait(self, event: int, limit_s: float) -> None:
-        """Until the event has happened; a query, unlike a wait, can be given up."""
+        """Wait for the event by polling, which can be given up."""
         deadline = time.monotonic() + limit_s
         while (status := self._runtime.eventQuery(event)) == _NOT_READY:
             if time.monotonic() > deadline:
@@ -352,7 +356,7 @@ class GpuDevice:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """What the driver and the runtime say, as a fault of the kernel that ran."""
+        """Convert errors of the driver and the runtime into faults of the kernel that ran."""
         try:
             yield
         except (self._cuda.driver.CUDADriverError, self._runtime.CUDARuntimeError) as error:
@@ -366,7 +370,7 @@ class GpuDevice:
 
 
 def _launch(program: _Program, steps: Sequence[Step], stream: Any = None) -> None:
-    """On CuPy's current stream, which is the default one, unless another is given."""
+    """Launch on CuPy's current stream, which is the default one, unless another is given."""
     for step in steps:
         launch = step.launch
         program.functions[launch.entry](launch.grid, launch.block, step.arguments, launch.smem_bytes, stream)

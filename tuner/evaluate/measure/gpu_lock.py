@@ -1,10 +1,10 @@
 """Processes that time kernels on a GPU take turns: one file lock per GPU, which ends with its holder.
 
-Slices of a GPU share its memory and its clock, so the lock has the name of what they have in common, its PCI bus id.
-Nothing here stops anybody: where no file can be made or locked, times are drawn without a lock.
+MIG slices share memory and clock, so the lock is named by the PCI bus id that they share. Nothing here is fatal: if no
+file can be created or locked, times are measured without a lock.
 
-By flock, and not by the library that locks elsewhere in this program: that one knows no lock that several hold, and
-refuses files that another user left unwritable, which flock need not write.
+It uses flock instead of filelock, which has no shared locks and refuses files that another user made read-only, whereas
+flock needs no write access.
 """
 
 import fcntl
@@ -18,15 +18,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-# One for all users, and not in TMPDIR: batch systems give each job its own.
+# Shared by all users, and not in TMPDIR, because batch systems give each job its own.
 FOLDER = Path("/tmp/kerntune-gpus")
-# Links of others are not followed, nor their pipes awaited.
+# Do not follow other users' links, and do not block on their pipes.
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
 def exclusive(bus_id: str) -> Iterator[None]:
-    """No other process holds the GPU, exclusive or shared, while the context is open: timing needs it alone.
+    """Hold the GPU exclusively inside the `with` block, as timing requires.
 
     A process that has to wait warns once. Without a bus id there is no lock.
     """
@@ -36,29 +36,29 @@ def exclusive(bus_id: str) -> Iterator[None]:
 
 @contextmanager
 def shared(bus_id: str) -> Iterator[None]:
-    """No other process holds the GPU exclusively while the context is open: others may run kernels, none times any."""
+    """Prevent exclusive use of the GPU inside the `with` block: other processes may run kernels, but not time them."""
     with _turn(bus_id, fcntl.LOCK_SH):
         yield
 
 
 class Presence:
-    """That this process has a GPU open, for others who count its processes: who takes turns disturbs nobody."""
+    """Announces that this process uses a GPU, because processes that take turns do not disturb each other's times."""
 
     def __init__(self, bus_id: str) -> None:
         self._bus_id, self._own = bus_id, FOLDER / f"{bus_id} {secrets.token_hex(8)}"
         with suppress(OSError):
             file = _opened(self._own)
-            weakref.finalize(self, _leave, file, self._own)  # which a process that is killed leaves to others
+            weakref.finalize(self, _leave, file, self._own)  # a killed process leaves the file for others to remove
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.others()  # a device process is killed in the end: the next one removes the file that it left
+        self.others()  # a device process is always killed, so the next one removes its file
 
     def others(self) -> int:
-        """How many other processes have said so, and live."""
+        """Return the number of other running processes that announced themselves."""
         return sum(is_held(path) for path in FOLDER.glob(f"{self._bus_id} *") if path != self._own)
 
 
 def is_held(path: Path) -> bool:
-    """Whether the process that locked a file lives; the file that a dead one left by its presence goes."""
+    """Return whether the process that locked a file is running; remove the file of one that has ended."""
     with ExitStack() as opened:
         try:
             file = _opened(path)
@@ -78,7 +78,8 @@ def is_held(path: Path) -> bool:
 def _turn(bus_id: str, kind: int) -> Iterator[None]:
     with ExitStack() as held:
         if bus_id:
-            with _locked(FOLDER / f"{bus_id}.next", fcntl.LOCK_EX, bus_id):  # who had it just now comes after who waits
+            # A process that just held the lock queues behind waiting ones.
+            with _locked(FOLDER / f"{bus_id}.next", fcntl.LOCK_EX, bus_id):
                 held.enter_context(_locked(FOLDER / bus_id, kind, bus_id))
         yield
 
@@ -86,9 +87,9 @@ def _turn(bus_id: str, kind: int) -> Iterator[None]:
 @contextmanager
 def _locked(path: Path, kind: int, bus_id: str) -> Iterator[None]:
     with ExitStack() as held:
-        with suppress(OSError):  # a folder that cannot be written, or a file system without locks
+        with suppress(OSError):  # the folder cannot be written, or the file system has no locks
             file = _opened(path)
-            held.callback(os.close, file)  # and with it the lock
+            held.callback(os.close, file)  # releases the lock, too
             try:
                 fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -98,15 +99,15 @@ def _locked(path: Path, kind: int, bus_id: str) -> Iterator[None]:
 
 
 def _opened(path: Path) -> int:
-    """A file to lock, whoever made it, and whatever their umask was. Raises OSError where there is none to be had."""
-    with suppress(FileExistsError):  # what is there is left as it is, for it may be a trap of another user
+    """Open a lock file of any owner and mode. Raises OSError if that fails."""
+    with suppress(FileExistsError):  # an existing path is left unchanged, since it may be a trap by another user
         FOLDER.mkdir()
         FOLDER.chmod(0o1777)  # for all users, like /tmp itself
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o666)
         os.fchmod(file, 0o666)
         return file
-    file = os.open(path, os.O_RDONLY | _CAREFUL)  # a lock needs no more, and others' files may allow no more
+    file = os.open(path, os.O_RDONLY | _CAREFUL)  # enough for a lock, and other users' files may permit no more
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(f"{path} is no file")

@@ -1,4 +1,4 @@
-"""Which configs were on the device when something died: a file that survives the search, and the machine."""
+"""A file of the configs that were on the device during a crash; it survives the search and the machine."""
 
 import os
 from collections import Counter
@@ -6,20 +6,21 @@ from pathlib import Path
 
 from tuner.errors import MachineError
 
-_MOST_FALLS = 2  # crashes in a row of an implementation that was never timed; twice that for others
+_MOST_FALLS = 2  # consecutive crashes of an implementation that was never timed; twice as many otherwise
 
 
 class Ledger:
-    """A line when a config goes to the device and one when it is back. Without a path it is kept in memory only."""
+    """Records when a config is sent to the device and when it returns. Without a path it is kept in memory only."""
 
     def __init__(self, path: Path | None = None, most_deaths: int = 2) -> None:
         self._path, self._most_deaths = path, most_deaths
         text = path.read_text(encoding="utf-8", errors="replace") if path and path.exists() else ""
         self._deaths = _unfinished(text)
-        self._cut = "" if text.endswith("\n") or not text else "…\n"  # ends the line of another, which stays unwritten
+        # Terminates another process's truncated line, which then does not count.
+        self._cut = "" if text.endswith("\n") or not text else "…\n"
 
     def banned(self, key: str) -> bool:
-        """Whether a config has crashed the device process as often as it may."""
+        """Return whether a config has reached the maximum number of crashes."""
         return self._deaths[key] >= self._most_deaths
 
     def began(self, key: str) -> None:
@@ -27,7 +28,7 @@ class Ledger:
         self._write(f"began {key}\n")
 
     def ended(self, key: str) -> None:
-        """It is back, with whatever result; not called when it took the process down."""
+        """Record that a config returned, with any result; not called after a crash."""
         self._deaths[key] -= 1
         self._write(f"ended {key}\n")
 
@@ -46,7 +47,7 @@ class Ledger:
 
 
 def _unfinished(text: str) -> Counter[str]:
-    """How often each config began and did not end. A line that a kill cut off counts as not written."""
+    """Count how often each config started without ending. A truncated line is ignored."""
     unfinished: Counter[str] = Counter()
     for line in text.splitlines(keepends=True):
         word, _, key = line.strip().partition(" ")
@@ -56,27 +57,29 @@ def _unfinished(text: str) -> Counter[str]:
 
 
 class CrashStreaks:
-    """Implementations whose configs crash the device process one after another, each for seconds: the rest are skipped.
+    """Implementations whose configs crash the device repeatedly, which costs seconds each: their other configs are
+    skipped.
 
-    For as long as a session, since what is wrong may be the machine. One that was timed before may fall more often.
+    This lasts for a session, because the machine may be the cause. An implementation that was timed before may crash
+    more often.
     """
 
     def __init__(self) -> None:
-        self._in_a_row: dict[str, dict[str, str]] = {}  # configs with what they did
+        self._in_a_row: dict[str, dict[str, str]] = {}  # configs with their faults
         self._timed: set[str] = set()
 
     def record(self, implementation: str, config: str, fatal: str, *, timed: bool) -> None:
-        """What a config did to the device; nothing `fatal`, if empty. On another problem it counts as another."""
+        """Record the result of a config; an empty `fatal` means no crash. Another problem counts separately."""
         if fatal:
             self._in_a_row.setdefault(implementation, {})[config] = fatal
         else:
             self._in_a_row.pop(implementation, None)
-        if timed:  # on edge cases alone, a grid of many blocks has not shown that it ends
+        if timed:  # edge cases alone do not show that a grid with many blocks ends
             self._timed.add(implementation)
 
     def reason(self, implementation: str) -> str:
-        """Why none of an implementation is to be run; empty where they may be."""
+        """Return why no config of an implementation may run; empty if they may."""
         failures = list(self._in_a_row.get(implementation, {}).values())
         if len(failures) < _MOST_FALLS * (2 if implementation in self._timed else 1):
             return ""
-        return f"{len(failures)} in a row of {implementation} took the device down, the last by {failures[-1]}"
+        return f"{len(failures)} in a row of {implementation} crashed the device, the last by {failures[-1]}"

@@ -1,4 +1,4 @@
-"""What is asked of the process that owns the device, and what it answers. Plain values that travel."""
+"""Requests to the process that owns the device, and its answers, as plain values."""
 
 from dataclasses import dataclass
 from math import inf
@@ -12,16 +12,16 @@ from tuner.results.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class DescribeRequest:
-    """What is the device? With `ceilings`, measure what it can do at best."""
+    """Describe the device. With `ceilings`, also measure its peak rates."""
 
     ceilings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TimingRequest:
-    """Check a config and, where it is right and `timed`, time it for as long as it may beat `best_us`.
+    """Check a config and, if it is correct and `timed`, time it as long as it may beat `best_us`.
 
-    One that is not to be `judged` was right before.
+    A config that is not `judged` has passed its check before.
     """
 
     code: Code
@@ -33,16 +33,16 @@ class TimingRequest:
 
 @dataclass(frozen=True, slots=True)
 class RaceRequest:
-    """Rounds of a race: every contender once a round, in random order. None begins after `limit_s`, but the first.
+    """Run rounds of a race: every contender once per round, in random order. Only the first may start after `limit_s`.
 
-    With `own_clock` each runs alone, until the clock is its own, before its turn; else all share one.
+    With `own_clock`, each contender first runs alone until its clock settles; otherwise all share one clock.
     """
 
     codes: tuple[Code, ...]
     policy: MeasurementPolicy
     rounds: int
     seed: int
-    limit_s: float = 60.0  # half of what the process has before it is thought to hang
+    limit_s: float = 60.0  # half of the process's time limit
     own_clock: bool = False
 
 
@@ -53,7 +53,7 @@ class DeviceFailure:
     fault: Fault
     message: str
     fatal: bool = False
-    culprit: int = 0  # which contender of a heat
+    culprit: int = 0  # index of the failing contender of a race
 
     @property
     def reason(self) -> str:
@@ -62,14 +62,14 @@ class DeviceFailure:
 
 @dataclass(frozen=True, slots=True)
 class DeviceDescription:
-    """Facts about the device."""
+    """Properties of the device."""
 
     facts: Fields
 
 
 @dataclass(frozen=True, slots=True)
 class TimingResult:
-    """What became of a task: samples that count, with a verdict that is ok if it was judged; or what went wrong."""
+    """The result of a request: valid samples, and a verdict if it was checked; or the failure."""
 
     verdict: Verdict | None
     samples: tuple[Sample, ...] = ()
@@ -78,10 +78,10 @@ class TimingResult:
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """The undisturbed rounds of a heat, a sample of each contender; or who fell.
+    """The undisturbed rounds of a race, with one sample per contender; or the failure.
 
-    `capped` is whether a contender draws so much power that it lowers its own clock. `floor_us` is what a kernel takes
-    there that does nothing; 0 where nobody can say.
+    `capped` is whether a contender draws so much power that it lowers its own clock. `floor_us` is the time of an empty
+    kernel; 0 if unknown.
     """
 
     rounds: tuple[tuple[Sample, ...], ...] = ()
@@ -91,7 +91,7 @@ class RaceResult:
 
     @property
     def times_us(self) -> tuple[tuple[float, ...], ...]:
-        """[rounds, contenders] in microseconds."""
+        """The times as [rounds, contenders] in microseconds."""
         return tuple(tuple(sample.time_us for sample in samples) for samples in self.rounds)
 
 

@@ -1,7 +1,7 @@
-"""Clocks, throttling, temperature and other processes of a GPU, through NVML where the driver brings it.
+"""Clocks, throttling, temperature and processes of a GPU, through NVML if available.
 
-By nvidia-ml-py and not by cuda.bindings.nvml: that one is imported in 190 ms, this one in 30, and that one has neither
-the temperature nor the reasons for slow clocks of drivers before R535 (`python -X importtime -c 'import pynvml'`).
+It uses nvidia-ml-py instead of cuda.bindings.nvml: the latter takes 190 ms to import instead of 30, and supports
+neither the temperature nor the clock event reasons of drivers before R535 (`python -X importtime -c 'import pynvml'`).
 """
 
 from collections.abc import Callable
@@ -11,12 +11,14 @@ import pynvml
 
 from tuner.evaluate.measure.samples import State
 
-# Newest first; the second one is that of drivers before R535.
+# Newest first; the second one is for drivers before R535.
 _REASONS = (pynvml.nvmlDeviceGetCurrentClocksEventReasons, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
 
 
 class Monitor:
-    """Reads one GPU, named by its PCI bus id. Without NVML, and for what a GPU does not tell, every figure is 0."""
+    """Reads one GPU, identified by its PCI bus id. All values are 0 without NVML or if the GPU does not support
+    them.
+    """
 
     def __init__(self, bus_id: str) -> None:
         try:
@@ -40,7 +42,7 @@ class Monitor:
         )
 
     def _told(self, functions: tuple[Callable[..., Any], ...], *which: int) -> int:
-        """What the first of these functions says that this NVML has: they come and go with its versions."""
+        """Return the result of the first function that this NVML version has."""
         for function in functions:
             try:
                 return int(function(self._device, *which))

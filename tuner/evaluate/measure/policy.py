@@ -1,4 +1,4 @@
-"""How kernels are timed, as data: part of what a measured result means."""
+"""The measurement policy: how kernels are timed, which is part of a result's identity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -10,36 +10,36 @@ from tuner.results.ranking import SAME_TIME
 
 Launch = Literal["eager", "graph"]
 LAUNCHES: tuple[Launch, ...] = ("eager", "graph")
-_VERSION = 2  # raised when the same fields would give other times
+_VERSION = 2  # incremented when the same fields would give different times
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementPolicy:
-    """What the times of a search are. `l2` says what a launch finds in the L2 cache: nothing, or its own last run;
-    `launch`, whether a plan's kernels are launched one by one or replayed from a CUDA graph, without the host's gaps.
+    """The conditions of timing. `l2` is the state of the L2 cache at a launch: cold, or warm from its own last run.
+    `launch` is whether a plan's kernels are launched one by one, or replayed from a CUDA graph without gaps.
 
-    The other fields say how sure the times are, not what they are, so they are no part of `name`.
+    The other fields determine the precision of the times, not their meaning, so they are not part of `name`.
     """
 
     l2: Literal["cold", "warm"] = "cold"
     launch: Launch = "eager"
-    warm_up_us: float = 20_000.0  # a kernel runs this long before its first sample: clocks rise meanwhile
-    sample_us: float = 1_000.0  # kernel time of one sample, in launches of their own …
-    most_launches: int = 32  # … but no more of them than this
-    # (samples so far, stop when the lower confidence bound is above this × the best): repeats grow for survivors only.
+    warm_up_us: float = 20_000.0  # warm-up time before the first sample, in which clocks rise
+    sample_us: float = 1_000.0  # kernel time of one sample …
+    most_launches: int = 32  # … but at most this number of launches
+    # (samples so far, stop if the lower confidence bound exceeds this × the best): only survivors get more samples.
     screening: tuple[tuple[int, float], ...] = ((3, 1.15), (6, 1.03), (12, inf))
     rounds: int = 30  # of the final race
-    own_clock_us: float = 100_000.0  # a kernel runs this long before its clock is taken for its own …
-    own_clock_rounds: int = 12  # … in each round of the second race, where power lowers clocks
-    tie: float = SAME_TIME  # relative difference under which two kernels are equally fast
-    drift: float = 0.05  # relative change of the reference kernel's time that voids the samples before it
-    limit_s: float = 5.0  # a launch that takes longer hangs
+    own_clock_us: float = 100_000.0  # running time after which a kernel's clock is considered its own …
+    own_clock_rounds: int = 12  # … in each round of the second race, at the power limit
+    tie: float = SAME_TIME  # relative difference below which two kernels are equally fast
+    drift: float = 0.05  # relative change of the reference kernel's time that invalidates earlier samples
+    limit_s: float = 5.0  # a longer launch is considered to hang
 
     def __post_init__(self) -> None:
         if self.l2 not in ("cold", "warm"):
-            raise UsageError(f"L2 {self.l2!r}: a kernel is timed with a cold or a warm one")
+            raise UsageError(f"L2 {self.l2!r}: must be cold or warm")
         if self.launch not in LAUNCHES:
-            raise UsageError(f"launch {self.launch!r}: a plan is launched eager, or replayed from a graph")
+            raise UsageError(f"launch {self.launch!r}: must be eager or graph")
         for setting in fields(self):
             value = getattr(self, setting.name)
             if isinstance(value, int | float) and not value > 0:
@@ -47,18 +47,18 @@ class MeasurementPolicy:
 
     @property
     def name(self) -> str:
-        """What two times must have in common to be compared: "measured/2 cold L2 eager"."""
+        """The conditions that comparable times share, e.g. "measured/2 cold L2 eager"."""
         return f"measured/{_VERSION} {self.l2} L2 {self.launch}"
 
     def on(self, facts: Mapping[str, object]) -> "MeasurementPolicy":
-        """What is left of this policy on a device with these facts: one that captures no graph is timed eager."""
+        """Return the policy for a device with these facts: without CUDA graphs, the launch mode is eager."""
         return replace(self, launch="eager") if facts.get("no_graph") else self
 
     def launches(self, time_us: float) -> int:
-        """How many launches of a kernel that takes `time_us` make a sample."""
+        """Return the number of launches per sample for a kernel that takes `time_us`."""
         return max(1, min(self.most_launches, round(self.sample_us / time_us))) if time_us > 0 else self.most_launches
 
 
 def is_of_times(name: str) -> bool:
-    """Whether a policy's name says what times on a device are: no cost model, and no simulated device."""
+    """Return whether a policy's name denotes times on a real device."""
     return name.startswith("measured/") and not name.endswith(" simulated")

@@ -1,4 +1,4 @@
-"""A config that is loaded and warm, and the samples that are drawn of it."""
+"""A loaded and warmed-up config, from which samples are drawn."""
 
 import time
 from collections.abc import MutableSequence
@@ -9,14 +9,15 @@ from tuner.evaluate.measure.device import Call, Device
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Sample, State, typical
 
-_MOST_WARM_UPS = 20  # of the policy's length
+_MOST_WARM_UPS = 20  # × the policy's warm-up time
 _STEADY = 0.015  # relative change of the clock that counts as noise
 
 
 class Timer:
-    """Construction runs the kernel for the policy's warm-up; every sample's state goes to `states`.
+    """Draws samples. Construction runs the kernel for the policy's warm-up; each sample's state is appended to
+    `states`.
 
-    `capped` is whether it draws so much power that it lowers its own clock.
+    `capped` is whether the kernel draws so much power that it lowers its own clock.
     """
 
     def __init__(
@@ -34,14 +35,16 @@ class Timer:
         return Sample(typical(times), state)
 
     def own_clock(self) -> None:
-        """Run until the clock is this kernel's own, and not what those before it have left.
+        """Run until the clock is determined by this kernel instead of earlier ones.
 
-        What is between its launches counts as well: of a short kernel it is most of the time.
+        Gaps between launches count as running time, because they dominate for short kernels.
         """
         self._settle(self._policy.own_clock_us, with_gaps=True)
 
     def _settle(self, least_us: float, *, with_gaps: bool = False) -> None:
-        """By time, and longer while the clock changes: it rises after idle seconds, and falls where power is short."""
+        """Run for a minimum time, and longer while the clock changes: it rises after idle time, and falls at the power
+        limit.
+        """
         self._run_for(least_us - self._policy.warm_up_us, with_gaps=with_gaps)
         for _ in range(_MOST_WARM_UPS):
             before_mhz = self._device.state().sm_mhz
@@ -52,7 +55,7 @@ class Timer:
                 return
 
     def _run_for(self, time_us: float, *, with_gaps: bool) -> None:
-        """The last times say how many launches make a sample."""
+        """Run for a time; the last times determine the number of launches per sample."""
         spent, last = 0.0, 0.0
         deadline = time.monotonic() + 1e-6 * time_us if with_gaps else inf
         while spent < time_us and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The process that owns the device, and the caller's side of it: a config that takes it down costs only itself."""
+"""The process that owns the device, and its client: a config that crashes the device affects only itself."""
 
 import resource
 import time
@@ -38,26 +38,28 @@ from tuner.evaluate.measure.samples import Sample, State, disturbed, screen, usu
 from tuner.evaluate.measure.timer import Timer
 from tuner.spec.problem import Array
 
-_PATIENCE_S = 120.0  # for an answer: besides kernels that run, inputs are drawn in it and references computed
-_REMEMBERED = 256  # states of the device that say what is usual
+_PATIENCE_S = 120.0  # time limit for an answer, which includes drawing inputs and computing references
+_REMEMBERED = 256  # number of device states that define the usual state
 
 
 class DeviceOpener(Hashable, Protocol):
-    """Which device: a hashable value that travels, and opens the device in the process that will own it."""
+    """A hashable, picklable value that opens a device in the process that will own it."""
 
     @property
     def bus_id(self) -> str:
-        """What names the GPU to all who share it, as slices do; empty for one that nobody shares."""
+        """Identifier of the GPU that all of its users share, including MIG slices; empty if nobody shares it."""
 
     def open(self) -> Device: ...
 
 
 class Worker(Closing):
-    """A context manager around the process. Ask, and get an answer or what took the process down; it starts again."""
+    """A context manager around the device process. Requests return an answer or the crash; the process restarts after
+    one.
+    """
 
     def __init__(self, opener: DeviceOpener, patience_s: float = _PATIENCE_S) -> None:
         self._place, self._patience_s = opener, patience_s
-        # CUDA maps all memory of the machine, so the address space says nothing about a GPU process.
+        # CUDA maps the whole memory of the machine, so the address space is not limited.
         memory = resource.getrlimit(resource.RLIMIT_AS)[1]
         self._pool: Pool[tuple[DeviceOpener, Question], Answer] = Pool(
             _serve, workers=1, limits=Limits(timeout_s=patience_s, memory_bytes=memory)
@@ -72,16 +74,16 @@ class Worker(Closing):
         return self._pool.pids()
 
     def rest(self) -> None:
-        """End the process and give back what it holds on the device; the next question starts another."""
+        """End the process and release its device memory; the next request starts another one."""
         self.close()
         self.restarts += 1
 
     def describe(self, *, ceilings: bool = False) -> DeviceDescription:
-        """Facts about the device. Raises MachineError where there is none."""
+        """Describe the device. Raises MachineError if there is none."""
         return _sure(self._ask(DescribeRequest(ceilings)), DeviceDescription)
 
     def time(self, task: TimingRequest) -> TimingResult:
-        """What becomes of a config; SPARED, unasked, where others of its implementation took the device down."""
+        """Time a config; SPARED, without a request, if other configs of its implementation crashed the device."""
         implementation = task.code.instance.name
         if reason := self._falls.reason(implementation):
             return TimingResult(None, failure=DeviceFailure(Fault.SPARED, reason))
@@ -96,7 +98,7 @@ class Worker(Closing):
         return RaceResult(failure=answer) if isinstance(answer, DeviceFailure) else _sure(answer, RaceResult)
 
     def _judged_and_timed(self, task: TimingRequest) -> TimingResult:
-        """In two questions, since a check does not need the GPU to itself."""
+        """Check and time in two requests, since a check does not need exclusive access to the GPU."""
         if not (task.judged and task.timed):
             return _timed(self._ask(task))
         judged = _timed(self._ask(replace(task, timed=False)))
@@ -105,7 +107,7 @@ class Worker(Closing):
         return replace(_timed(self._ask(replace(task, judged=False))), verdict=judged.verdict)
 
     def _ask(self, question: Question) -> Answer | DeviceFailure:
-        """The locks are taken here, as no process loses patience while it waits for others."""
+        """Send a request. Locks are acquired here, so that waiting for other processes does not count as a timeout."""
         with _access(question)(self._place.bus_id):
             return self._answer(question)
 
@@ -124,7 +126,7 @@ class Worker(Closing):
 
 
 def _access(question: Question) -> Callable[[str], AbstractContextManager[None]]:
-    """What a question needs of a GPU that several processes share: all of it, if something is timed."""
+    """Return the lock that a request needs on a shared GPU: exclusive if something is timed."""
     if isinstance(question, DescribeRequest):
         return exclusive if question.ceilings else lambda _: nullcontext()
     return exclusive if isinstance(question, RaceRequest) or question.timed else shared
@@ -140,7 +142,7 @@ A = TypeVar("A")
 def _sure(answer: object, kind: type[A]) -> A:
     if isinstance(answer, DeviceFailure):
         raise MachineError(f"the device process does not answer: {answer.reason}")
-    assert isinstance(answer, kind), "a process answers what it was asked"
+    assert isinstance(answer, kind), "the answer has the type of its request"
     return answer
 
 
@@ -156,17 +158,17 @@ def _stand(opener: DeviceOpener) -> "DeviceServer":
 
 @dataclass(slots=True)
 class _Timed:
-    """The problem that is timed: its tensors, and what the first right kernel made of them."""
+    """The timed problem: its tensors, and the outputs of the first correct kernel."""
 
     key: str
-    arena: Arena | None  # None where the device does not execute
+    arena: Arena | None  # None if the device does not execute kernels
     agreed: dict[str, Array]
 
 
 class DeviceServer:
-    """A device with the problem that is timed on it: configs are judged, then timed, then raced.
+    """A device with a timed problem: configs are checked, timed and raced.
 
-    `draw(code)` gives the inputs that are timed.
+    `draw(code)` returns the inputs for timing.
     """
 
     def __init__(self, device: Device, draw: Callable[[Code], Mapping[str, Any]] | None = None) -> None:
@@ -186,17 +188,17 @@ class DeviceServer:
             facts = self.device.facts()
             return DeviceDescription({**facts, **(self._ceilings(facts) if look.ceilings else {})})
         except DeviceFaultError as error:
-            why = "nothing can be measured on it"
+            why = "it cannot be used for measuring"
             raise MachineError(f"the device fails at a plain copy or an idle kernel ({error}): {why}") from error
 
     def _ceilings(self, facts: Fields) -> Fields:
-        """What bounds all times on it: how fast it copies, and what it takes to launch nothing, in each way it can."""
+        """Measure the peak copy rate, and the launch overhead in each available launch mode."""
         ways = dict.fromkeys(MeasurementPolicy(launch=way).on(facts).launch for way in LAUNCHES)
         floors = {f"floor_{way}_us": self._floor_us(MeasurementPolicy(launch=way)) for way in ways}
         return {"copy_gb_s": self.device.copy_gb_s(), **floors}
 
     def _time(self, task: TimingRequest) -> TimingResult:
-        """Correctness before time: nothing wrong is timed."""
+        """Check, then time: incorrect configs are never timed."""
         verdict = None
         try:
             if task.judged:
@@ -214,15 +216,15 @@ class DeviceServer:
             return TimingResult(verdict, failure=DeviceFailure(Fault.REFUSED, str(error)))
         finally:
             self._release()
-        fell = None if samples else DeviceFailure(Fault.UNTIMED, "every one was throttled, or shared the device")
+        fell = None if samples else DeviceFailure(Fault.UNTIMED, "every sample was throttled, or shared the device")
         return TimingResult(verdict, samples, fell)
 
     def _race(self, heat: RaceRequest) -> RaceResult:
-        """Rounds that the device disturbed are left out, whole: differences only mean something within a round."""
+        """Race; disturbed rounds are omitted as a whole, because differences are only meaningful within a round."""
         at = 0
         try:
             timers, floor_us = [], self._floor_us(heat.policy)
-            for at, code in enumerate(heat.codes):  # noqa: B007  # who fell, if one does
+            for at, code in enumerate(heat.codes):  # noqa: B007  # identifies the contender that fails
                 timers.append(self.timer(code, heat.policy))
             rng, started = np.random.default_rng(heat.seed), time.monotonic()
             rounds: list[tuple[Sample, ...]] = []
@@ -245,7 +247,7 @@ class DeviceServer:
         return RaceResult(tuple(rounds), capped=any(timer.capped for timer in timers), floor_us=floor_us)
 
     def _floor_us(self, policy: MeasurementPolicy) -> float:
-        """Measured once for each way to launch; 0, not known, where the driver refuses it: no contender is to blame."""
+        """Return the launch overhead, measured once per launch mode; 0 (unknown) if the driver refuses it."""
         if policy.launch not in self._floors_us:
             try:
                 self._floors_us[policy.launch] = self.device.floor_us(policy)
@@ -272,7 +274,7 @@ class DeviceServer:
         return judge
 
     def timer(self, code: Code, policy: MeasurementPolicy) -> Timer:
-        """A config on the timed problem, loaded and warm. Raises DeviceFaultError."""
+        """Return a config on the timed problem, loaded and warmed up. Raises DeviceFaultError."""
         instance = operators.instance(code.instance)
         plan = instance.plan()
         arena = self._prepared(code)
@@ -288,7 +290,7 @@ class DeviceServer:
         return usual(self._states)
 
     def _prepared(self, code: Code) -> Arena | None:
-        """The timed problem in device memory; another problem takes the place of the last."""
+        """Return the timed problem in device memory, replacing the previous problem."""
         key = code.instance.operator + encode(code.instance.problem)
         if self.device.executes and key != self._timed.key:
             if self._timed.arena:
