@@ -243,7 +243,7 @@ def test_in_the_space_of_a_t1_file_what_was_not_recorded_has_failed(tmp_path: Pa
     ("path", "value", "message"),
     [
         (("Conditions", 0, "Expression"), "block * width > 3", "'width' is not a parameter"),
-        (("Conditions", 0, "Expression"), "__import__('os').abort()", "is no arithmetic, comparison or logic"),
+        (("Conditions", 0, "Expression"), "__import__('os').abort()", "is not arithmetic, comparison or logic"),
         (("TuningParameters", 0, "Values"), "range(10 ** 12)", "a range of 1,000,000,000,000 values is too long"),
         (("Conditions", 0, "Expression"), "block <", "cannot compute 'block <'"),
         (("TuningParameters", 0, "Type"), "complex", "type 'complex' of block"),

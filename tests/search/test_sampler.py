@@ -307,7 +307,7 @@ def test_a_vast_space_is_searched_beyond_the_sample_that_it_is_drawn_from(method
 
 
 def test_a_space_that_is_not_enumerated_cannot_be_exhausted() -> None:
-    with pytest.raises(UsageError, match="configs cannot all be tried: take another sampler"):
+    with pytest.raises(UsageError, match="configs are too many for an exhaustive search: choose another sampler"):
         Sampler(VAST, method="exhaustive", seed=0)
 
 

@@ -1,1 +1,1 @@
-"""Which config is best: tries dealt to implementations, the final race, and the record that is left."""
+"""The search for the best config: tries distributed over implementations, the final race, and the resulting record."""

@@ -1,4 +1,4 @@
-"""The implementations of a search as arms of a bandit: one sampler each, tries dealt to those still in the running."""
+"""The implementations of a search as arms of a bandit: one sampler each; tries go to arms that can still win."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,19 +14,19 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation
 from tuner.spec.space import Array, Space
 
-# The best of n tries is seldom worse than 1 + _GAIN / n times what is there to find. On recorded spaces 25, 50 and 100
-# tries should then come to .76, .86 and .93 of the optimum; nine of ten runs come to .81, .91 and .94.
+# The best of n tries is seldom worse than 1 + _GAIN / n times the optimum. On recorded spaces, 25, 50 and 100 tries
+# then reach .76, .86 and .93 of the optimum; nine out of ten runs reach .81, .91 and .94.
 _GAIN = 8
-_ENOUGH = 8  # tries after which an implementation is given up when none of them worked
+_ENOUGH = 8  # tries after which an implementation without any success is dropped
 _RANKED = 4096  # configs of a space that are ranked before the search, which takes a second
-_SAMPLED = 64  # configs that are compiled before the search, where nothing is predicted without compiling
-_CLIMBED = 16  # of a large space, the neighbours of this many of the best are ranked too
-_TRANSFERRED_STARTS = 6  # the best of earlier results elsewhere that are tried again
+_SAMPLED = 64  # configs compiled before the search if there are no predictions without compiling
+_CLIMBED = 16  # number of best configs in a large space whose neighbours are also ranked
+_TRANSFERRED_STARTS = 6  # best configs of earlier results elsewhere that are tried again
 
 
 @dataclass(frozen=True)
 class Method:
-    """How each arm is searched: one of sampler.METHODS, its seed, and the tries that it may count on."""
+    """How each arm is searched: a method of sampler.METHODS, its seed, and its number of tries."""
 
     name: str
     seed: int
@@ -35,22 +35,22 @@ class Method:
 
 @dataclass
 class Arm:
-    """One implementation that a search tries. `priors` are orders of its configs from before the search."""
+    """One implementation in a search. `priors` rank its configs before the search."""
 
     default: Instance
     space: Space[Any]
     make_sampler: Callable[[Sequence[Prior]], Sampler] = field(repr=False)
     priors: tuple[Prior, ...] = ()
-    expected: float = math.nan  # predicted of its default, where it is: compares arms until something works
-    results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in order
+    expected: float = math.nan  # predicted cost of its default, if available; compares arms until a config succeeds
+    results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in order of completion
     best: float = math.inf
-    flawless: float = math.inf  # the best of what has no flaws
+    flawless: float = math.inf  # the best value without flaws
     open: bool = True
     closed_because: str = ""
 
     def __post_init__(self) -> None:
         self.kept_priors = self.priors
-        self._expected: tuple[int, Array | None] = (0, None)  # results it was learnt from, cost of every config
+        self._expected: tuple[int, Array | None] = (0, None)  # (number of results, predicted cost of every config)
         self.sampler = self.make_sampler(self.kept_priors)
 
     @property
@@ -66,7 +66,7 @@ class Arm:
         return Observations.of(self.results)
 
     def behind(self, best: float) -> bool:
-        """Whether it will hardly find what is as good as `best`, the best of all arms."""
+        """Return whether it is unlikely to find a config as good as `best`, the best of all arms."""
         judged = self.tries >= (1 if self.best < math.inf else _ENOUGH)
         return judged and _promise(self.best, self.tries) > best
 
@@ -82,9 +82,9 @@ class Arm:
             self.flawless = self.flawless if flawed else min(self.flawless, value)
 
     def drop_bad_priors(self) -> None:
-        """Keep the priors that random tries do not contradict; when that changes, a new sampler gets all results.
+        """Drop priors that random tries contradict; after a change, a new sampler receives all results.
 
-        The sampler itself judges a prior that is the only one.
+        A single prior is judged by the sampler itself.
         """
         random = self.sampler.random
         kept = tuple(prior for prior in self.priors if prior.holds(self.observations, random))
@@ -95,13 +95,15 @@ class Arm:
                 self.sampler.tell(index, value)
 
     def neighbours(self, config: Any) -> list[Any]:
-        """Untried configs that differ in one parameter, those that the model expects most of first."""
+        """Return untried configs that differ in one parameter, the most promising first."""
         near = [int(index) for index in self.space.neighbours(self.space.index(config)) if index not in self.results]
         cost = self._cost() if near else None
         return [self.space[index] for index in (sorted(near, key=cost.__getitem__) if cost is not None else near)]
 
     def _cost(self) -> Array | None:
-        """What is expected of every config [configs]: by the results, or while there are few by the priors."""
+        """Return the expected cost of every config [configs]: from the results or, while there are few, from the
+        priors.
+        """
         if self._expected[0] != self.tries:
             learnt = predict(self.space, self.results)
             self._expected = self.tries, combine_priors(self.kept_priors) if learnt is None else learnt
@@ -109,16 +111,16 @@ class Arm:
 
 
 class Bandit:
-    """Ask for configs to try, and observe their results. No config is asked for that has one."""
+    """Suggests configs to try and receives their results. Configs with a result are never suggested."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         self.arms = {arm.implementation.name: arm for arm in arms}
         known = [arm.expected for arm in arms if not math.isnan(arm.expected)]
-        for arm in arms:  # of what nobody predicted as much is expected as of the best
+        for arm in arms:  # arms without a prediction are expected to equal the best one
             arm.expected = min(known, default=1.0) if math.isnan(arm.expected) else arm.expected
 
     def ask(self, count: int) -> list[Instance]:
-        """Up to `count` configs; none when every space in the running is exhausted."""
+        """Return up to `count` configs; none if every remaining space is exhausted."""
         instances: list[Instance] = []
         while len(instances) < count and (running := self._running()):
             for arm, share in zip(running, _dealt(running, count - len(instances)), strict=True):
@@ -129,13 +131,13 @@ class Bandit:
         return instances
 
     def observe(self, instance: Instance, value: float | None, *, flawed: bool = False) -> None:
-        """The value of a config; None: it failed. What is flawed ranks behind all that is not."""
+        """Record the value of a config; None if it failed. Flawed configs rank behind all others."""
         self.arms[instance.implementation.name].observe(instance.config, value, flawed=flawed)
 
     def drop_bad_arms(self) -> None:
-        """After a batch: drop priors that were wrong, and close arms that cannot catch up.
+        """Drop contradicted priors, and close arms that cannot catch up; called after a batch.
 
-        While anything without flaws is known, only that puts others behind.
+        Once a config without flaws is known, only such configs close other arms.
         """
         best = _leader([*self.arms.values()])[1]
         for arm in self._running():
@@ -144,9 +146,9 @@ class Bandit:
                 arm.close(f"its best of {arm.tries} is over {_room(arm.tries):.3g} × the best of all")
 
     def expected_improvement(self) -> float | None:
-        """By what share a sampler still expects the best of all to fall, at most.
+        """Return by which fraction a sampler expects the best value to fall, at most.
 
-        None while that of the best arm cannot say. Arms with too few tries for a model are behind it.
+        Returns None while the best arm's model has no estimate. Arms with too few tries for a model are behind it.
         """
         running = self._running()
         leader = min(running, key=lambda arm: arm.best, default=None)
@@ -157,27 +159,27 @@ class Bandit:
         return max(0.0, *(1 - ratio * (1 - gain) for ratio, gain in gains if gain is not None))
 
     def knows(self, instance: Instance) -> bool:
-        """Whether a config belongs to one of the spaces."""
+        """Return whether a config belongs to one of the spaces."""
         arm = self.arms.get(instance.implementation.name)
         return arm is not None and arm.space.refusal(instance.config) is None
 
     def tried(self, instance: Instance) -> bool:
-        """Whether a config has a result."""
+        """Return whether a config has a result."""
         arm = self.arms[instance.implementation.name]
         return arm.space.index(instance.config) in arm.results
 
     def untried(self, instances: Iterable[Instance]) -> list[Instance]:
-        """Those that belong to one of the spaces and have no result, on this problem."""
+        """Return the configs of this problem that belong to one of the spaces and have no result."""
         new = [instance for instance in instances if self.knows(instance) and not self.tried(instance)]
         return [self.arms[instance.implementation.name].default.with_config(instance.config) for instance in new]
 
     def neighbours(self, instance: Instance) -> list[Instance]:
-        """Untried configs that differ in one parameter, the most promising first."""
+        """Return untried configs that differ in one parameter, the most promising first."""
         arm = self.arms[instance.implementation.name]
         return [instance.with_config(config) for config in arm.neighbours(instance.config)]
 
     def importance(self) -> dict[str, Mapping[str, float]]:
-        """Per implementation, how much of the spread each parameter explains."""
+        """Return, per implementation, the fraction of the variance that each parameter explains."""
         return {name: arm.sampler.importance() for name, arm in self.arms.items() if arm.tries >= 2}
 
     def _running(self) -> list[Arm]:
@@ -185,24 +187,25 @@ class Bandit:
 
 
 def _room(tries: int) -> float:
-    """By what factor the best of `tries` may exceed the optimum."""
+    """Return the factor by which the best of `tries` may exceed the optimum."""
     return 1 + _GAIN / tries
 
 
 def _promise(best: float, tries: int) -> float:
-    """A lower bound of the optimum, where `best` is the best of `tries`."""
+    """Return a lower bound of the optimum if `best` is the best of `tries`."""
     return best / _room(tries) if tries else 0.0
 
 
 def _leader(arms: Sequence[Arm]) -> tuple[Arm, float]:
-    """The arm with the best of what has no flaws, and that value; of all, while everything has some."""
+    """Return the arm with the best value without flaws, and that value; the best of all if every config has flaws."""
     first = min(arms, key=lambda arm: (arm.flawless, arm.best))
     return first, first.flawless if first.flawless < math.inf else first.best
 
 
 def _dealt(arms: Sequence[Arm], count: int) -> list[int]:
-    """How many of `count` tries each arm gets: one after the other goes where most is promised; of what promises as
-    much and was tried as often, as nothing was at the start, to the better.
+    """Return how many of `count` tries each arm gets.
+
+    Each try goes to the arm with the lowest bound; ties go to the better arm, as at the start, when nothing was tried.
     """
     leader, first = _leader(arms)
     best, tries = [_value(arm, leader, first) for arm in arms], [arm.tries for arm in arms]
@@ -213,8 +216,8 @@ def _dealt(arms: Sequence[Arm], count: int) -> list[int]:
 
 
 def _value(arm: Arm, leader: Arm, first: float) -> float:
-    """What an arm's promise follows from: its best, where that has flaws no better than the `first` that has none;
-    where nothing worked, as far behind as is predicted.
+    """Return the value behind an arm's bound: its best, at least `first` if it has flaws; the predicted value without
+    success.
     """
     if first == math.inf:
         return arm.expected
@@ -231,11 +234,11 @@ def prepared(
     transferred: Sequence[TransferResults] = (),
     compiled_costs: Callable[[Sequence[Instance]], Sequence[float]] | None = None,
 ) -> Arm:
-    """An arm at the start, of an implementation by its default, over its space.
+    """Create an arm from an implementation's default and its space.
 
-    First come its default config, the best `transferred` results, and what the priors rank best: the order by `prior`,
-    and one learnt from the results of each source. Without `prior`, where nothing will be asked for, there are none.
-    Where `prior` is NaN, `compiled_costs` gives the costs of a few random configs.
+    It starts with the default config, the best `transferred` results, and the configs that the priors rank best: the
+    order by `prior`, and one learnt from the results of each source. Without `prior`, for searches that only resume,
+    there are no priors. If `prior` is NaN, `compiled_costs` returns the costs of a few random configs.
     """
     first = (space.index(default.config),) if len(space) else ()
     results = [transfer.within(space, default.implementation.config) for transfer in transferred]
@@ -263,7 +266,7 @@ def _costs(
     *,
     declared: bool,
 ) -> Array:
-    """What is predicted of a space's configs, by `prior` where their work is `declared`; NaN where nothing is."""
+    """Return the predicted cost of the configs, by `prior` if their work is `declared`; NaN if unknown."""
     if declared:
         return _ranked(space, lambda index: prior(default.with_config(space[index])))
     cost = np.full(len(space), np.nan)
@@ -289,8 +292,10 @@ def _priors(
 
 
 def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:
-    """The prior's cost of every config of a small space; of a large one, of configs drawn from it and of the
-    neighbours of the best of these, NaN elsewhere."""
+    """Return the prior's cost of every config of a small space.
+
+    In a large space only random configs and the neighbours of the best of these have a cost; the others are NaN.
+    """
     cost = np.full(len(space), np.nan)
     drawn = np.random.default_rng(0).permutation(len(space))[:_RANKED]
     cost[drawn] = [cost_of(int(index)) for index in drawn]
@@ -303,7 +308,7 @@ def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:
 
 
 def _best_in_turns(sources: Sequence[Mapping[int, float | None]], count: int) -> list[int]:
-    """The best configs of each source in turns, `count` in all."""
+    """Return `count` configs, alternating between the best of each source."""
     ranked = [sorted((v, i) for i, v in source.items() if v is not None) for source in sources]
     turns = [source[rank][1] for rank in range(count) for source in ranked if rank < len(source)]
     return list(dict.fromkeys(turns))[:count]

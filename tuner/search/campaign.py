@@ -1,4 +1,4 @@
-"""One search over many problems: neighbours learn from each other, and a portfolio of few configs serves them all."""
+"""A search over many problems that learn from each other, and a portfolio of a few configs that serves them all."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,19 +27,20 @@ from tuner.spec.space import Array
 from tuner.store.records import distance
 from tuner.store.sql import Store
 
-_COLUMNS = 8  # configs to compare on all problems, if there are that many good ones; every winner is among them
+_COLUMNS = 8  # number of good configs to compare on all problems, including every winner
 
 
 @dataclass(frozen=True)
 class CampaignRequest:
-    """Searches of one operator's problems on one GPU, and what they share."""
+    """The searches of one operator's problems on one GPU, and their common options."""
 
     searches: tuple[SearchRequest, ...]
     terms: Terms
     policy: MeasurementPolicy
-    workers: int | None = None  # processes that compile, and that check; None: one a core, fewer beside a device
-    check_seconds: float = PATIENCE_S  # for one config
-    db: str | None = None  # path or URL; None: the user's own
+    # Number of compiling and of checking processes; None: one per core, fewer if a device is timed.
+    workers: int | None = None
+    check_seconds: float = PATIENCE_S  # time limit per config
+    db: str | None = None  # path or URL; None: the user's database
 
     @property
     def operator(self) -> Operator[Any]:
@@ -56,14 +57,14 @@ class CampaignRequest:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What was found for each problem, in the order given, and a family for each kernel that several problems share."""
+    """The outcome for each problem in the given order, and a family for each kernel that several problems share."""
 
     outcomes: tuple[Outcome, ...]
     families: tuple[Family, ...]
 
 
 def run(request: CampaignRequest, watch: Watch, stopped: Callable[[], bool]) -> Campaign:
-    """Open what the searches need, and make them: see `campaign`."""
+    """Open the resources of the searches and run them; see `campaign`."""
     measured = evidence_for(request.gpu) is Evidence.MEASURED
     compilers = request.workers or (compilers_beside_timing() if measured else None)
     retry = any(search.retry for search in request.searches)
@@ -79,9 +80,9 @@ def run(request: CampaignRequest, watch: Watch, stopped: Callable[[], bool]) -> 
 def campaign(
     requests: Sequence[SearchRequest], searches: Searches, watch: Watch, stopped: Callable[[], bool], terms: Terms
 ) -> Campaign:
-    """Search the problems, then find the portfolios. What one finds is where its neighbours start: see `waves`.
+    """Search the problems, then choose the portfolios. Results of one problem guide others; see `waves`.
 
-    `stopped()` turning true ends it with the problems that were searched, and without portfolios.
+    When `stopped()` returns True, it ends with the problems searched so far and without portfolios.
     """
     outcomes = searches.search_all(requests, watch, stopped)
     if stopped():
@@ -98,7 +99,7 @@ def campaign(
 
 
 def portfolios(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
-    """The portfolios of problems by what was tried and judged already."""
+    """Return the portfolios of problems based on existing attempts and verdicts."""
     families = []
     for positions in _families(outcomes):
         shared = [outcomes[position] for position in positions]
@@ -112,7 +113,7 @@ def portfolios(outcomes: Sequence[Outcome], terms: Terms) -> tuple[Family, ...]:
 
 
 def _families(outcomes: Sequence[Outcome]) -> Iterator[list[int]]:
-    """Positions of problems with equal static fields, where there are several."""
+    """Yield the positions of problems with equal static fields, if there are several."""
     grouped: dict[object, list[int]] = {}
     for position, outcome in enumerate(outcomes):
         grouped.setdefault(family_of(outcome.request.problem), []).append(position)
@@ -120,7 +121,9 @@ def _families(outcomes: Sequence[Outcome]) -> Iterator[list[int]]:
 
 
 def _share(outcomes: Sequence[Outcome], searches: Searches, watch: Watch, terms: Terms) -> tuple[list[Outcome], Family]:
-    """Try the best of each on all, then choose; every member gets a verdict on each problem that it serves."""
+    """Try the best configs of each problem on all, then choose; each member is checked on every problem that it
+    serves.
+    """
     columns = list(_columns(outcomes, terms.within))
     shared = searches.extend_all([(outcome, outcome.bandit.untried(columns)) for outcome in outcomes], watch)
     before: list[list[Instance]] = []
@@ -128,14 +131,14 @@ def _share(outcomes: Sequence[Outcome], searches: Searches, watch: Watch, terms:
         regrets = _regrets(shared, columns)
         chosen = portfolio.choose(regrets, terms)
         open_ = [_unjudged(outcome, columns, chosen.serves[i : i + 1]) for i, outcome in enumerate(shared)]
-        if not any(open_) or open_ == before:  # where nobody gives a verdict
+        if not any(open_) or open_ == before:  # no evaluator gives a verdict
             return shared, _family(shared, columns, regrets, chosen, terms)
         before = open_
         shared = searches.check_all(list(zip(shared, open_, strict=True)), watch)
 
 
 def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:
-    """The winners, then runner-ups near them in turns: distinct configs."""
+    """Return distinct configs: the winners, then runners-up close to them, alternating between problems."""
     right = [_right(outcome) for outcome in outcomes]
     distinct = {candidates[0].instance.key: candidates[0].instance for candidates in right if candidates}
     for rank in range(1, max(map(len, right), default=0)):
@@ -150,14 +153,16 @@ def _columns(outcomes: Sequence[Outcome], within: float) -> Iterable[Instance]:
 
 
 def _right(outcome: Outcome) -> list[Tried]:
-    """What passed its checks, the record's config first, then the best."""
+    """Return the configs that passed their checks: the record's config, then the best others."""
     right = [candidate for candidate in outcome.tried if candidate.right and candidate.attempt.value is not None]
     best = sorted(right, key=lambda candidate: order(candidate.attempt))
     return sorted(best, key=lambda candidate: not _is_record(outcome, candidate.instance))
 
 
 def _regrets(outcomes: Sequence[Outcome], columns: Sequence[Instance]) -> Array:
-    """How far each config is behind the best of each problem [problems, configs]; inf: failed, wrong or not tried."""
+    """Return the regret of each config on each problem [problems, configs]; inf if it failed, was wrong or was not
+    tried.
+    """
     return np.array([_row(outcome, columns) for outcome in outcomes]).reshape(len(outcomes), len(columns))
 
 
@@ -219,7 +224,7 @@ def _place(
 
 
 def _nearest(outcomes: Sequence[Outcome], i: int) -> int | None:
-    """The other problem with a record whose sizes are nearest: what the dispatcher falls back to."""
+    """Return the index of the other problem with a record and the closest sizes, which the dispatcher falls back to."""
     own, names = to_fields(outcomes[i].request.problem), extents(outcomes[i].request.problem)
     others = [k for k, outcome in enumerate(outcomes) if k != i and outcome.record is not None]
     return min(others, key=lambda k: distance(own, to_fields(outcomes[k].request.problem), names), default=None)

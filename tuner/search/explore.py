@@ -1,23 +1,25 @@
-"""Exploring: ask the samplers for configs, evaluate them, until the budget or the model says stop."""
+"""The exploration phase: evaluate configs that the samplers suggest, until the budget or the model ends it."""
 
 from dataclasses import dataclass
 
 from tuner.search.running import BATCH, RunningSearch
 
-SMALL_GAIN = 0.01  # relative improvement under which searching on does not pay
-_LOOKS = 3  # batches in a row that must expect, and find, less than SMALL_GAIN
+SMALL_GAIN = 0.01  # relative improvement below which the search is not worth continuing
+_LOOKS = 3  # consecutive batches that must expect and find less than SMALL_GAIN
 _LEAST = 24  # tries before the model may end the exploration
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How often in a row little was expected, and little was found."""
+    """The number of consecutive batches with a small expected and a small actual gain."""
 
     looks: int = 0
-    gain: float = 1.0  # that was expected last
+    gain: float = 1.0  # last expected gain
 
     def after(self, gain: float | None, gained: float) -> "Patience":
-        """After a batch that was expected to gain `gain` (None: no model says) and gained `found`, both relative."""
+        """Return the state after a batch with the expected `gain` (None: no model) and the actual `gained`, both
+        relative.
+        """
         if gain is None or gain >= SMALL_GAIN or gained >= SMALL_GAIN:
             return Patience()
         return Patience(self.looks + 1, gain)
@@ -34,15 +36,15 @@ class Patience:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why exploring ended. `early`: there was budget left, and by the model nothing to find."""
+    """Why the exploration ended. `early`: the budget was not used up, but the model expects no improvement."""
 
     why: str
     early: bool = False
-    final: bool = False  # nothing may be tried after it
+    final: bool = False  # no further tries are possible
 
 
 def explore(run: RunningSearch, limit: int) -> Stop:
-    """Try what the samplers ask for until the search has made `limit` tries, or something else says stop."""
+    """Try suggested configs until the search has made `limit` tries, or another condition ends it."""
     patience = Patience()
     while True:
         if stop := _reason_to_stop(run, limit, patience):
@@ -58,11 +60,11 @@ def explore(run: RunningSearch, limit: int) -> Stop:
 
 def _spaces(run: RunningSearch) -> str:
     given_up = any(arm.tries < len(arm.space) for arm in run.bandit.arms.values())
-    return "the implementations that were not given up" if given_up else "the space"
+    return "the implementations that were not dropped" if given_up else "the space"
 
 
 def gained(before: float | None, after: float | None) -> float:
-    """By what share of it a value fell; all of it where there was none before."""
+    """Return the fraction by which a value fell; 1 if there was none before."""
     if after is None:
         return 0.0
     return 1.0 if before is None else 1 - after / before
@@ -73,9 +75,9 @@ def _reason_to_stop(run: RunningSearch, limit: int, patience: Patience) -> Stop 
     if run.stopped():
         return Stop("interrupted", final=True)
     if tried >= limit:
-        return Stop(f"the budget of {request.tries} {'try' if request.tries == 1 else 'tries'} is spent")
+        return Stop(f"the budget of {request.tries} {'try' if request.tries == 1 else 'tries'} is used up")
     if request.exploring_s is not None and run.seconds >= request.exploring_s:
-        return Stop(f"the budget of {request.seconds:g} s is spent", early=True)
+        return Stop(f"the budget of {request.seconds:g} s is used up", early=True)
     if patience.over and tried >= max(_LEAST, request.tries // 2):
         return Stop(str(patience), early=True)
     return None

@@ -1,4 +1,4 @@
-"""The end of a measured search: finalists, default and previous winner race, and the race's winner is the record."""
+"""The end of a measured search: finalists, default and previous winner race, and the winner becomes the record."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ from tuner.store.sql import Store
 
 
 def final_race(outcome: Outcome, store: Store, evaluator: Evaluator) -> tuple[Outcome, Standing | None]:
-    """Race the best of a measured search and promote the winner. The outcome with its record, and how the race ended.
+    """Race the best configs of a measured search and promote the winner; return the outcome and the standing.
 
-    Without a race (costs were predicted, nothing passed its checks, or the device failed for all) the outcome is
-    returned as it is.
+    Without a race (costs were predicted, nothing passed its checks, or the device failed for all), the outcome is
+    returned unchanged.
     """
     finalists = _finalists(outcome, store, evaluator) if evaluator.evidence is Evidence.MEASURED else []
     if not finalists:
@@ -62,7 +62,9 @@ def _runner(attempt: Attempt) -> Runner:
 
 
 def _finalists(outcome: Outcome, store: Store, evaluator: Evaluator) -> list[Tried]:
-    """The configs that race: right, of this search, and near the best; the default and the last record's always."""
+    """Return the finalists: correct configs of this search near the best, plus the default and the previous record's
+    config.
+    """
     right = passed(outcome.tried)
     if not right:
         return []
@@ -77,10 +79,10 @@ def _finalists(outcome: Outcome, store: Store, evaluator: Evaluator) -> list[Tri
 
 
 def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], evaluator: Evaluator) -> list[Tried]:
-    """Configs that screening may have put too far behind: a drift too small to be noticed explains their distance.
+    """Return configs that an undetected drift may have placed too far behind during screening.
 
-    Times of another day, or from before the device changed its pace, do not compare with those since: where such
-    configs are near the best, the best since then race too.
+    Times from another day, or from before a change of the device's speed, are not comparable with later ones: if such
+    configs are near the best, the best later configs race as well.
     """
     ranked = rank(outcome.tried)
     alike = within(1 + evaluator.drift, ranked[: 2 * FINALISTS], best)
@@ -95,7 +97,7 @@ def _misjudged(outcome: Outcome, best: Tried, near: Sequence[Tried], evaluator: 
 
 
 def _tried(outcome: Outcome, implementation: str, config: Fields) -> Tried | None:
-    """The attempt at a config in this search, if it came through."""
+    """Return the attempt at a config in this search, if it succeeded."""
     for candidate in outcome.tried:
         same = candidate.instance.implementation.name == implementation and dict(candidate.attempt.config) == dict(
             config
@@ -106,14 +108,14 @@ def _tried(outcome: Outcome, implementation: str, config: Fields) -> Tried | Non
 
 
 def _default(outcome: Outcome) -> tuple[str, Fields]:
-    """What runs where nothing was tuned, an oracle where there is no other: (implementation, config)."""
+    """Return (implementation, config) of the default, that of an oracle if there is no other implementation."""
     arms = sorted(outcome.bandit.arms.values(), key=lambda arm: arm.implementation.oracle)
     return arms[0].implementation.name, to_fields(arms[0].default.config)
 
 
 def _previous(outcome: Outcome, store: Store) -> tuple[str, Fields]:
-    """The measured record before this search's own."""
-    assert outcome.record is not None, "a search that found something right has a record"
+    """Return the measured record from before this search."""
+    assert outcome.record is not None, "a search with a correct config has a record"
     key = outcome.record.identity
     for record in store.all_records(key.operator, key.problem, key.gpu):
         if record.evidence is Evidence.MEASURED and record != outcome.record:

@@ -1,4 +1,4 @@
-"""Stored results that may guide a search: of other GPUs, of other sizes, and of earlier code for the same problem."""
+"""Stored results that may guide a search: other GPUs, other sizes, and earlier code for the same problem."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,22 +16,22 @@ from tuner.store.read import arch_of
 from tuner.store.records import distance
 from tuner.store.sql import Store, StoredAttempt
 
-_OTHER_ARCH = 1.0  # distance, in doublings of one size
-_AT_MOST = 3  # sources of each kind that are looked at for results
+_OTHER_ARCH = 1.0  # distance to another arch, in doublings of one size
+_AT_MOST = 3  # maximum number of sources of each kind
 
 
 @dataclass(frozen=True)
 class TransferResults:
-    """Results of one implementation from one source; values of different sources do not compare."""
+    """Results of one implementation from one source; values of different sources are not comparable."""
 
     source: str  # "history of H100", "history of seq_q=2048 for 4096", "history of earlier code"
-    results: Mapping[str, float | None]  # canonical config → value, lower is better; None: it failed
+    results: Mapping[str, float | None]  # canonical config → value, lower is better; None if it failed
 
     def within(self, space: Space[Any], config: type[Any]) -> dict[int, float | None]:
-        """The results by index in `space`; configs outside it are left out.
+        """Return the results by index in `space`, without configs outside it.
 
-        A size that is no choice here (budgets of shared memory follow the device) becomes the nearest that is one;
-        of results that thereby meet in one config, the first exact one counts, else the first.
+        A size that is not a choice (shared memory budgets depend on the device) is replaced by the nearest one. If
+        several results map to one config, the first exact one counts, or else the first.
         """
         exact: dict[int, float | None] = {}
         moved: dict[int, float | None] = {}
@@ -45,7 +45,7 @@ class TransferResults:
 
 
 def _fitted(fields: Fields, space: Space[Any]) -> Fields | None:
-    """A config's fields with values that are choices of `space`; None where that cannot be."""
+    """Return a config's fields mapped to choices of `space`; None if impossible."""
     if fields.keys() != set(space.names):
         return None
     fitted = {name: _nearest_choice(fields[name], choices) for name, choices in space.choices.items()}
@@ -54,7 +54,7 @@ def _fitted(fields: Fields, space: Space[Any]) -> Fields | None:
 
 def _nearest_choice(value: Scalar, choices: Sequence[Scalar]) -> Scalar | None:
     if value in choices:
-        return choices[choices.index(value)]  # which True is not, where the choice is 1
+        return choices[choices.index(value)]  # excludes True if the choice is 1
     sizes = [choice for choice in choices if isinstance(choice, int) and not isinstance(choice, bool) and choice > 0]
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         return None
@@ -63,9 +63,9 @@ def _nearest_choice(value: Scalar, choices: Sequence[Scalar]) -> Scalar | None:
 
 @dataclass(frozen=True)
 class _Source:
-    """A problem on a GPU that was searched, and how far it is from what is asked."""
+    """A searched problem on a GPU, and its distance from the requested one."""
 
-    kind: int  # 0 the same problem and GPU, 1 other sizes on the GPU, 2 another GPU
+    kind: int  # 0: same problem and GPU, 1: other sizes on the GPU, 2: another GPU
     distance: float
     problem: str
     gpu: str
@@ -75,11 +75,11 @@ class _Source:
 def transfer_results(
     request: SearchRequest, store: Store, policy: str, resumed: Collection[int]
 ) -> dict[str, list[TransferResults]]:
-    """By implementation, the results of the nearest sources of each kind, under the same policy.
+    """Return, by implementation, the results of the nearest sources of each kind with the same policy.
 
-    Places have the problem's static fields; of each kind (earlier code for the same, other sizes on the GPU, other
-    GPUs) the nearest with results counts. `resumed` are rows of attempts that the search itself takes over; of the same
-    problem and GPU nothing counts where the search does not resume.
+    Sources have the problem's static fields. Of each kind (earlier code for the same problem, other sizes on the GPU,
+    other GPUs) the nearest one with results counts. `resumed` are rows of attempts that the search itself takes over.
+    Sources with the same problem and GPU are ignored if the search does not resume.
     """
     operator, problem = request.operator, request.problem
     transferred: dict[str, list[TransferResults]] = {}
@@ -126,7 +126,9 @@ def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
 def _results(
     store: Store, request: SearchRequest, source: _Source, policy: str, resumed: Collection[int]
 ) -> dict[str, dict[str, float | None]]:
-    """Implementation → canonical config → value. What is wrong by today's code, or has flaws, does not work."""
+    """Return implementation → canonical config → value. Configs that current checks reject, or with flaws, count as
+    failed.
+    """
     stored = store.attempts(operator=request.operator.name, problem=source.problem, gpu=source.gpu, policy=policy)
     stored = _of_one_device([row for row in stored if _counts(row, request.history_until)], store)
     verdicts = store.verdicts([entry.id for entry in stored], request.code)
@@ -144,7 +146,7 @@ def _counts(row: StoredAttempt, until: int | None) -> bool:
 
 
 def _of_one_device(stored: Sequence[StoredAttempt], store: Store) -> list[StoredAttempt]:
-    """Of what was measured on several GPUs of a model, the part of the GPU that measured last: times compare there."""
+    """Return the results of the GPU that measured last, since times of several GPUs of a model are not comparable."""
     measured = [row.study for row in stored if row.attempt.measurement is not None]
     devices = devices_of(store, measured)
     last = devices.get(measured[-1]) if measured else None
@@ -152,6 +154,6 @@ def _of_one_device(stored: Sequence[StoredAttempt], store: Store) -> list[Stored
 
 
 def devices_of(store: Store, studies: Iterable[int | None]) -> dict[int | None, str]:
-    """Study → UUID of the GPU that it measured on, as far as it names one."""
+    """Return study → UUID of its GPU, if recorded."""
     found = store.studies_of({study for study in studies if study is not None})
     return {study.id: str(study.versions["device"]) for study in found if study.versions.get("device")}

@@ -1,4 +1,4 @@
-"""The attempts of a search, kept in memory and in the store, and those of earlier sessions that it reuses."""
+"""The attempts of a search, in memory and in the store, and reused attempts of earlier sessions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,18 +20,18 @@ from tuner.store.sql import Holder, Store, StoredAttempt, claims
 _BY_SOURCE = {
     Stage.RENDER,
     Stage.COMPILE,
-}  # failures that the rendered text alone decides; others depend on the Python that judged them
+}  # failures that depend only on the rendered text; others also depend on the Python code
 _ON_DEVICE = {Stage.VERIFY, Stage.LAUNCH, Stage.TIME}
 
 
 @dataclass(frozen=True)
 class Tried:
-    """An attempt with the row that stores it, and its verdict once it has one."""
+    """An attempt with its row in the store, and its verdict if it was checked."""
 
     row: int
     instance: Instance
     attempt: Attempt
-    differs: int  # fields of its config that are not its implementation's default
+    differs: int  # number of fields that differ from the implementation's default
     verdict: Verdict | None = None
 
     @property
@@ -41,24 +41,24 @@ class Tried:
 
     @property
     def wrong(self) -> bool:
-        """Whether it was checked, and does not compute what it should."""
+        """Whether it failed its checks."""
         return self.verdict is not None and not self.verdict.ok
 
 
 @dataclass(frozen=True)
 class ReusedAttempt:
-    """A stored attempt of an earlier session that is still true."""
+    """A stored attempt of an earlier session that is still valid."""
 
     row: int
     instance: Instance
     attempt: Attempt
     verdict: Verdict | None
-    outdated: bool = False  # a cost by other Python: a plan, or what it declares, may have changed
-    elsewhere: bool = False  # what another GPU of the model made of it: its time does not compare with times here
+    outdated: bool = False  # a cost predicted by other Python code, whose plan or declarations may have changed
+    elsewhere: bool = False  # measured on another GPU of the model, so its time is not comparable
 
 
 class Log:
-    """The attempts of one search, in order; the bandit hears of each."""
+    """The attempts of one search, in order; each is also reported to the bandit."""
 
     def __init__(
         self,
@@ -69,7 +69,9 @@ class Log:
         tried: Sequence[Tried] = (),
         since: int = 0,
     ) -> None:
-        """`tried` is what the bandit knows already; rows after `since` are of searches that run at the same time."""
+        """Create a log; `tried` is known to the bandit already, and rows after `since` belong to concurrent
+        searches.
+        """
         self._store, self._study, self._bandit = store, study, bandit
         self._positions = {candidate.row: position for position, candidate in enumerate(tried)}
         self._default = cache(lambda one: to_fields(request.default(one).config))  # of an implementation
@@ -89,18 +91,18 @@ class Log:
         self.tried[self._positions[tried.row]] = replace(tried, verdict=verdict)
 
     def claim(self, instances: Sequence[Instance], evaluator: Evaluator) -> list[Instance]:
-        """Those that no other living search is evaluating like this, on this GPU: this search's until `release`."""
+        """Claim the configs that no other running search evaluates on this GPU, until `release`; return them."""
         held = self._store.claim(self._scope(evaluator), [_name(instance) for instance in instances], self._holder)
         return [instance for instance in instances if _name(instance) in held]
 
     def release(self, instances: Sequence[Instance], evaluator: Evaluator) -> None:
-        """Let other searches evaluate these."""
+        """Allow other searches to evaluate these configs."""
         self._store.release(self._scope(evaluator), [_name(instance) for instance in instances], self._holder)
 
     def take_from_others(self, instances: Sequence[Instance], evaluator: Evaluator) -> int:
-        """Take over what other searches have stored of these; how many attempts that are.
+        """Take over attempts that other searches have stored for these configs; return their number.
 
-        The store is read at the first call, and while others hold claims or did so at the last call.
+        The store is read at the first call, and while others hold claims or did at the last call.
         """
         holders = self._store.claimed(self._scope(evaluator)).values()
         others = any(holder != self._holder for holder in holders)
@@ -134,13 +136,13 @@ class Log:
         return claims.scope(request.operator.name, canonical(request.problem), request.gpu.name, policy)
 
     def find(self, instance: Instance) -> Tried | None:
-        """The attempt at a config, if it was tried."""
+        """Return the attempt at a config, if it was tried."""
         return next((candidate for candidate in self.tried if candidate.instance.key == instance.key), None)
 
     def take(self, earlier: Sequence[ReusedAttempt]) -> int:
-        """Take over what earlier sessions stored; how many attempts that are."""
+        """Take over the stored attempts of earlier sessions; return their number."""
         for stored in earlier:
-            attempt = replace(stored.attempt, config=to_fields(stored.instance.config))  # stored text is sorted
+            attempt = replace(stored.attempt, config=to_fields(stored.instance.config))  # stored text has sorted fields
             self._remember(stored.row, stored.instance, attempt, stored.verdict)
         return len(earlier)
 
@@ -161,10 +163,10 @@ def earlier(
     evaluator: Evaluator,
     spaces: Sequence[Space[Any]],
 ) -> list[ReusedAttempt]:
-    """The stored attempts of a request that still hold today; of each config the newest.
+    """Return the stored attempts of a request that are still valid, the newest per config.
 
-    A verdict, and a failure that other Python may mend, is true while the operator's code is what it was. One that was
-    lost is given again; where the request says so, also what ended before anything was compared, or timed.
+    A verdict, and a failure that depends on Python code, is valid while the operator's code is unchanged. Lost verdicts
+    are repeated and, if requested, also failures before the comparison or timing.
     """
     stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
     given = store.verdicts([entry.id for entry in stored], request.code)
@@ -186,7 +188,7 @@ def earlier(
         lost = request.retry and entry.attempt.failure is not None and entry.attempt.failure.stage is Stage.LAUNCH
         tried = name in known and lasts and not lost and not entry.attempt.spared
         instance = _stored(*known[name], entry.attempt) if tried else None
-        # Code, compiler or policy may have changed since.
+        # The code, compiler or policy may have changed since.
         if instance is not None and evaluator.identity(instance) == identity:
             verdict = verdicts.get(entry.id) or (newest[identity].verdict if identity in newest else None)
             outdated = entry.study not in today and _predicted(entry.attempt)
@@ -205,14 +207,14 @@ def _predicted(attempt: Attempt) -> bool:
 
 
 def _last_device(stored: Sequence[StoredAttempt], devices: Mapping[int, str], policy: str) -> str:
-    """The GPU that measured last under a policy; empty where none did, or it is not known."""
+    """Return the GPU that measured last under a policy; empty if none did, or if it is unknown."""
     measured = (row for row in stored if row.attempt.measurement is not None and row.attempt.identity.policy == policy)
     last = max(measured, key=lambda row: row.id, default=None)
     return devices.get(last.study or 0, "") if last else ""
 
 
 def _by_device(attempt: Attempt) -> bool:
-    """Whether a device had a part in the outcome."""
+    """Return whether the outcome depends on a device."""
     failed = attempt.failure is not None and attempt.failure.stage in _ON_DEVICE
     return attempt.measurement is not None or failed
 
@@ -222,7 +224,7 @@ def _lasts(attempt: Attempt) -> bool:
 
 
 def _stored(default: Instance, space: Space[Any], attempt: Attempt) -> Instance | None:
-    """What was tried, beside the default of its implementation; None where today's space does not hold it."""
+    """Return the stored config with the implementation of `default`; None if the current space does not contain it."""
     if attempt.config.keys() != set(space.names):
         return None
     try:

@@ -1,4 +1,4 @@
-"""A few configs that serve many problems: the smallest set of which each problem has one near its best."""
+"""Portfolios: the smallest set of configs that contains a near-optimal one for each of many problems."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from tuner.errors import UsageError
 from tuner.results.attempt import Evidence
 from tuner.spec.space import Array
 
-_EXACT = 20_000  # sets that are all looked at; beyond, the set grows greedily
+_EXACT = 20_000  # number of sets that are enumerated; beyond it the set grows greedily
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a portfolio may be: at most `most` configs, and none over `within` behind a problem's best if possible."""
+    """Limits of a portfolio: at most `most` configs, and a regret of at most `within` if possible."""
 
     most: int = 4
     within: float = 0.05
@@ -29,54 +29,54 @@ class Terms:
 
 @dataclass(frozen=True)
 class ServedProblem:
-    """One problem under a portfolio. Regrets are relative to the best known for it; None where that is unknown."""
+    """One problem in a portfolio. Regrets are relative to the best known value; None if unknown."""
 
     problem: Fields
-    member: int | None  # that serves it
+    member: int | None  # index of the config that serves it
     regret: float | None
-    nearest: Fields | None  # of the other problems, by its sizes
-    unlisted_regret: float | None  # had it no record, and ran the config of `nearest`
+    nearest: Fields | None  # the other problem with the closest sizes
+    unlisted_regret: float | None  # regret without a record, with the config of `nearest`
 
 
 @dataclass(frozen=True)
 class Family:
-    """Problems that differ in sizes only, and the few configs that serve them all."""
+    """Problems that differ only in sizes, and the configs that serve them."""
 
-    statics: Fields  # that are not the default
+    statics: Fields  # non-default static fields
     evidence: Evidence  # of all regrets
     terms: Terms
     members: tuple[tuple[str, Fields], ...]  # (implementation, config)
     places: tuple[ServedProblem, ...]
 
     def own(self, problem: Fields) -> Fields:
-        """The fields of a problem in which the problems differ."""
+        """Return the fields in which the problems differ."""
         return {n: v for n, v in problem.items() if any(place.problem[n] != v for place in self.places)}
 
     @property
     def worst(self) -> float | None:
-        """The largest regret; None where a problem has none."""
+        """The largest regret; None if it is unknown for some problem."""
         known = [place.regret for place in self.places if place.regret is not None]
         return max(known, default=0.0) if len(known) == len(self.places) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Portfolio:
-    """Configs, by their column, and which of them serves each problem.
+    """Configs by column, and the one that serves each problem.
 
-    `regrets[i]` is how far problem i's config is behind the best one known for it, relative; inf where none serves it.
+    `regrets[i]` is the relative regret of problem i's config; inf if none serves it.
     """
 
     members: tuple[int, ...]
-    serves: tuple[int, ...]  # by problem: a column; -1 where none works
+    serves: tuple[int, ...]  # column per problem; -1 if none works
     regrets: tuple[float, ...]
 
 
 def choose(regrets: Array, terms: Terms) -> Portfolio:
-    """The smallest portfolio that keeps to the terms; where the most configs are too few, the one with the least
-    largest regret, then the least mean.
+    """Return the smallest portfolio within the limits or, if none satisfies them, the one with the lowest maximum and
+    mean regret.
 
-    `regrets` [problems, configs] is inf where a config does not work. Sets are compared exhaustively while there are
-    few of them; beyond, the config is added that helps most. Problems that nothing works for are served by none.
+    `regrets` [problems, configs] is inf if a config does not work. Small numbers of sets are enumerated; otherwise the
+    most useful config is added greedily. Problems without a working config are not served.
     """
     table = regrets[np.isfinite(regrets).any(axis=1)]
     columns: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ def choose(regrets: Array, terms: Terms) -> Portfolio:
 
 
 def _best_of_size(table: Array, size: int, smaller: tuple[int, ...]) -> tuple[int, ...]:
-    """The best set of `size` columns, or `smaller` and the column that helps it most where there are too many sets."""
+    """Return the best set of `size` columns, or `smaller` plus the most useful column if there are too many sets."""
     count = table.shape[1]
     sets: Iterable[tuple[int, ...]] = combinations(range(count), size)
     if comb(count, size) > _EXACT:
@@ -97,13 +97,13 @@ def _best_of_size(table: Array, size: int, smaller: tuple[int, ...]) -> tuple[in
 
 
 def _loss(table: Array, columns: Sequence[int]) -> tuple[float, float]:
-    """(largest, mean) regret of the problems, each served by the best of `columns`."""
+    """Return (maximum, mean) regret of the problems, each served by the best of `columns`."""
     least = table[:, list(columns)].min(axis=1) if len(table) else np.zeros(1)
     return float(least.max()), float(np.minimum(least, 1e9).mean())
 
 
 def _used(table: Array, columns: tuple[int, ...]) -> tuple[int, ...]:
-    """The columns that are some problem's best of the set."""
+    """Return the columns that are the best of the set for some problem."""
     best = {columns[position] for position in table[:, list(columns)].argmin(axis=1)} if columns else set()
     return tuple(column for column in columns if column in best)
 

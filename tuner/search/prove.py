@@ -1,7 +1,7 @@
-"""Whether default configs are right on the GPU of this machine: judged there once, and the verdict is kept.
+"""Check default configs on this machine's GPU once, and store the verdicts.
 
 A call without a record runs a default config. An implementation whose instructions no device has confirmed (`unproven`)
-serves such calls only on a device that found this very code right.
+serves such calls only on a device that has verified exactly this code.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +34,13 @@ Prover = Callable[[Operator[Any], Any], Iterator["Judged"]]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A default config, with the verdict of the device or why there is none."""
+    """A default config, with the device's verdict or the reason why there is none."""
 
     implementation: str
     config: Fields
     proof: Proof | None
-    why_not: str = ""  # it was not judged
-    earlier: bool = False  # the verdict was stored before
+    why_not: str = ""  # reason why it was not checked
+    earlier: bool = False  # the verdict was already stored
 
     @property
     def right(self) -> bool:
@@ -48,14 +48,14 @@ class Judged:
 
     @property
     def reason(self) -> str:
-        """Why it is not right; empty where it is."""
+        """Why it is not correct; empty if it is."""
         return self.proof.verdict.reason if self.proof else self.why_not
 
 
 def default_instances(operator: Operator[Any], problem: Any, target: GPU) -> tuple[Instance, ...]:
-    """The default configs that a call on `problem` without a record may run: each source once.
+    """Return the default configs that a call on `problem` without a record may run, each source once.
 
-    They are the defaults of the problem itself and of its round sizes, as far as they fit the problem.
+    They are the defaults of the problem itself and of its round sizes, if these fit the problem.
     """
     sizes, arch = tuple(getattr(problem, name) for name in extents(problem)), target.arch
     distinct: dict[tuple[str, str], Instance] = {}
@@ -73,7 +73,7 @@ def default_instances(operator: Operator[Any], problem: Any, target: GPU) -> tup
 
 
 def _resized(problem: Any, candidates: Iterator[tuple[int, ...]]) -> Iterator[Any]:
-    """Problems like `problem` with other sizes, where there are such problems."""
+    """Yield valid problems like `problem` with other sizes."""
     names = extents(problem)
     for sizes in candidates:
         try:
@@ -83,9 +83,9 @@ def _resized(problem: Any, candidates: Iterator[tuple[int, ...]]) -> Iterator[An
 
 
 def judge(store: Store, measurer: Measurer, instances: Sequence[Instance], *, again: bool = False) -> Iterator[Judged]:
-    """Every instance with its verdict: the stored one where this driver and this compiler have one, else a new one.
+    """Yield every instance with its verdict: the stored one for this driver and compiler, or else a new one.
 
-    `again` judges anew what was found wrong. New verdicts are stored as soon as they are there.
+    `again` repeats failed checks. New verdicts are stored immediately.
     """
     stored = {proof.code: proof for proof in store.proofs(measurer.operator.name, measurer.gpu.name)}
     open_ = []
@@ -112,10 +112,10 @@ def _judged(instance: Instance, outcome: Proof | Failed, *, earlier: bool = Fals
 def prover(
     target: GPU, db: str | None = None, *, retry: bool = False, opener: DeviceOpener | None = None
 ) -> Iterator[Prover]:
-    """A function that judges the defaults of a problem on the GPU of this machine, in a process that may die of them.
+    """Provide a function that checks the defaults of a problem on this machine's GPU, in a process that may crash.
 
-    `retry` judges anew what was found wrong, and forgets what took the device process down. Raises UsageError where
-    `target` is not in this machine, MachineError for a driver that loads nothing that the compiler makes.
+    `retry` repeats failed checks, and clears recorded crashes. Raises UsageError if `target` is not in this machine,
+    and MachineError if the driver cannot load the compiler's output.
     """
     if opener is None:
         if not gpu.is_here(target):

@@ -1,4 +1,4 @@
-"""The request of a search: problem, GPU, budget and options."""
+"""A search request: problem, GPU, budget and options."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +14,9 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 
 EFFORTS = {"quick": 32, "normal": 128, "full": 512}  # tries
-_SHARE = 8  # the sweep gets 1 / _SHARE of the tries that are left
-_MOST = 2**31 - 1  # what databases and generators of random numbers take
-SWEEP = 32  # tries that a sweep gets at most
+_SHARE = 8  # the sweep gets 1 / _SHARE of the remaining tries
+_MOST = 2**31 - 1  # the maximum for databases and random number generators
+SWEEP = 32  # maximum number of tries of a sweep
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class SearchRequest:
     seed: int = 0
     method: str = "gp"
     resume: bool = True
-    implementation: str | None = None  # only this one
+    implementation: str | None = None  # search only this implementation
     command: str = ""
-    history: bool = True  # start from what is stored of other GPUs, other sizes and earlier code
-    retry: bool = False  # what failed on the device, and perhaps for a fault of the machine, is tried again
-    history_until: int | None = None  # the last study that counts as history; None: all do
+    history: bool = True  # use stored results of other GPUs, other sizes and earlier code
+    retry: bool = False  # retry configs whose failure on the device may be the machine's fault
+    history_until: int | None = None  # the last study that counts as history; None: all
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
@@ -52,16 +52,16 @@ class SearchRequest:
 
     @cached_property
     def code(self) -> str:
-        """See `code_of`. Computed once: a search begins with a request of its own."""
+        """The digest of `code_of`, computed once per request."""
         return code_of(self.operator)
 
     @cached_property
     def implementations(self) -> tuple[Implementation[Any, Any], ...]:
-        """Those that are tried. Raises UsageError where none serves the problem."""
+        """The implementations to search. Raises UsageError if none serves the problem."""
         return serving_implementations(self.operator, self.problem, self.gpu, self.implementation)
 
     def default(self, implementation: Implementation[Any, Any]) -> Instance:
-        """What an implementation runs there where nothing was tuned."""
+        """Return the config that an implementation runs when no record exists."""
         return Instance.default(self.operator, implementation, self.problem, self.gpu.arch)
 
     @property
@@ -69,18 +69,19 @@ class SearchRequest:
         return self.budget if self.budget is not None else EFFORTS[self.effort]
 
     def reserve(self, left: int) -> int:
-        """Of `left` tries, those that a sweep around the best keeps from exploring."""
+        """Return how many of `left` tries are reserved for a sweep around the best."""
         return min(left // _SHARE, SWEEP)
 
     @property
     def exploring_s(self) -> float | None:
-        """The share of `seconds` after which exploring makes room for the sweep."""
+        """The share of `seconds` for exploration; the sweep gets the rest."""
         return None if self.seconds is None else self.seconds * (1 - 1 / _SHARE)
 
 
 def code_of(operator: Operator[Any]) -> str:
-    """A digest of the Python of an operator and of those that it may call: its reference and tolerances judge, and its
-    plans launch what is judged.
+    """Return a digest of the Python code of an operator and the operators it may use.
+
+    Their references and tolerances decide verdicts, and their plans decide launches.
     """
     return key_of(*(digest_of(folder, python_of(folder)) for folder in (operator.folder.parent, TEMPLATES)))[:16]
 
@@ -88,7 +89,7 @@ def code_of(operator: Operator[Any]) -> str:
 def serving_implementations(
     operator: Operator[Any], problem: Any, gpu: GPU, only: str | None
 ) -> tuple[Implementation[Any, Any], ...]:
-    """The implementations that a search tries, or `only` that one. Raises UsageError where none serves the problem."""
+    """Return the implementations to search, or just `only`. Raises UsageError if none serves the problem."""
     wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
     refusals = {one.name: one.refusal(problem, gpu.arch) for one in wanted}
     serving = tuple(one for one in wanted if refusals[one.name] is None)

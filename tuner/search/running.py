@@ -1,4 +1,4 @@
-"""A search under way: what it may still try, and the one place where configs are evaluated and judged."""
+"""A search in progress: its remaining budget, and the evaluation and checking of configs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ from tuner.search.log import Log, Tried
 from tuner.search.request import SearchRequest
 from tuner.spec.instance import Instance
 
-_POLL_S = 0.2  # between two looks at what another search is evaluating
-BATCH = 16  # configs that compile side by side between two looks at the model
+_POLL_S = 0.2  # interval of polling for another search's results
+BATCH = 16  # configs that compile in parallel between two model updates
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a search stands; a stream of these is all that a display needs."""
+    """The progress of a search, for displays."""
 
     phase: str  # "prove" (defaults on the device), "explore", "sweep", "share" (configs of other problems) or "check"
     done: int
@@ -29,7 +29,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunningSearch:
-    """One search under way."""
+    """One search in progress."""
 
     request: SearchRequest
     evaluator: Evaluator
@@ -41,12 +41,12 @@ class RunningSearch:
 
     @property
     def left(self) -> int:
-        """Tries that the budget still allows."""
+        """The remaining tries of the budget."""
         return max(0, self.request.tries - len(self.log.tried))
 
     @property
     def most(self) -> int:
-        """Tries that the search may make: its budget, or all configs there are."""
+        """The maximum number of tries: the budget, or the number of configs."""
         return min(self.request.tries, sum(len(arm.space) for arm in self.bandit.arms.values()))
 
     @property
@@ -62,7 +62,7 @@ class RunningSearch:
         return self.log.best.attempt.value if self.log.best else None
 
     def try_all(self, batch: Sequence[Instance], phase: str, total: int) -> None:
-        """Evaluate and store a batch; what is not finished when `stopped()` turns true is left out.
+        """Evaluate and store a batch; configs not finished when `stopped()` returns True are omitted.
 
         Configs that another search of the problem is evaluating are not evaluated again: its attempts are taken over.
         """
@@ -74,7 +74,7 @@ class RunningSearch:
                 self._evaluate([instance for instance in mine if not self.log.find(instance)], phase, total)
             finally:
                 self.log.release(mine, self.evaluator)
-            evaluated = {instance.key for instance in mine}  # once, also where an evaluator leaves one out
+            evaluated = {instance.key for instance in mine}  # only once, even if an evaluator omits a config
             missing = [
                 instance for instance in missing if instance.key not in evaluated and not self.log.find(instance)
             ]
@@ -89,7 +89,7 @@ class RunningSearch:
                 return
 
     def check(self, open_: Sequence[Tried]) -> None:
-        """Give each a verdict. Raises TemplateError where files were edited since it was tried."""
+        """Check each config. Raises TemplateError if files were edited since it was tried."""
         self._refuse_changed(open_)
         wrong = 0
         for done, (position, verdict) in enumerate(
@@ -100,7 +100,9 @@ class RunningSearch:
             self.observe(Progress("check", done, len(open_), wrong, self.log.best))
 
     def _refuse_changed(self, open_: Sequence[Tried]) -> None:
-        """A verdict on today's source says nothing about an attempt at another."""
+        """Raise TemplateError for changed sources, because a verdict on the current source does not apply to the
+        attempt.
+        """
         forget()
         for candidate in open_:
             identity = candidate.attempt.identity

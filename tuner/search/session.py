@@ -1,4 +1,4 @@
-"""Searches with what this machine has: measured where the GPU that is asked for is here, predicted elsewhere."""
+"""Search sessions: measured if the requested GPU is in this machine, predicted otherwise."""
 
 import os
 import shlex
@@ -35,30 +35,32 @@ _KEPT_FREE = 2  # cores
 Observe = Callable[[Progress], None]
 Watch = Callable[[SearchRequest], AbstractContextManager[Observe]]
 Evaluators = Callable[[SearchRequest], Evaluator]
-Wanted = Sequence[tuple[Outcome, Sequence[Instance]]]  # configs of problems that were searched
+Wanted = Sequence[tuple[Outcome, Sequence[Instance]]]  # configs of searched problems
 
 
 class Searches(Protocol):
-    """Searches of many problems: one after another here (`Session`), or side by side elsewhere (`fleet.Fleet`)."""
+    """Searches of many problems: sequential on this machine (`Session`), or parallel elsewhere (`fleet.Fleet`)."""
 
     def search_all(self, requests: Sequence[SearchRequest], watch: Watch, stopped: Callable[[], bool]) -> list[Outcome]:
-        """What was found for each problem, in order; `stopped()` turning true leaves out those that did not begin."""
+        """Return the outcome of each problem, in order; problems not started when `stopped()` returns True are
+        omitted.
+        """
 
     def extend_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:
-        """Each problem after these configs were tried on it; one without any as it is."""
+        """Try these configs on each problem; outcomes without configs are returned unchanged."""
 
     def check_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:
-        """Each problem after these of its configs were given a verdict; one without any as it is."""
+        """Check these configs of each problem; outcomes without configs are returned unchanged."""
 
 
 class Session:
-    """Searches of problems for one GPU, which share a store, and evaluators with what these have learnt."""
+    """Searches for one GPU that share a store and evaluators, which keep what they have learnt."""
 
     def __init__(self, store: Store, evaluator_of: Evaluators) -> None:
         self._store, self._evaluator_of = store, evaluator_of
 
     def search_all(self, requests: Sequence[SearchRequest], watch: Watch, stopped: Callable[[], bool]) -> list[Outcome]:
-        """Search problems one after another; see `waves` for what one learns from others."""
+        """Search problems sequentially; `waves` documents how they learn from each other."""
         outcomes: list[Outcome] = []
         begun: dict[Wave, int] = {}  # the last study before a wave
         for request, wave in zip(requests, waves(requests), strict=True):
@@ -86,14 +88,14 @@ class Session:
         return outcomes
 
     def search(self, request: SearchRequest, observe: Observe, stopped: Callable[[], bool]) -> Outcome:
-        """Search one problem; a final race settles the record where configs were measured."""
+        """Search one problem; a final race decides the record if configs were measured."""
         evaluator = self._evaluator_of(request)
         if isinstance(evaluator, Measurer):
             self._prove(evaluator, request, observe)
         return final_race(study.search(request, self._store, evaluator, observe, stopped), self._store, evaluator)[0]
 
     def _prove(self, evaluator: Measurer, request: SearchRequest, observe: Observe) -> None:
-        """Judge the defaults that this device has no verdict on, so that calls without a record are served by it."""
+        """Check the defaults without a verdict from this device, so that it can serve calls without a record."""
         instances, wrong = default_instances(request.operator, request.problem, request.gpu), 0
         for done, judged in enumerate(judge(self._store, evaluator, instances), start=1):
             wrong += not judged.right
@@ -101,24 +103,26 @@ class Session:
                 observe(Progress("prove", done, len(instances), wrong, None))
 
     def extend(self, outcome: Outcome, configs: Sequence[Instance], observe: Observe) -> Outcome:
-        """Try more configs on a problem that was searched."""
+        """Try more configs on a searched problem."""
         evaluator = self._evaluator_of(outcome.request)
         extended = study.extend(outcome, self._store, evaluator, configs, observe)
         return extended if extended.record == outcome.record else final_race(extended, self._store, evaluator)[0]
 
     def check(self, outcome: Outcome, configs: Sequence[Instance], observe: Observe) -> Outcome:
-        """Give tried configs of a problem a verdict."""
+        """Check tried configs of a problem."""
         return study.check(outcome, self._store, self._evaluator_of(outcome.request), configs, observe)
 
 
 def predicted(target: GPU, compiler: Compiler, checker: Checker) -> Evaluators:
-    """The evaluator of a machine without the GPU, the same for all problems."""
+    """Return the evaluator of a machine without the GPU, shared by all problems."""
     predictor = Predictor(target, compiler, checker)
     return lambda _: predictor
 
 
 def measured(target: GPU, compiler: Compiler, setup: Setup) -> Evaluators:
-    """The evaluators of a device, one a problem: a config that one of them has checked is not checked again."""
+    """Return the evaluators of a device, one per problem; a config that one of them has checked is not checked
+    again.
+    """
     measurers: dict[object, Measurer] = {}
 
     def measurer(request: SearchRequest) -> Evaluator:
@@ -130,13 +134,13 @@ def measured(target: GPU, compiler: Compiler, setup: Setup) -> Evaluators:
 
 
 def evidence_for(target: GPU) -> Evidence:
-    """What a search for `target` can know on this machine."""
+    """Return the kind of evidence that a search for `target` can have on this machine."""
     here = _here()
     return Evidence.MEASURED if here is not None and here.name == target.name else Evidence.PREDICTED
 
 
 def why_predicted(target: GPU) -> str:
-    """What keeps a search from being measured on the GPU of this machine; empty where there is none to be meant."""
+    """Return why a search is not measured on this machine's GPU; empty if there is no such GPU."""
     here = _here()
     if here is None:
         return gpu.trouble()
@@ -147,7 +151,9 @@ def why_predicted(target: GPU) -> str:
 
 
 def compilers_beside_timing() -> int:
-    """How many processes may compile while a device is timed: the launching process and the driver keep a core each."""
+    """Return how many processes may compile while a device is timed; the launching process and the driver need a core
+    each.
+    """
     return max(1, len(os.sched_getaffinity(0)) - _KEPT_FREE)
 
 
@@ -161,10 +167,10 @@ def session(
     *,
     retry: bool = False,
 ) -> Iterator[Session]:
-    """A session of what this machine can know, timed by `policy`; a device process lives as long as it. Raises
-    MachineError for a driver that loads nothing that the compiler makes.
+    """Provide a session with this machine's evidence, timed by `policy`; a device process lives as long as the session.
 
-    With `retry`, no config is banned for having taken the device down in earlier ones.
+    With `retry`, configs that crashed the device in earlier sessions may run again. Raises MachineError if the driver
+    cannot load the compiler's output.
     """
     if evidence_for(target) is Evidence.PREDICTED:
         yield Session(store, predicted(target, compiler, checker))
@@ -179,7 +185,7 @@ def session(
 
 
 def _here() -> GPU | None:
-    """The GPU of this machine; None where there is none, or its arch is unknown."""
+    """Return the GPU of this machine; None if there is none, or if its arch is unknown."""
     try:
         return gpu.current_gpu() if gpu.available() else None
     except MachineError:

@@ -1,4 +1,4 @@
-"""A search session: seeds, budget, resume, a last sweep, the check of the finalists → TuningRecord."""
+"""The search of one problem: starts, budget, resuming, a final sweep, and the check of the finalists → TuningRecord."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,12 +34,12 @@ __all__ = [
     "search",
 ]
 
-_ROUNDS = 4  # of FINALISTS verdicts each, while every verdict is negative
+_ROUNDS = 4  # batches of FINALISTS checks while every check fails
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search found, and how it went."""
+    """The results of a search and its course."""
 
     request: SearchRequest
     record: TuningRecord | None
@@ -49,7 +49,7 @@ class Outcome:
     seconds: float
     why_stopped: str
     evidence: Evidence
-    final: FinalRace | None = None  # what settled the record, where that was measured
+    final: FinalRace | None = None  # the race that decided a measured record
 
 
 def search(
@@ -59,11 +59,11 @@ def search(
     observe: Callable[[Progress], None] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Search one problem. Every attempt is stored as it finishes; `stopped()` turning true ends the search cleanly.
+    """Search one problem. Attempts are stored as they finish; the search ends cleanly when `stopped()` returns True.
 
-    The outcome's record is None when no config passed its checks: then nothing is promoted.
+    The outcome's record is None if no config passed its checks; then nothing is promoted.
     """
-    request = replace(request)  # so that its digest of the code is of the files as they are now
+    request = replace(request)  # a new request computes its code digest from the current files
     since = store.last_attempt()
     bandit, kept = _start(request, store, evaluator)
     study = _begin(store, request, evaluator)
@@ -87,7 +87,7 @@ def search(
 
 
 def recall(request: SearchRequest, store: Store, evaluator: Evaluator) -> Outcome:
-    """What is stored about a problem, as the outcome of a search that tries nothing."""
+    """Return the stored results of a problem, as the outcome of a search without tries."""
     bandit, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
     run = RunningSearch(request, evaluator, bandit, Log(request, store, None, bandit))
     reused = run.log.take([stored for stored in kept if not stored.elsewhere])
@@ -104,7 +104,7 @@ def extend(
     wanted: Sequence[Instance],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
-    """Try more configs on a problem that was searched, if its space holds them; a better one is promoted."""
+    """Try more configs on a searched problem if its space contains them; a better one is promoted."""
     new = outcome.bandit.untried(wanted)
     if not new:
         return outcome
@@ -112,7 +112,7 @@ def extend(
     run = _reopened(outcome, store, evaluator, study, observe)
     before = run.log.best
     run.try_all(new, "share", len(outcome.tried) + len(new))
-    better = run.log.best is not before  # in rank: a clean config may be slower than one with flaws
+    better = run.log.best is not before  # by rank: a config without flaws may be slower than one with flaws
     record = _decide(run) if better else outcome.record
     if record is not None and better:
         record = _promoted(record, store, study)
@@ -127,7 +127,7 @@ def check(
     wanted: Sequence[Instance],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
-    """Give tried configs of a problem a verdict; where no config was right so far, the best that is is promoted."""
+    """Check tried configs of a problem; if no config was correct before, the best correct one is promoted."""
     run = _reopened(outcome, store, evaluator, None, observe)
     run.check([tried for instance in wanted if (tried := run.log.find(instance)) and tried.verdict is None])
     record, right = outcome.record, passed(run.log.tried)
@@ -137,12 +137,12 @@ def check(
 
 
 def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> TuningRecord:
-    """The record as it is stored: a search that ends where an earlier one did adds none."""
+    """Return the stored record; a search that ends with an existing record adds none."""
     key = record.identity
     stored = store.all_records(key.operator, key.problem, key.gpu)
     newest = next((row for row in stored if row.evidence is record.evidence), None)
     if newest is not None and replace(newest, created=record.created) == record:
-        return replace(record, created=newest.created)  # its config is in the order of its fields, not sorted
+        return replace(record, created=newest.created)  # its config has the field order, not the sorted order
     store.promote(record, study)
     return record
 
@@ -150,7 +150,7 @@ def _promoted(record: TuningRecord, store: Store, study: int | None = None) -> T
 def _reopened(
     outcome: Outcome, store: Store, evaluator: Evaluator, study: int | None, observe: Callable[[Progress], None]
 ) -> RunningSearch:
-    """A run that goes on with what a finished one knows."""
+    """Return a run that continues with the knowledge of a finished one."""
     log = Log(outcome.request, store, study, outcome.bandit, outcome.tried, store.last_attempt())
     return RunningSearch(outcome.request, evaluator, outcome.bandit, log, observe)
 
@@ -158,9 +158,9 @@ def _reopened(
 def _start(
     request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True
 ) -> tuple[Bandit, list[ReusedAttempt]]:
-    """The bandit at the start of a search, and the attempts of earlier sessions that it takes over.
+    """Return the bandit at the start of a search, and the attempts of earlier sessions that it takes over.
 
-    Ranking all spaces by the prior takes seconds, for a search that is `guided` by it.
+    Ranking all spaces by the prior takes seconds, so it is done only for a `guided` search.
     """
     spaces = [implementation.space(request.problem, request.gpu.arch) for implementation in request.implementations]
     kept = earlier(request, store, evaluator, spaces) if request.resume else []
@@ -168,11 +168,11 @@ def _start(
     if request.history:
         resumed = {stored.row for stored in kept if _holds(stored)}
         transferred = transfer_results(request, store, evaluator.policy, resumed)
-    # Else the arms share the tries, and no small space is listed to its end.
+    # Otherwise the arms share the tries, and no small space is enumerated completely.
     whole = sum(map(len, spaces)) <= request.tries
     method = Method(request.method, request.seed, request.tries if whole else request.tries // len(spaces))
     prior = evaluator.prior if guided else None
-    # A search that predicts has nothing to gain from predictions beforehand.
+    # A predicting search gains nothing from earlier predictions.
     sampled = evaluator.compiled_costs if guided and evaluator.evidence is Evidence.MEASURED else None
     arms = [
         prepared(
@@ -184,7 +184,7 @@ def _start(
 
 
 def _predict_again(run: RunningSearch, outdated: Sequence[ReusedAttempt]) -> None:
-    """Evaluate again, within the budget, the best configs whose costs other Python predicted. Cubins are cached."""
+    """Evaluate again, within the budget, the best configs with predictions by other Python code. Cubins are cached."""
     best_first = sorted(outdated, key=lambda candidate: order(candidate.attempt))
     batch = [stored.instance for stored in best_first[: run.left]]
     run.try_all(batch, "explore", len(run.log.tried) + len(batch))
@@ -195,7 +195,7 @@ def _holds(stored: ReusedAttempt) -> bool:
 
 
 def _time_again(run: RunningSearch, elsewhere: Sequence[ReusedAttempt]) -> None:
-    """Time here, within the budget, the best configs of another GPU of the model."""
+    """Time here, within the budget, the best configs measured on another GPU of the model."""
     worked = [stored for stored in elsewhere if stored.attempt.value is not None]
     worked.sort(key=lambda stored: order(stored.attempt))
     batch = [stored.instance for stored in worked[: min(FINALISTS, run.left)]]
@@ -203,9 +203,7 @@ def _time_again(run: RunningSearch, elsewhere: Sequence[ReusedAttempt]) -> None:
 
 
 def _introduce(run: RunningSearch) -> None:
-    """Where earlier sessions are resumed, the default of each implementation that they did not try: what is new is
-    compared, although what there was has spent the budget.
-    """
+    """Try the default of each implementation that is new since the resumed sessions, even if the budget is used up."""
     if run.log.tried and not run.out_of_time:
         new = [arm.implementation for arm in run.bandit.arms.values() if not arm.tries]
         batch = [run.request.default(instance) for instance in new]
@@ -228,7 +226,7 @@ def _begin(store: Store, request: SearchRequest, evaluator: Evaluator) -> int:
 
 
 def _look(run: RunningSearch) -> str:
-    """Explore, then sweep around the best; again while tries are left and the last sweep says that it pays."""
+    """Explore, then sweep around the best; repeat while tries are left and the last sweep was worthwhile."""
     done = Swept()
     while True:
         reserve = run.request.reserve(run.left)
@@ -248,7 +246,7 @@ def _why(stop: Stop, swept: Swept) -> str:
 
 
 def _decide(run: RunningSearch) -> TuningRecord | None:
-    """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record."""
+    """Check the best configs in order until one is correct; the best correct one becomes the record."""
     log = run.log
     for _ in range(_ROUNDS):
         run.check([candidate for candidate in rank_candidates(log.tried)[:FINALISTS] if candidate.verdict is None])
@@ -258,7 +256,7 @@ def _decide(run: RunningSearch) -> TuningRecord | None:
 
 
 def record_of(right: Sequence[Tried], evidence: Evidence, tried: int) -> TuningRecord:
-    """The record of the first of `right`, which passed their checks; the second is the runner-up."""
+    """Return the record of the first of `right`, which passed their checks; the second is the runner-up."""
     attempt, verdict = right[0].attempt, right[0].verdict
     assert verdict is not None and attempt.resources is not None
     return TuningRecord(
@@ -277,6 +275,6 @@ def record_of(right: Sequence[Tried], evidence: Evidence, tried: int) -> TuningR
 
 
 def _margin(right: Sequence[Tried]) -> float:
-    """By what share the runner-up is behind the winner; 0 where there is none, or where they tie."""
+    """Return by which fraction the runner-up is behind the winner; 0 if there is none, or if they tie."""
     values = [candidate.attempt.value for candidate in right[:2] if candidate.attempt.value is not None]
     return max(values[1] / values[0] - 1, 0.0) if len(values) == 2 else 0.0

@@ -1,4 +1,6 @@
-"""The end of exploring: the neighbours of the best are tried, then what the winner does not need is set back."""
+"""The sweep after exploration: try the neighbours of the best, then reset unneeded parameters of the winner to
+defaults.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,24 +15,24 @@ from tuner.search.running import BATCH, RunningSearch
 from tuner.spec.instance import Instance
 from tuner.spec.problem import to_fields
 
-_BEST = 3  # configs whose neighbours are tried
+_BEST = 3  # number of configs whose neighbours are tried
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep did: tries at neighbours, tries at setting parameters back, and the relative gain of both."""
+    """The tries of a sweep at neighbours and at resetting parameters, and the relative gain of both."""
 
     neighbours: int = 0
     resets: int = 0
     gain: float = 0.0
 
     def __str__(self) -> str:
-        """A clause for "why it stopped"; empty where nothing was left to try."""
+        """Return a clause for "why it stopped"; empty if nothing was left to try."""
         if not self.neighbours + self.resets:
             return ""
         gain = f"better by {self.gain:.1%}" if self.gain > 0 else "nothing better"
         done = f"{self.neighbours} {'try' if self.neighbours == 1 else 'tries'} at neighbours of the best {_BEST}"
-        return f"{done} and {self.resets} at setting parameters back to their default found {gain}"
+        return f"{done} and {self.resets} at resetting parameters to their default found {gain}"
 
     def plus(self, other: "Swept") -> "Swept":
         gain = 1 - (1 - self.gain) * (1 - other.gain)
@@ -38,7 +40,7 @@ class Swept:
 
 
 def sweep(run: RunningSearch, share: int) -> Swept:
-    """Spend up to `share` tries on the neighbours of the best, half of them kept for setting parameters back."""
+    """Use up to `share` tries on the neighbours of the best, half of them reserved for resetting parameters."""
     before, first = run.best_value, len(run.log.tried)
     while _try_new(run, first + share - share // 2, _neighbours(run)):
         pass
@@ -48,9 +50,9 @@ def sweep(run: RunningSearch, share: int) -> Swept:
 
 
 def reset_to_defaults(run: RunningSearch, limit: int) -> None:
-    """Set parameters of the winner to their default while that costs nothing: all that is free at once, else one.
+    """Reset parameters of the winner to their default while it costs nothing: all neutral ones together, or else one.
 
-    What ties is left to the contest, and to the final race where times were measured.
+    Ties are decided by the ranking, and by the final race if times were measured.
     """
     best = base = next(iter(rank_candidates(run.log.tried)), None)
     while best is not None and base is not None:
@@ -63,7 +65,7 @@ def reset_to_defaults(run: RunningSearch, limit: int) -> None:
 
 
 def _steps(run: RunningSearch, base: Tried) -> dict[str, Instance]:
-    """By parameter, `base` with that one set back to its default, where that is a config of the space."""
+    """Return, by parameter, `base` with that parameter reset to its default, if the space contains it."""
     default = _default(run, base)
     names = [name for name, value in default.items() if base.attempt.config[name] != value]
     changed = {name: _changed(run, base, {name: default[name]}) for name in names}
@@ -71,7 +73,7 @@ def _steps(run: RunningSearch, base: Tried) -> dict[str, Instance]:
 
 
 def _all_at_once(run: RunningSearch, base: Tried, best: Tried, names: tuple[str, ...], limit: int) -> Tried | None:
-    """`base` with several parameters set back, where that ties with the best."""
+    """Return `base` with several parameters reset, if it ties with the best."""
     default = _default(run, base)
     together = _changed(run, base, {name: default[name] for name in names}) if len(names) > 1 else None
     if together is None:
@@ -86,7 +88,7 @@ def _default(run: RunningSearch, tried: Tried) -> Fields:
 
 
 def _changed(run: RunningSearch, base: Tried, values: Mapping[str, Scalar]) -> Instance | None:
-    """`base` with other values, where that is a config of the space."""
+    """Return `base` with other values, if the space contains it."""
     config: Any = base.instance.config
     typed = {name: type(getattr(config, name))(value) for name, value in values.items()}
     instance = base.instance.with_config(replace(config, **typed))
@@ -94,14 +96,14 @@ def _changed(run: RunningSearch, base: Tried, values: Mapping[str, Scalar]) -> I
 
 
 def _neighbours(run: RunningSearch) -> Iterator[Instance]:
-    """Untried neighbours of the best configs, the most promising of each in turns."""
+    """Yield untried neighbours of the best configs, alternating between the most promising ones of each."""
     best = rank_candidates(run.log.tried)[:_BEST]
     for turn in zip_longest(*(run.bandit.neighbours(candidate.instance) for candidate in best)):
         yield from (instance for instance in turn if instance is not None)
 
 
 def _try_new(run: RunningSearch, limit: int, wanted: Iterable[Instance]) -> bool:
-    """Try a batch of what is wanted and new, up to `limit` tries of the whole search; whether there was any."""
+    """Try a batch of new configs, up to `limit` tries of the whole search; return whether there were any."""
     room = min(limit, run.request.tries) - len(run.log.tried)
     if run.stopped() or run.out_of_time or room <= 0:
         return False

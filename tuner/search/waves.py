@@ -1,8 +1,8 @@
-"""The order in which problems learn from each other, whoever searches them, and on however many machines.
+"""The order in which problems learn from each other, independent of the machines that search them.
 
-Problems with equal static fields are a family, whose members learn from stored results of each other. Their searches
-form waves, each as large as all before it: 1, 1, 2, 4, 8 … A search takes as history what was stored before its wave
-began, so that what it finds does not depend on which others of the wave are faster.
+Problems with equal static fields are a family, whose members learn from each other's stored results. Their searches
+form waves, each as large as all before it: 1, 1, 2, 4, 8 … The history of a search is what was stored before its wave
+began, so that its result does not depend on which other searches of the wave are faster.
 """
 
 from collections import Counter
@@ -15,19 +15,19 @@ from tuner.spec.problem import statics
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Problems of a family that are searched side by side."""
+    """Problems of a family that are searched in parallel."""
 
     family: tuple[object, ...]
     number: int
 
 
 def family_of(problem: object) -> tuple[object, ...]:
-    """What problems have in common that share their kernels."""
+    """Return a key shared by problems that share their kernels."""
     return tuple(getattr(problem, name) for name in statics(problem))
 
 
 def waves(requests: Sequence[SearchRequest]) -> list[Wave]:
-    """The wave of each search. Without history a family is one wave."""
+    """Return the wave of each search. Without history a family is one wave."""
     seen: Counter[tuple[object, ...]] = Counter()
     found = []
     for request in requests:

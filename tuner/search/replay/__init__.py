@@ -1,4 +1,4 @@
-"""Replay: how near to the optimum of a recorded space a method comes, try by try."""
+"""Replay: how close a method comes to the optimum of a recorded space, by number of tries."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tuner.spec.space import Array
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Runs of one method on one recording, one a seed."""
+    """Runs of one method on one recording, one per seed."""
 
     recording: Recording
     method: str
-    true_values: Array  # [seeds, budget]: recorded value of the config that looked best so far; inf: none worked yet
+    true_values: Array  # [seeds, budget]: recorded value of the incumbent; inf: no config succeeded yet
 
     @property
     def fractions(self) -> Array:
-        """Optimum ÷ value found after each try [seeds, budget]; 0 before any config worked."""
+        """The optimum divided by the value found after each try [seeds, budget]; 0 before any success."""
         return self.recording.optimum / self.true_values
 
     def mean(self, tries: int) -> float:
@@ -36,13 +36,15 @@ class Replay:
         return float(np.percentile(self.fractions[:, tries - 1], percent))
 
     def tries_to(self, fraction: float) -> float:
-        """Median number of tries to a fraction of the optimum; inf when over half of the runs never came there."""
+        """Return the median number of tries to a fraction of the optimum; inf if more than half of the runs never reach
+        it.
+        """
         reached = np.maximum.accumulate(self.fractions, axis=1) >= fraction
         return float(np.median(np.where(reached.any(axis=1), reached.argmax(axis=1) + 1, np.inf)))
 
     @cached_property
     def score(self) -> float:
-        """P-score: 0 is as good as random search, 1 the optimum from the first try on, less than 0 worse.
+        """The P-score: 0 equals random search, 1 finds the optimum at the first try, negative is worse than random.
 
         The mean over tries of (random − found) / (random − optimum), with random the calculated expectation of
         random search and found the mean over seeds; up to the try at which random search has come 95 % of the way
@@ -66,15 +68,16 @@ def replay(
     past: Recording | None = None,
     past_tries: int = 200,
 ) -> Replay:
-    """Search a recording with a method of the sampler, once a seed; a failure costs a try as any other.
+    """Search a recording with a method of the sampler, once per seed; failures count as tries.
 
-    With `noise`, each try sees one recorded sample instead of the value behind all of them; what was found is judged
-    by that value. Batches of `batch` are asked for before their results are told. With `past`, a recording of the same
-    kernel elsewhere, each run begins with the prior that a search of `past_tries` there gives.
+    With `noise`, each try observes one recorded sample instead of the recorded value, by which results are judged.
+    Batches of `batch` configs are suggested before their results are reported. With `past`, a recording of the same
+    kernel elsewhere, each run starts with the prior from a search of `past_tries` there.
     """
 
     def search(seed: int, evaluate: Callable[[int], float | None]) -> None:
-        learnt = None if past is None else prior(recording, past, past_tries, seed + 1000)  # not the seed of this run
+        # A different seed from this run's.
+        learnt = None if past is None else prior(recording, past, past_tries, seed + 1000)
         sampler = Sampler(recording.space, method=method, seed=seed, prior=learnt, measured=True)
         for start in range(0, budget, batch):
             asked = sampler.ask(min(batch, budget - start))
@@ -92,9 +95,10 @@ def run(
     *,
     noise: bool,
 ) -> Array:
-    """The recorded value of the incumbent after each try [budget] of any search that calls `evaluate` for a try.
+    """Return the incumbent's recorded value after each try [budget], for any search that calls `evaluate`.
 
-    The incumbent is what looks best by the values that the search saw. A search may try less than its budget.
+    The incumbent is the best config by the values that the search observed. A search may use fewer tries than its
+    budget.
     """
     evaluate = recording.evaluate(np.random.default_rng((seed, 1)) if noise else None)
     true_values, best = [np.inf] * budget, np.inf
@@ -114,13 +118,13 @@ def run(
 
 
 def random_search(recording: Recording, budget: int) -> Array:
-    """Expected best value after 1 … budget tries of random search without repetition [budget], calculated.
+    """Return the expected best value of random search without repetition, for 1 … budget tries [budget].
 
-    While nothing worked, the worst value counts.
+    Before any success, the worst value counts.
     """
     valid = np.sort(recording.values[~np.isnan(recording.values)])
     n = len(recording.values)
-    # P(the best of k draws is the i-th best) by P(none of the i better ones is drawn), a product over the draws.
+    # P(the best of k draws is the i-th best), from P(none of the i better ones is drawn), a product over the draws.
     none_of = np.ones(len(valid) + 1)
     better, expected = np.arange(len(valid) + 1), []
     for k in range(min(budget, n)):

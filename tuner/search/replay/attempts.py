@@ -1,4 +1,4 @@
-"""Our own attempts as rows of a recording, to be written as T4 or searched again."""
+"""Stored attempts as rows of a recording, for T4 files or for replays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tuner.results.attempt import Attempt, Stage
 from tuner.search.replay.files import t4
 from tuner.search.replay.recording import Row
 
-_WORDS: Mapping[Stage, str] = {  # T4 knows fewer stages
+_WORDS: Mapping[Stage, str] = {  # T4 has fewer stages
     Stage.RENDER: "compile",
     Stage.COMPILE: "compile",
     Stage.LIMIT: "runtime",
@@ -22,10 +22,10 @@ _WORDS: Mapping[Stage, str] = {  # T4 knows fewer stages
 
 
 def rows(attempts: Sequence[Attempt]) -> tuple[Row, ...]:
-    """A row an attempt that was made: measured microseconds where there are any, predicted cost otherwise.
+    """Return one row per attempt: measured microseconds if available, predicted cost otherwise.
 
-    Raises UsageError when the attempts are of several implementations, problems, GPUs or policies, whose values do
-    not compare.
+    Raises UsageError if the attempts have several implementations, problems, GPUs or policies, whose values are not
+    comparable.
     """
     identities = [attempt.identity for attempt in attempts]
     kinds = {(identity.implementation, identity.problem, identity.gpu, identity.policy) for identity in identities}
@@ -36,9 +36,9 @@ def rows(attempts: Sequence[Attempt]) -> tuple[Row, ...]:
 
 
 def document(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Attempts as a T4 document: "time" in microseconds, or "predicted_cost", which is no time and has no unit.
+    """Return a T4 document of attempts: "time" in microseconds, or the unitless "predicted_cost".
 
-    Raises UsageError as `rows` does, and when there is no attempt.
+    Raises UsageError like `rows`, and if there is no attempt.
     """
     if not attempts:
         raise UsageError("there is no attempt to write: search first")

@@ -1,4 +1,4 @@
-"""Arithmetic written by others, computed without `eval`: value lists and conditions of a T1 file."""
+"""Evaluation of third-party arithmetic without `eval`: value lists and conditions of a T1 file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: np.power,  # of 64 bits: Python's own would work on 9**9**9 until the memory is full
+    ast.Pow: np.power,  # 64-bit: Python integers would make 9**9**9 exhaust the memory
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
     ast.LShift: np.left_shift,
@@ -37,7 +37,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.UAdd: operator.pos,
     ast.Not: lambda value: ~_truth(value),
 }
-_LONGEST = 1 << 20  # values of a range
+_LONGEST = 1 << 20  # maximum length of a range
 
 
 def _range(*bounds: int) -> list[int]:
@@ -55,23 +55,23 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "range": _range,
     "list": list,
 }
-CONSTANTS = {"true": True, "false": False}  # as C spells them
+CONSTANTS = {"true": True, "false": False}  # C spelling
 
 
 def parsed(text: str) -> ast.expr:
-    """A Python or C expression as Python's tree. Raises SyntaxError."""
+    """Parse a Python or C expression. Raises SyntaxError."""
     python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     return ast.parse(python, mode="eval").body
 
 
 def evaluate(text: str, name: Callable[[str], Any]) -> Any:
-    """The value of a Python or C expression; `name` gives the value of a name, a number or a NumPy array.
+    """Evaluate a Python or C expression; `name` returns the value of a name, a number or a NumPy array.
 
-    Raises UsageError for what is neither arithmetic, comparison nor logic.
+    Raises UsageError for anything except arithmetic, comparison and logic.
     """
     try:
         tree = parsed(text)
-        with np.errstate(divide="ignore", invalid="ignore"):  # both sides of `n == 0 or m % n == 0` are computed
+        with np.errstate(divide="ignore", invalid="ignore"):  # both sides of `n == 0 or m % n == 0` are evaluated
             return _value(tree, name)
     except (SyntaxError, TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"cannot compute {text!r}: {error}") from error
@@ -101,7 +101,7 @@ def _value(node: ast.expr, name: Callable[[str], Any]) -> Any:
             return _FUNCTIONS[word](*(_value(part, name) for part in parts))
         case ast.ListComp(elt=part, generators=[ast.comprehension(target=ast.Name(id=word), iter=source, ifs=[])]):
             return [_value(part, _with(name, word, value)) for value in _value(source, name)]
-    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic, comparison or logic")
+    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic, comparison or logic")
 
 
 def _with(name: Callable[[str], Any], word: str, value: Any) -> Callable[[str], Any]:

@@ -1,4 +1,4 @@
-"""Recordings as files: Kernel Tuner's caches and T4, the exchange format of the auto-tuning community."""
+"""Recordings in files: Kernel Tuner's caches and T4, the exchange format of the auto-tuning community."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tuner.errors import UsageError
 from tuner.search.replay.recording import Recording, Row, recording
 from tuner.spec.space import Space
 
-_FAILED_VALUE = 1e19  # Kernel Tuner once wrote the largest float for a failure
-_REFUSED = ("InvalidConfig", "constraints")  # outside the space: nothing that a search would try
+_FAILED_VALUE = 1e19  # written by old versions of Kernel Tuner for a failure
+_REFUSED = ("InvalidConfig", "constraints")  # outside the space: a search would never try it
 _STAGES = {"CompilationFailedConfig": "compile", "RuntimeFailedConfig": "runtime"}
 
 
 def read(path: Path, space: Space[Any] | None = None) -> Recording:
-    """The recording in a file, by the first objective of a T4 file or "time"; raises UsageError when it is none.
+    """Read a recording from a file, by the first objective of a T4 file or "time". Raises UsageError if it is not one.
 
-    With a `space` (of a T1 file), its configs that the file lacks have failed.
+    With a `space` (of a T1 file), its configs that are missing in the file count as failed.
     """
     try:
         rows = _rows(parse(path))
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no recording: an entry is broken ({type(error).__name__}: {error})") from error
+        raise UsageError(f"{path} is not a recording: an entry is broken ({type(error).__name__}: {error})") from error
     if rows is None:
-        raise UsageError(f"{path} is no recording: it has neither 'results' (T4) nor 'cache' (Kernel Tuner)")
+        raise UsageError(f"{path} is not a recording: it has neither 'results' (T4) nor 'cache' (Kernel Tuner)")
     tried = [row for row in rows if row.failure not in _REFUSED]
     try:
         return recording(path.name.split(".")[0], tried, space)
-    except (TypeError, ValueError) as error:  # a parameter's name is no identifier
+    except (TypeError, ValueError) as error:  # a parameter's name is not an identifier
         raise UsageError(f"{path} is no recording: {error}") from error
 
 
@@ -43,7 +43,7 @@ def _rows(data: Mapping[str, Any]) -> list[Row] | None:
 
 
 def t4(rows: Sequence[Row], unit: str, objective: str = "time") -> dict[str, Any]:
-    """Rows as a T4 document, ready for JSON; values and samples are in `unit`."""
+    """Return rows as a T4 document for JSON; values and samples are in `unit`."""
     results = [_entry(row, unit, objective) for row in rows]
     return {"schema_version": "1.0.0", "metadata": {"timeunit": unit}, "results": results}
 
@@ -61,7 +61,7 @@ def _entry(row: Row, unit: str, objective: str) -> dict[str, Any]:
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, plain or gzipped; raises UsageError when there is none."""
+    """Read the JSON object in a file, plain or gzipped. Raises UsageError if there is none."""
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
@@ -69,7 +69,7 @@ def parse(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
-    closed = text.rstrip().rstrip(",") + "}}"  # a cache of a run that was stopped lacks its end
+    closed = text.rstrip().rstrip(",") + "}}"  # the cache of an interrupted run lacks its end
     for candidate in (text, closed):
         try:
             document = json.loads(candidate)
@@ -77,7 +77,7 @@ def parse(path: Path) -> dict[str, Any]:
             continue
         if isinstance(document, dict):
             return document
-    raise UsageError(f"{path} is no recording: not a JSON object")
+    raise UsageError(f"{path} is not a recording: not a JSON object")
 
 
 def _row_of_cache(parameters: Mapping[str, Any], entry: Mapping[str, Any]) -> Row:

@@ -1,4 +1,4 @@
-"""What a search of one recording teaches a search of another: the results of a first GPU as the prior for a second."""
+"""Transfer between recordings: the results on a first GPU as the prior for a second one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tuner.spec.space import Array
 
 
 def prior(recording: Recording, past: Recording, tries: int, seed: int) -> Array | None:
-    """A predicted cost of each config of `recording`, after a search of `tries` on `past`, by recorded values.
+    """Return a predicted cost of each config of `recording`, from a search of `tries` on `past`.
 
-    None when fewer than eight of the results work in the new space too. Raises UsageError when a parameter of
+    Returns None if fewer than eight of the results are valid in the new space. Raises UsageError if a parameter of
     `recording` does not exist in `past`.
     """
     tried = _searched(past, tries, seed)

@@ -1,4 +1,4 @@
-"""A recorded space: every config of a kernel with its value or its failure, as an `evaluate` for a search."""
+"""A recorded space: every config of a kernel with its value or failure, usable as `evaluate` of a search."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from tuner.spec.space import Array, Columns, Constraint, Space, Value
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One config that was tried."""
+    """One recorded config."""
 
     config: Mapping[str, Value]
-    value: float | None  # lower is better; None: it failed
+    value: float | None  # lower is better; None if it failed
     samples: tuple[float, ...] = ()  # the measurements behind the value
     failure: str = ""  # the stage that failed: compile, runtime, correctness, timeout
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A space whose values are known: index → value."""
+    """A space with known values: index → value."""
 
     name: str
     space: Space[Any]
-    values: Array  # [configs]; NaN: it failed
+    values: Array  # [configs]; NaN if it failed
     samples: tuple[tuple[float, ...], ...]  # [configs]
 
     @property
     def optimum(self) -> float:
-        """The best value there is."""
+        """The best value in the recording."""
         return float(np.nanmin(self.values))
 
     def evaluate(self, rng: np.random.Generator | None) -> Callable[[int], float | None]:
-        """What a try of a config gives: one recorded sample, drawn by `rng`; its value without one."""
+        """Return a function that returns one recorded sample of a config, drawn by `rng`, or its value without
+        `rng`.
+        """
 
         def evaluate(index: int) -> float | None:
             if np.isnan(self.values[index]):
@@ -50,11 +52,11 @@ class Recording:
 
 
 def recording(name: str, rows: Sequence[Row], space: Space[Any] | None = None) -> Recording:
-    """The recording of some rows; of several with one config the last counts.
+    """Build a recording from rows; the last row of a config counts.
 
-    Without a `space`, the parameters are those that vary, and the space holds exactly the recorded configs. With one,
-    its configs that no row is about have failed, and rows outside it are left out.
-    Raises UsageError when no row has a value, and without a `space` where rows have unlike parameters or one config.
+    Without a `space`, the parameters are those that vary, and the space contains exactly the recorded configs. With
+    one, its configs without a row count as failed, and rows outside it are ignored. Raises UsageError if no row has a
+    value and, without a `space`, if rows have different parameters or there is only one config.
     """
     if all(row.value is None for row in rows):
         raise UsageError(f"{name} holds no config with a value: nothing to search for")
@@ -87,9 +89,9 @@ def _within(name: str, rows: Sequence[Row], space: Space[Any]) -> Recording:
 
 
 def indices_of(configs: Sequence[Mapping[str, Value]], space: Space[Any]) -> list[int | None]:
-    """The index of each config in a space that has the same parameters, some of them fixed; None outside the space.
+    """Return the index of each config in a space with the same parameters, some of them fixed; None outside the space.
 
-    Raises UsageError when a config lacks a parameter of the space.
+    Raises UsageError if a config lacks a parameter of the space.
     """
     lacking = sorted({name for config in configs for name in space.names if name not in config})
     if lacking:
@@ -99,7 +101,7 @@ def indices_of(configs: Sequence[Mapping[str, Value]], space: Space[Any]) -> lis
 
 
 def _recorded(choices: Mapping[str, Sequence[Value]], codes: Array) -> tuple[Constraint, ...]:
-    """Constraints that leave exactly the configs with these codes [configs, parameters]: one a prefix of parameters."""
+    """Return constraints that allow exactly the configs with these codes [configs, parameters], one per prefix."""
     names, sizes = list(choices), [len(values) for values in choices.values()]
     return tuple(
         Constraint("not in the recording", _membership({name: choices[name] for name in names[:k]}, codes[:, :k]))
@@ -108,7 +110,7 @@ def _recorded(choices: Mapping[str, Sequence[Value]], codes: Array) -> tuple[Con
 
 
 def _membership(choices: Mapping[str, Sequence[Value]], codes: Array) -> Callable[[Columns], Array]:
-    """Whether the columns, taken together, occur among the rows of `codes`."""
+    """Return a function that tests whether the columns together occur among the rows of `codes`."""
     sizes = tuple(len(values) for values in choices.values())
     members = np.unique(np.ravel_multi_index(tuple(codes.T), sizes))
 

@@ -1,7 +1,7 @@
-"""T1: the search space of a kernel as the auto-tuning community writes it down, read as a Space.
+"""T1, the auto-tuning community's description of a kernel's search space, read as a Space.
 
-The part that counts here is `ConfigurationSpace`: `TuningParameters` with `Name`, `Type` and `Values` (a list written
-as an expression), and `Conditions` with an `Expression` each (github.com/odgaard/TuningSchema, version 1.0.0).
+Only `ConfigurationSpace` is used: `TuningParameters` with `Name`, `Type` and `Values` (a list as an expression), and
+`Conditions` with an `Expression` each (github.com/odgaard/TuningSchema, version 1.0.0).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TYPES: Mapping[str, Callable[[Any], Any]] = {"int": int, "uint": int, "float": 
 
 
 def read(path: Path) -> Space[Any]:
-    """The space that a T1 file describes; raises UsageError when the file describes none."""
+    """Read the space of a T1 file. Raises UsageError if it describes none."""
     document = parse(path)
     try:
         described = document["ConfigurationSpace"]
@@ -33,7 +33,9 @@ def read(path: Path) -> Space[Any]:
         )
         return Space(make_dataclass("Described", list(choices), frozen=True), choices, constraints)
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} is no T1 file: {type(error).__name__} {error} in its ConfigurationSpace") from error
+        raise UsageError(
+            f"{path} is not a T1 file: {type(error).__name__} {error} in its ConfigurationSpace"
+        ) from error
 
 
 def _choices(parameter: Mapping[str, Any]) -> Sequence[Any]:
@@ -45,11 +47,11 @@ def _choices(parameter: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _no_name(word: str) -> Any:
-    raise ValueError(f"{word!r} stands for nothing in a list of values")
+    raise ValueError(f"{word!r} has no meaning in a list of values")
 
 
 def _constraint(expression: str, choices: Mapping[str, Sequence[Any]]) -> Constraint:
-    """The condition as a constraint, whose reason is the expression itself."""
+    """Return the condition as a constraint, whose reason is the expression itself."""
 
     def holds(columns: Columns) -> Array:
         truth: Array = np.asarray(evaluate(expression, lambda word: getattr(columns, word))) != 0
@@ -60,5 +62,5 @@ def _constraint(expression: str, choices: Mapping[str, Sequence[Any]]) -> Constr
             raise ValueError(f"{word!r} is no parameter")
         return np.array(choices[word][:1])
 
-    evaluate(expression, first)  # what cannot be computed is said here, not in the middle of an enumeration
+    evaluate(expression, first)  # reports errors here instead of during an enumeration
     return Constraint(expression, holds)

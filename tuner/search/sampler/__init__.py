@@ -1,4 +1,4 @@
-"""Ask and tell over the valid set of a space: which configs to try next, each at most once."""
+"""Ask-and-tell sampling from the valid set of a space; each config is suggested at most once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from tuner.errors import UsageError
 from tuner.spec.space import Array, Space
 
-LEARNABLE = 8  # results that work, from which a cost of all configs can be predicted
+LEARNABLE = 8  # successful results needed to predict a cost for all configs
 
 METHODS = ("gp", "tpe", "categorical", "genetic", "random", "exhaustive")
 
 
 def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | None:
-    """A prior for a Sampler from results on another device or problem: a cost of every config, only good to compare.
+    """Return a cost of every config from results on another device or problem, for use as a prior.
 
-    `results` maps configs, by their index in `space`, to values (lower is better; None: it failed). None when fewer
-    than eight of them work, or when the space is too large to be enumerated.
+    `results` maps configs, by their index in `space`, to values (lower is better; None: it failed). Returns None if
+    fewer than eight of them succeeded, or if the space is too large to be enumerated.
     """
     from tuner.search.sampler.improvement import predicted_scores
     from tuner.search.sampler.observations import Observations
@@ -32,7 +32,7 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
 
 
 class Sampler:
-    """Proposes configs of `space` by their index, and learns from their values.
+    """Suggests configs of `space` by their index, and learns from their values.
 
     `method` is one of METHODS; the Gaussian process ("gp") hands over to "categorical" beyond a thousand results.
     `starts` are tried first. `prior` is an assumed cost of every valid config (lower is better, any unit), `measured`
@@ -52,7 +52,7 @@ class Sampler:
         prior: Array | None = None,
         measured: bool = False,
     ) -> None:
-        # Not at the top: Optuna and SciPy take a second to import, and the command line wants METHODS only.
+        # imported here because Optuna and SciPy take a second, and the command line needs only METHODS
         from tuner.search.sampler.methods import build
         from tuner.search.sampler.observations import Prior
 
@@ -68,10 +68,10 @@ class Sampler:
         self.expected_improvement: float | None = None
 
     def ask(self, n: int) -> list[int]:
-        """Up to `n` configs to try next, none that was asked for or has a value; fewer when the space is exhausted.
+        """Return up to `n` new configs to try; fewer if the space is exhausted.
 
-        Sets `expected_improvement`: by what share the model expects the best value to fall in the next 32 tries;
-        None while no model says. It is the model's own view: where it is wrong, more can be found.
+        Sets `expected_improvement`: the fraction by which the model expects the best value to fall in the next 32
+        tries; None without a model. The estimate is only as good as the model.
         """
         asked, gains = [], []
         for _ in range(min(n, self._left)):
@@ -83,9 +83,9 @@ class Sampler:
         return asked
 
     def tell(self, index: int, value: float | None) -> None:
-        """The value of a config (lower is better), asked for or not; None or not finite when it does not work.
+        """Record the value of a config (lower is better), suggested or not; None or a non-finite value if it failed.
 
-        Raises ValueError for a config that has a value.
+        Raises ValueError for a config that already has a value.
         """
         if index in self._values:
             raise ValueError(f"config {index} has a value already: {self._values[index]}")
@@ -96,7 +96,7 @@ class Sampler:
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """The best config with a value, and that value; None before any works."""
+        """Return the best config and its value; None before any success."""
         worked = [(value, index) for index, value in self._values.items() if value is not None]
         if not worked:
             return None
@@ -105,9 +105,9 @@ class Sampler:
 
     @property
     def prior_correlation(self) -> float | None:
-        """Spearman's correlation of the prior with the results of random tries; None without a prior, and before five.
+        """Spearman's correlation of the prior with random tries; None without a prior, and with fewer than five tries.
 
-        Below 0.2 the prior is wrong, and dropped.
+        A prior below 0.2 is dropped.
         """
         if self._prior is None:
             return None
@@ -115,15 +115,15 @@ class Sampler:
 
     @property
     def random(self) -> frozenset[int]:
-        """The configs asked for that were drawn at random: neither a prior nor a model chose them."""
+        """The suggested configs that were drawn at random, not chosen by a prior or a model."""
         return frozenset(self._starts.random)
 
     def mark_random(self, configs: Collection[int]) -> None:
-        """Take note of configs that another sampler of the space drew at random."""
+        """Mark configs as random that another sampler of the space drew at random."""
         self._starts.random |= set(configs)
 
     def importance(self) -> dict[str, float]:
-        """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.
+        """Return how much each parameter decides whether a config is in the best tenth (PED-ANOVA), normalised to 1.
 
         Empty before there are two different values.
         """

@@ -1,4 +1,4 @@
-"""Coordinates of configs for a model: axes of sizes, alignments and categories, looked up by code."""
+"""Model coordinates of configs: axes for sizes, alignments and categories, looked up by code."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 from tuner.spec.space import Array, Space, Value
 
-# Typical length scales on axes of length 1, up to twice what fits to hundreds of results give: from its first dozen a
-# model learns more when it takes what it has seen to hold everywhere (benchmarks/README.md).
+# Typical length scales on axes of length 1, up to twice those fitted to hundreds of results: after its first dozen
+# results a model learns faster if it assumes that they generalise (benchmarks/README.md).
 _SIZE_SCALE = 1.5
 _ALIGNMENT_SCALE = 3.0
-_CATEGORY_SCALE = 6.0  # between categories, which differ by 1, and the two values of a switch
-_KEPT = 20_000  # configs; coordinates of a space of at most this size are computed once
-_MOST_ALIGNED = 8  # 2^8: no instruction or cache line asks for more
+_CATEGORY_SCALE = 6.0  # between categories, whose distance is 1, and between the two values of a switch
+_KEPT = 20_000  # the coordinates of a space with at most this many configs are computed once
+_MOST_ALIGNED = 8  # 2^8: no instruction or cache line requires more
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """What shares one length scale: a table looked up by one parameter's code."""
+    """An axis with one length scale: a table indexed by one parameter's code."""
 
     parameter: int
     table: Array  # [choices, width]
@@ -31,26 +31,26 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """Configs as points whose squared distance along an axis is what a stationary kernel wants.
+    """Configs as points for a stationary kernel.
 
-    Two categories are at distance 1, so that "another value" costs the same whatever the values are.
+    Two categories are at distance 1, regardless of their values.
     """
 
     space: Space[Any]
     axes: tuple[Axis, ...]
 
     def of(self, indices: Array) -> Array:
-        """Coordinates of configs: float32 [len(indices), width]."""
+        """Return coordinates of configs: float32 [len(indices), width]."""
         return self._compute(indices) if len(self.space) > _KEPT else self._all[indices]
 
     @cached_property
     def axis_of_column(self) -> Array:
-        """The axis that each of the `width` columns belongs to, ascending."""
+        """The axis of each of the `width` columns, ascending."""
         return np.repeat(np.arange(len(self.axes)), [axis.table.shape[1] for axis in self.axes])
 
     @cached_property
     def typical_scales(self) -> Array:
-        """The length scale expected of each axis before any result."""
+        """The expected length scale of each axis before any result."""
         return np.array([axis.typical_scale for axis in self.axes])
 
     @cached_property
@@ -64,7 +64,7 @@ class Coordinates:
 
 
 def coordinates(space: Space[Any]) -> Coordinates:
-    """The coordinates of a space's valid configs."""
+    """Return the coordinates of a space's valid configs."""
     choices = [list(values) for values in space.choices.values()]
     numbers = [j for j, values in enumerate(choices) if len(values) > 1 and not isinstance(values[0], str)]
     axes = [
@@ -76,12 +76,12 @@ def coordinates(space: Space[Any]) -> Coordinates:
 
 
 def _unordered(choices: Sequence[Sequence[Value]]) -> list[int]:
-    """Parameters with a category axis: names, and numbers whose values may matter for more than their size."""
+    """Return the parameters with a category axis: names, and numbers whose values may matter beyond their size."""
     return [j for j, values in enumerate(choices) if len(values) >= (2 if isinstance(values[0], str) else 3)]
 
 
 def _sizes(values: Sequence[Value]) -> Array:
-    """Numbers as a model should see them: sizes that span a factor of four or more by their logarithm."""
+    """Return numbers in model units: sizes that span a factor of four or more by their logarithm."""
     numbers = np.array(values, dtype=float)
     return np.log2(numbers) if numbers.min() > 0 and numbers.max() >= 4 * numbers.min() else numbers
 
@@ -91,12 +91,12 @@ def _size_scale(values: Sequence[Value]) -> float:
 
 
 def _alignments(values: Sequence[Value]) -> Array:
-    """How often 2 divides each number."""
+    """Return the number of times that 2 divides each number."""
     return np.array([min((int(v) & -int(v)).bit_length() - 1, _MOST_ALIGNED) for v in values], dtype=float)
 
 
 def _varies_apart(values: Sequence[Value]) -> bool:
-    """Whether alignment says something that size does not."""
+    """Return whether alignment carries information beyond size."""
     if len(values) < 5 or min(map(int, values)) <= 0:
         return False
     steps = np.diff(_alignments(sorted(values, key=int)))
@@ -109,6 +109,6 @@ def _categories(count: int) -> Array:
 
 
 def _unit(values: Array) -> Array:
-    """Values mapped to [0, 1], as a table [choices, 1]."""
+    """Return values scaled to [0, 1], as a table [choices, 1]."""
     table: Array = ((values - values.min()) / np.ptp(values))[:, None]
     return table

@@ -1,4 +1,4 @@
-"""A Gaussian process over configs: length scales fitted to the results, and the posterior of a pool of candidates."""
+"""A Gaussian process over configs: length scales fitted to the results, and the posterior on a pool of candidates."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from scipy.special import log_ndtr
 
 from tuner.spec.space import Array
 
-# How far length scales stray from their typical values, in natural logarithms: freely where results decide, and little
-# while they are few, since a dozen results suggest patterns that do not exist.
+# Prior spread of length scales around their typical values, in natural logarithms: large for many results and small for
+# few, because a dozen results suggest spurious patterns.
 FREE_SPREAD = 0.9
 _FIRST_SPREAD = 0.3
-_FEW = 25  # results
+_FEW = 25  # number of results
 _TYPICAL_NOISE = 2e-3  # variance of a repeated measurement, relative to that of the configs
 _LOG_NOISE_SPREAD = 1.5
 _JITTER = 1e-6
 _BOUNDS_SCALE = (np.log(0.05), np.log(30.0))
 _BOUNDS_NOISE = (np.log(1e-6), np.log(0.5))
-_PSEUDO_RESULTS = 2.0  # weight of the assumption that scores have variance 1
-_BLOCK = 32  # results
+_PSEUDO_RESULTS = 2.0  # weight of the prior that scores have variance 1
+_BLOCK = 32  # number of results per block
 
 
 @dataclass(frozen=True, eq=False)
 class Hyperparameters:
-    """What is learnt of the kernel: a length scale for each axis, and the noise."""
+    """Learnt parameters of the kernel: a length scale for each axis, and the noise."""
 
     log_scales: Array  # [axes]
-    log_noise: float  # of the variance
+    log_noise: float  # logarithm of the noise variance
 
 
 def spread_after(results: int) -> float:
-    """How far length scales may stray from their typical values after `results` results spread over the space."""
+    """Return the prior spread of length scales after `results` results distributed over the space."""
     return min(FREE_SPREAD, _FIRST_SPREAD * math.sqrt(max(1.0, results / _FEW)))
 
 
@@ -48,7 +48,8 @@ def fit(
     iterations: int,
     spread: float,
 ) -> Hyperparameters:
-    """Maximum a posteriori by L-BFGS, from `start` or the typical values; scales stray by `spread` in logarithms.
+    """Fit by maximum a posteriori with L-BFGS, from `start` or the typical values; `spread` is the prior's, in
+    logarithms.
 
     `points` [n, width] are coordinates, `scores` [n] have mean 0 and variance 1. The kernel is Matérn-5/2 of the
     distance scaled along each axis; its variance is integrated out.
@@ -73,7 +74,7 @@ def fit(
 def _loss(
     theta: Array, typical: Array, squares: Array, rows: Array, columns: Array, scores: Array, spread: float
 ) -> tuple[float, Array]:
-    """Negative log posterior of the hyperparameters and its gradient; `squares` is [axes, pairs]."""
+    """Return the negative log posterior of the hyperparameters and its gradient; `squares` is [axes, pairs]."""
     weights, noise, n = np.exp(-2 * theta[:-1]), np.exp(theta[-1]), len(scores)
     kernel, slope = _matern(weights @ squares)
     covariance = np.eye(n) * (1 + noise + _JITTER)
@@ -97,17 +98,17 @@ def _loss(
 
 
 def _matern(squared: Array) -> tuple[Array, Array]:
-    """Matérn-5/2 of squared distances, and −d kernel / d log scale divided by the scaled square of its axis."""
+    """Return Matérn-5/2 of squared distances, and −d kernel / d log scale divided by the scaled square of its axis."""
     distance = np.sqrt(5 * squared + 1e-12)
     decay = np.exp(-distance)
     return (1 + distance + distance**2 / 3) * decay, (5 / 3) * (1 + distance) * decay
 
 
 class Posterior:
-    """Mean and deviation of a pool of candidates, given results; results are appended at the cost of one row.
+    """Mean and deviation on a pool of candidates; appending a result costs one row.
 
-    Rows are results in the order in which they came. A row without a score is a config that is being tried: it
-    takes the mean predicted for it (kriging believer), which lowers the deviation around it and moves no mean.
+    Rows are results in order of completion. A row without a score is a config that is being tried: it takes its
+    predicted mean (kriging believer), which lowers the deviation around it without changing the mean.
     """
 
     def __init__(self, hyperparameters: Hyperparameters, axis_of_column: Array, pool: Array, capacity: int) -> None:
@@ -122,7 +123,7 @@ class Posterior:
         self.rows = 0
 
     def append(self, points: Array) -> None:
-        """Condition on results at `points` [m, width], in blocks: kernels with the whole pool are large."""
+        """Condition on results at `points` [m, width], in blocks, because kernels with the whole pool are large."""
         for start in range(0, len(points), _BLOCK):
             self._append(points[start : start + _BLOCK] * self._inverse_scale)
 
@@ -144,7 +145,7 @@ class Posterior:
         self.rows = new
 
     def _reserve(self, rows: int) -> None:
-        """Make room for `rows` results and a quarter more."""
+        """Reserve memory for `rows` results plus a quarter."""
         more = rows + rows // 4 - len(self._points)
         if rows > len(self._points):
             self._points = np.pad(self._points, ((0, more), (0, 0)))
@@ -152,17 +153,17 @@ class Posterior:
             self._solved = np.pad(self._solved, ((0, more), (0, 0)))
 
     def keep(self, candidates: Array) -> None:
-        """Go on with some candidates of the pool, by position."""
+        """Restrict the pool to candidates, by position."""
         self._pool, self._pool_norms = self._pool[candidates], self._pool_norms[candidates]
         self._variance, self._solved = self._variance[candidates], self._solved[:, candidates]
 
     def mean(self, scores: Array) -> Array:
-        """Mean [candidates], given the scores of the first rows (the others are being tried)."""
+        """Return the mean [candidates], given the scores of the first rows (the others are being tried)."""
         mean: Array = self._whiten(scores).astype(np.float32) @ self._solved[: len(scores)]
         return mean
 
     def deviation(self, scores: Array) -> Array:
-        """Standard deviation [candidates]; the scores say how much configs vary at all."""
+        """Return the standard deviation [candidates]; the scores determine the overall variance."""
         whitened = self._whiten(scores)
         variance = (whitened @ whitened + _PSEUDO_RESULTS) / (len(scores) + _PSEUDO_RESULTS)
         deviation: Array = np.sqrt(np.maximum(self._variance, 1e-9) * variance)
@@ -179,7 +180,7 @@ def _norms(points: Array) -> Array:
 
 
 def _kernel(points: Array, others: Array, norms_of_others: Array) -> Array:
-    """Matérn-5/2 between scaled points [n, width] and [m, width]: [n, m]."""
+    """Return Matérn-5/2 between scaled points [n, width] and [m, width]: [n, m]."""
     squared = points @ others.T
     squared *= -2
     squared += _norms(points)[:, None]
@@ -191,7 +192,9 @@ def _kernel(points: Array, others: Array, norms_of_others: Array) -> Array:
 
 
 def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Logarithm of E[max(best − value, 0)] for normal values; accurate in the far tail, where EI underflows."""
+    """Return the logarithm of E[max(best − value, 0)] for normal values, accurate in the far tail where EI
+    underflows.
+    """
     gap = ((best - mean) / deviation).astype(float)
     density = np.exp(-0.5 * gap * gap) / np.sqrt(2 * np.pi)
     improvement = gap * np.exp(log_ndtr(gap)) + density

@@ -1,4 +1,4 @@
-"""The Gaussian strategy: the config with the largest expected improvement under the model of all results."""
+"""The Gaussian strategy: suggests the config with the largest expected improvement under a model of all results."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from tuner.search.sampler.strategies import POOL, Categorical, candidates
 from tuner.spec.space import Array, Space
 
 _FAILED = 0.8  # a failure scores like this quantile of the valid results
-_SURE_FAILURE = 0.9  # highest predicted probability that a config fails
-_HORIZON = 32  # tries whose gain decides whether searching on pays: a single one promises little long before the end
-_MOST_RESULTS = 1000  # beyond these the categorical strategy takes over
-_MOST_ROWS = 400  # results that a model is conditioned on at a fit; of more, representative ones
-_MOST_FITTED = 256  # results that the hyperparameters are fitted to: a fit compares each pair of them
-_MOST_LEARNT = 600  # results that a prediction for all configs learns from; it is made once
-_REFIT_AFTER = 64  # results at most
-_FEW_ROWS = 128  # up to which a posterior on the whole pool is cheap
-_PROMISING = 4_096  # candidates that a larger model keeps, the most promising
+_SURE_FAILURE = 0.9  # maximum predicted probability of failure
+_HORIZON = 32  # tries whose total gain decides whether to continue; a single try promises little long before the end
+_MOST_RESULTS = 1000  # with more results, the categorical strategy takes over
+_MOST_ROWS = 400  # maximum number of results in a fitted model; representative ones are selected
+_MOST_FITTED = 256  # maximum number of results for fitting hyperparameters, which compares all pairs
+_MOST_LEARNT = 600  # maximum number of results for a one-time prediction of all configs
+_REFIT_AFTER = 64  # maximum number of results before a refit
+_FEW_ROWS = 128  # number of rows up to which a posterior on the whole pool is cheap
+_PROMISING = 4_096  # number of promising candidates that a larger model keeps
 
 
 @dataclass(eq=False)
 class Model:
-    """A fit, and its posterior on a pool of candidates; grows row by row until the next fit is due."""
+    """A fit with its posterior on a pool of candidates; rows are added until the next fit."""
 
     coordinates: Coordinates
     hyperparameters: Hyperparameters
     pool: Array  # indices of the candidates
     posterior: Posterior
-    fitted: int  # results at the fit
-    chosen: Array  # positions, among these results, of those that are rows
+    fitted: int  # number of results at the fit
+    chosen: Array  # positions of the results that are rows
     rows: list[int]  # indices of the configs that the posterior is conditioned on
-    reduced: bool = False  # to a part of the pool
+    reduced: bool = False  # whether the pool was reduced
 
     def covers(self, observations: Observations) -> bool:
-        """Whether the observations continue the rows, and bring too few results for another fit."""
+        """Return whether the observations extend the rows, with too few new results for another fit."""
         n, known = len(observations.tried), self.known(observations)
         continues = self.rows == known[: len(self.rows)].tolist()
         return continues and n - self.fitted < min(max(2, n // 10), _REFIT_AFTER)
 
     def exhausted(self, observations: Observations) -> bool:
-        """Whether it has kept a part of the pool, of which half is known by now."""
+        """Return whether the pool was reduced and half of it has been tried."""
         return self.reduced and bool(2 * np.count_nonzero(np.isin(self.pool, observations.known)) > len(self.pool))
 
     def known(self, observations: Observations) -> Array:
-        """Indices of the configs that are to be rows: the chosen results, those since the fit, and pending ones."""
+        """Return the indices of all rows: the chosen results, those since the fit, and pending configs."""
         return np.concatenate([self.of_results(observations.tried), observations.pending])
 
     def of_results(self, values: Array) -> Array:
-        """Of one value a result, those of the rows."""
+        """Return the values of the rows, from one value per result."""
         return np.concatenate([values[: self.fitted][self.chosen], values[self.fitted :]])
 
     def extend(self, known: Array) -> None:
@@ -74,18 +74,18 @@ class Model:
             self.rows.extend(fresh.tolist())
 
     def keep(self, candidates: Array) -> None:
-        """Go on with some candidates of the pool, by position."""
+        """Restrict the pool to candidates, by position."""
         self.pool, self.reduced = self.pool[candidates], True
         self.posterior.keep(candidates)
 
 
 class Gaussian:
-    """The largest expected improvement under a Gaussian process over the whole valid set.
+    """Maximises expected improvement under a Gaussian process over the whole valid set.
 
-    The model sees scores, not values: the mean of normal scores (ranks, deaf to outliers) and of logarithms
-    (which keep the gaps among the good), with failures as bad as the worst fifth. The improvement is weighed by the
-    probability that a config works, which the same kernel interpolates. Beyond a thousand results the categorical
-    strategy goes on.
+    The model is fitted to scores: the mean of normal scores (ranks, which are robust to outliers) and of logarithms
+    (which preserve the gaps among the best), with failures as bad as the worst fifth. The improvement is weighted by
+    the probability of success, which the same kernel interpolates. Beyond a thousand results the categorical strategy
+    takes over.
     """
 
     def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
@@ -93,7 +93,7 @@ class Gaussian:
         self._axes = coordinates(space)
         self._beyond = Categorical(space, rng, starts)
         self._model: Model | None = None
-        # Threads wait for each other longer than they work on so small matrices, and the cores have kernels to compile.
+        # On such small matrices threads spend more time waiting than working, and the cores are needed by compilers.
         self._threads = ThreadpoolController()
         self.expected_improvement: float | None = None
 
@@ -127,7 +127,7 @@ class Gaussian:
         return int(model.pool[chosen])
 
     def _gain(self, model: Model, scores: Array, observations: Observations) -> Array:
-        """The logarithm of the improvement of the score that is expected of each candidate [pool]."""
+        """Return the logarithm of the expected improvement of the score for each candidate [pool]."""
         posterior, rows = model.posterior, model.of_results(scores)
         best = float(scores[observations.worked].min())
         gain = log_expected_improvement(posterior.mean(rows), posterior.deviation(rows), best)
@@ -137,10 +137,10 @@ class Gaussian:
         return gain
 
     def _model_of(self, observations: Observations) -> Model:
-        """The last model with a few more rows, or a new fit."""
+        """Return the last model with additional rows, or a new fit."""
         if self._model is None or not self._model.covers(observations) or self._model.exhausted(observations):
             last = None if self._model is None else self._model.hyperparameters
-            self._model = None  # its memory is needed for the next one
+            self._model = None  # frees its memory for the next one
             self._model = self._fit(observations, last)
         self._model.extend(self._model.known(observations))
         return self._model
@@ -150,7 +150,7 @@ class Gaussian:
         learnt = representative(observations, _MOST_FITTED)
         points = axes.of(observations.tried[learnt])
         iterations = 30 if last is None else 12
-        # Around the starts of a prior long scales would hold the search: what is near differs by little there.
+        # Around the starts of a prior, long scales would trap the search, because close configs differ little there.
         guided = self._starts.led_by_times(observations)
         typical = axes.typical_scales / 2 if guided else axes.typical_scales
         spread = FREE_SPREAD if guided else spread_after(len(scores))
@@ -163,9 +163,9 @@ class Gaussian:
 
 
 def predicted_scores(space: Space[Any], observations: Observations, most: int = _MOST_LEARNT) -> Array:
-    """The model's mean for every config of the space, given observations; lower is better.
+    """Return the model's mean for every config of the space, given observations; lower is better.
 
-    Of more than `most` results it learns from representative ones.
+    For more than `most` results it uses representative ones.
     """
     observations = observations.where(representative(observations, most))
     axes, scores = coordinates(space), standard_scores(observations.values)
@@ -181,7 +181,9 @@ def predicted_scores(space: Space[Any], observations: Observations, most: int = 
 
 
 def representative(observations: Observations, most: int) -> Array:
-    """Positions of at most `most` results: half of them the best, half spread evenly over the ranks of the others."""
+    """Return positions of at most `most` results: half of them the best, half at equal distances among the
+    other ranks.
+    """
     ranked = np.argsort(observations.values, kind="stable")
     if len(ranked) <= most:
         return np.arange(len(ranked))
@@ -191,7 +193,7 @@ def representative(observations: Observations, most: int) -> Array:
 
 
 def standard_scores(values: Array) -> Array:
-    """Values as the model sees them: mean 0, variance 1 [n]; inf is a failure."""
+    """Return scores for the model: mean 0, variance 1 [n]; inf is a failure."""
     worked = np.isfinite(values)
     valid = values[worked]
     normal = ndtri((ranks(valid) + 0.5) / len(valid))
@@ -202,7 +204,9 @@ def standard_scores(values: Array) -> Array:
 
 
 def relative_gain(improvement: float, scores: Array, observations: Observations) -> float:
-    """An improvement of the score as a share of the best value, by the slope between the best and the best third."""
+    """Convert an improvement of the score to a fraction of the best value, by the slope between the best and the best
+    third.
+    """
     gaps, valid = _gaps(observations.values[observations.worked]), scores[observations.worked]
     order = np.argsort(valid)
     best, third = order[0], order[max(1, len(order) // 3)]
@@ -211,13 +215,13 @@ def relative_gain(improvement: float, scores: Array, observations: Observations)
 
 
 def beyond(gain: float, shown: Observations, observations: Observations) -> float:
-    """What an expected gain over the best result that is `shown` comes to over the best of all."""
+    """Convert an expected gain over the best `shown` result to a gain over the best of all."""
     best, ours = shown.values.min(), observations.values.min()
     return gain if not 0 < ours < best else max(0.0, float(1 - (1 - gain) * best / ours))
 
 
 def _gaps(values: Array) -> Array:
-    """Values on an axis of relative differences, where there is one."""
+    """Return values on a logarithmic axis of relative differences if possible."""
     return np.log(values) if values.min() > 0 else values
 
 

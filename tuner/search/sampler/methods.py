@@ -1,4 +1,4 @@
-"""The methods by name: what proposes, what it starts from, and the trials it learns from."""
+"""The methods by name: a strategy, its starts, and the trials that it learns from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tuner.spec.space import Space
 def build(
     space: Space[Any], method: str, seed: int, starts: Sequence[int], prior: Prior | None
 ) -> tuple[Trials, Strategy | None, Starts]:
-    """Empty trials over `space`, the strategy behind them (None: Optuna's own), and what it starts from."""
+    """Return empty trials over `space`, the strategy (None: Optuna's own), and its starts."""
     rng = np.random.default_rng(seed)
     design = Starts(space, rng, tuple(dict.fromkeys(starts)), prior)
     if method == "tpe":

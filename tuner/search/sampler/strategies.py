@@ -12,29 +12,32 @@ from tuner.search.sampler.observations import Observations, Prior
 from tuner.search.sampler.starts import Starts, first_free, free
 from tuner.spec.space import Array, Space
 
-POOL = 20_000  # candidates scored at once; from a larger space a sample is scored, and the neighbours of the best
-_SMALL_POOL = 2_000  # … by a strategy that is to take less than a millisecond
-_ELITE = 5  # results whose neighbours are always candidates
+POOL = 20_000  # candidates scored at once; in a larger space a sample and the neighbours of the best are scored
+_SMALL_POOL = 2_000  # … for a strategy that must take less than a millisecond
+_ELITE = 5  # number of best results whose neighbours are always candidates
 
 
 class Strategy(Protocol):
-    """Proposes one config that is not among the observations; called only while there is one."""
+    """Suggests one config that is not among the observations; called only while there is one."""
 
-    expected_improvement: float | None  # share by which the best value should still fall; None where no model says
+    expected_improvement: float | None  # fraction by which the best value is expected to fall; None without a model
 
     def propose(self, observations: Observations) -> int: ...
 
 
 class Exhaustive:
-    """Every config: the starts, then in the order of the prior or else of the space. A race, or a limit of time, may
-    end it early.
+    """Every config: the starts, then all others in the order of the prior, or else of the space.
+
+    A race or a time limit may end it early.
     """
 
     expected_improvement: float | None = None
 
     def __init__(self, space: Space[Any], given: Sequence[int], prior: Prior | None) -> None:
         if not space.enumerated:
-            raise UsageError(f"about {len(space):,} configs cannot all be tried: take another sampler")
+            raise UsageError(
+                f"about {len(space):,} configs are too many for an exhaustive search: choose another sampler"
+            )
         others = np.arange(len(space)) if prior is None else np.argsort(prior.cost, kind="stable")
         self._order: tuple[int, ...] = tuple(dict.fromkeys((*given, *others.tolist())))
         self._next = 0
@@ -64,7 +67,7 @@ class Random:
 
 
 class Categorical:
-    """Good against bad values, each parameter for itself (naive Bayes); far under a millisecond a proposal."""
+    """Good against bad values, separately for each parameter (naive Bayes); far below a millisecond per suggestion."""
 
     expected_improvement: float | None = None
 
@@ -87,7 +90,9 @@ class Categorical:
 
 
 class Genetic:
-    """A steady-state population: half of the children are a neighbour of a parent, half cross two parents."""
+    """A steady-state population: half of the children are neighbours of a parent, half are crossovers of two
+    parents.
+    """
 
     expected_improvement: float | None = None
     _POPULATION = 12
@@ -108,18 +113,20 @@ class Genetic:
         return self._cross(mother, father, observations)
 
     def _rank(self, count: int) -> int:
-        """A rank in the population, the better the likelier."""
+        """Return a rank in the population; better ranks are more likely."""
         return min(int(self._rng.exponential(count / 3)), count - 1)
 
     def _cross(self, mother: int, father: int, observations: Observations) -> int:
-        """The free config nearest to a uniform crossover."""
+        """Return the free config closest to a uniform crossover."""
         codes = self._space.codes_of(np.array([mother, father]))
         child = np.where(self._rng.random(codes.shape[1]) < 0.5, codes[0], codes[1])
         return nearest(self._space, child, observations, self._rng)
 
 
 def candidates(space: Space[Any], observations: Observations, rng: np.random.Generator, sample: int = POOL) -> Array:
-    """Free configs worth scoring: all of them, or `sample` of more than POOL and the neighbours of the best results."""
+    """Return free configs to score: all of them, or `sample` of more than POOL and the neighbours of the best
+    results.
+    """
     if space.enumerated and len(space) <= max(POOL, 2 * len(observations.known)):
         mask = np.ones(len(space), dtype=bool)
         mask[observations.known] = False
@@ -130,13 +137,13 @@ def candidates(space: Space[Any], observations: Observations, rng: np.random.Gen
 
 
 def nearest(space: Space[Any], codes: Array, observations: Observations, rng: np.random.Generator) -> int:
-    """The free config with the fewest other values than `codes` [parameters], ties drawn at random."""
+    """Return the free config that differs from `codes` [parameters] in the fewest values; ties are drawn at random."""
     pool = candidates(space, observations, rng)
     distance = np.count_nonzero(space.codes_of(pool) != codes, axis=1)
     return int(pool[np.argmin(distance + 0.5 * rng.random(len(pool)))])
 
 
 def _log_shares(codes: Array, size: int) -> Array:
-    """Logarithm of each value's share among `codes`, with one result's worth of a uniform prior: [size]."""
+    """Return the logarithm of each value's share among `codes`, with a uniform prior worth one result: [size]."""
     shares: Array = np.log((np.bincount(codes, minlength=size) + 1 / size) / (len(codes) + 1))
     return shares

@@ -1,4 +1,4 @@
-"""Optuna's side of a search: a sampler over the valid set, and the study in memory that it learns from."""
+"""The Optuna interface: a sampler over the valid set, and the in-memory study that it learns from."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tuner.spec.space import Space
 
 
 class ValidSampler(BaseSampler):
-    """An Optuna sampler that suggests configs of a space, each at most once, by their index.
+    """An Optuna sampler that suggests configs of a space by their index, each at most once.
 
-    Trials that were pruned or failed are configs that do not work; running ones count as being tried. Ask a study
-    with `study.ask(sampler.distributions)`.
+    Pruned or failed trials are configs that do not work; running ones are being tried. Ask a study with
+    `study.ask(sampler.distributions)`.
     """
 
     def __init__(self, space: Space[Any], propose: Callable[[Study, FrozenTrial, Observations], int]) -> None:
         self.distributions = distributions(space)
         self._space, self._propose = space, propose
         self._index_of_trial: dict[int, int] = {}
-        self._of: Study | None = None  # the study of which the following is known
-        self._finished: list[tuple[int, int, float]] = []  # (number, index, value) of its finished trials, by number
-        self._open: list[int] = []  # numbers of the others
-        self._seen = 0  # trials that are in either list
+        self._of: Study | None = None  # the study to which the following fields belong
+        self._finished: list[tuple[int, int, float]] = []  # (number, index, value) of finished trials, by number
+        self._open: list[int] = []  # numbers of the other trials
+        self._seen = 0  # number of trials in both lists
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
         return self.distributions
@@ -55,24 +55,26 @@ class ValidSampler(BaseSampler):
         raise ValueError("a config is suggested as a whole: ask with study.ask(sampler.distributions)")
 
     def params(self, index: int) -> dict[str, Any]:
-        """The config at `index` as Optuna's parameters."""
+        """Return the config at `index` as Optuna's parameters."""
         codes = self._space.codes_of(np.array(index)).tolist()
         return {name: values[code] for (name, values), code in zip(self._space.choices.items(), codes, strict=True)}
 
     def index(self, trial: FrozenTrial) -> int:
-        """The index of a trial's config."""
+        """Return the index of a trial's config."""
         if trial.number not in self._index_of_trial:
             self._index_of_trial[trial.number] = self._space.index(self._space.config_type(**trial.params))
         return self._index_of_trial[trial.number]
 
     def observations(self, study: Study) -> Observations:
-        """What the study's trials say. Only trials that were unfinished at the last call are looked at again."""
+        """Return the results of the study's trials. Only trials that were unfinished at the last call are read
+        again.
+        """
         if self._of is not study:
             self._of, self._finished, self._open, self._seen = study, [], [], 0
         trials = study.get_trials(deepcopy=False)
         self._open += range(self._seen, len(trials))
         self._seen = len(trials)
-        # A trial that is being asked for has no parameters yet, but those of a single choice that stand first.
+        # While a trial is being asked for, it has no parameters except leading ones with a single choice.
         whole = [n for n in self._open if trials[n].params.keys() == self.distributions.keys()]
         done = {n for n in whole if trials[n].state.is_finished()}
         self._open = [n for n in self._open if n not in done]
@@ -85,7 +87,7 @@ class ValidSampler(BaseSampler):
 
 
 class RepairedTPE:
-    """Optuna's own tree-structured Parzen estimator, its suggestions moved to the nearest free config."""
+    """Optuna's tree-structured Parzen estimator, with suggestions moved to the closest free config."""
 
     def __init__(self, space: Space[Any], rng: np.random.Generator, starts: Starts) -> None:
         self._space, self._rng, self._starts = space, rng, starts
@@ -105,12 +107,12 @@ class RepairedTPE:
 
 
 def distributions(space: Space[Any]) -> dict[str, BaseDistribution]:
-    """The parameters of a space for Optuna: all categorical, because ordering sizes made its estimator worse."""
+    """Return the parameters of a space for Optuna: all categorical, because ordered sizes made its estimator worse."""
     return {name: CategoricalDistribution(list(values)) for name, values in space.choices.items()}
 
 
 class Trials:
-    """A study in memory: what was asked, and what came of it."""
+    """An in-memory study: suggested configs and their results."""
 
     def __init__(self, sampler: ValidSampler) -> None:
         self._sampler = sampler
@@ -119,15 +121,15 @@ class Trials:
         self._asked: dict[int, int] = {}  # index of a config → number of its trial
 
     def ask(self) -> int:
-        """The index of the next config."""
+        """Return the index of the next config."""
         trial = self._study.ask(self._sampler.distributions)
         index = self._sampler.index(self._study.get_trials(deepcopy=False)[trial.number])
         self._asked[index] = trial.number
         return index
 
     def tell(self, index: int, value: float | None) -> None:
-        """The value of a config, asked for or not; None when it does not work."""
-        # Pruned, not failed: Optuna's estimator takes pruned trials for bad ones, and forgets failed ones.
+        """Record the value of a config, suggested or not; None if it failed."""
+        # Pruned instead of failed: Optuna's estimator counts pruned trials as bad, and ignores failed ones.
         state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         if index in self._asked:
             self._study.tell(self._asked.pop(index), value, state)
@@ -136,11 +138,11 @@ class Trials:
             self._study.add_trial(create_trial(state=state, value=value, params=params, distributions=distributions))
 
     def observations(self) -> Observations:
-        """All trials so far."""
+        """Return all trials so far."""
         return self._sampler.observations(self._study)
 
     def importance(self) -> dict[str, float]:
-        """PED-ANOVA: how much each parameter decides whether a config is among the best; shares that add up to 1.
+        """Return how much each parameter decides whether a config is among the best (PED-ANOVA), normalised to 1.
 
         Empty before there are two different values.
         """
@@ -152,7 +154,7 @@ class Trials:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna announces every study; its verbosity is global and is put back."""
+    """Silence Optuna, which announces every study, and restore its global verbosity afterwards."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
