@@ -13,7 +13,7 @@ DOCS    := .venv-docs
 TORCH   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help docs venv test test-all test-clients test-postgres lint search throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help docs venv test test-all test-clients test-postgres lint search records throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ search: $(STAMP) ## a first search: flash attention, head_dim 72, for Hopper, on
 	@echo "Next: type '. $(BIN)/activate', then tuner is a command of this shell (or type $(BIN)/tuner):"
 	@echo "  tuner explain flash_attention --gpu sm_90a --head-dim 72 --causal    # what a call would run, and why"
 	@echo "  tuner --help                                                         # every command"
+
+records: $(STAMP) ## search the problems of db/shapes.toml that have no current record, and write db/tuned (hours; goes on where it stopped)
+	$(BIN)/python benchmarks/ship_records.py search
 
 throughput: $(STAMP) ## configs compiled, ranked and verified a minute
 	$(BIN)/python benchmarks/throughput.py

@@ -112,6 +112,12 @@ COMMANDS = (  # those first that are needed first
         True,
     ),
     Command(
+        "bundle",
+        "bundle_command",
+        "Write records and their machine code to one file.",
+        ("tuner bundle records.zip --gpu H200", "tuner bundle records.zip --db team.db --sign key"),
+    ),
+    Command(
         "merge",
         "merge_command",
         "Add what several databases hold to one.",

@@ -126,6 +126,11 @@ def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
     return _cubin(entry, options, compiler)
 
 
+def key_without_compiler(source: Source, options: Options) -> str:
+    """The key under which `keep` stores a cubin."""
+    return _key_without(source, options)
+
+
 def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | Failed:
     """The PTX of `source`, from `cache` if it is there: the input of ptxas for the arch of `options`.
 

@@ -11,7 +11,7 @@ from tuner import arch, operators
 from tuner.arch import GPU
 from tuner.backends import gpu
 from tuner.base.fork import ForkGuard, renew_in_child
-from tuner.dispatcher import arrays, choice, miss_log, on_gpu, watching
+from tuner.dispatcher import arrays, bundled, choice, miss_log, on_gpu, watching
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
 from tuner.dispatcher.choice import Choice, Explanation
@@ -22,6 +22,7 @@ from tuner.dispatcher.untuned import Miss, Untuned
 from tuner.errors import InputError, StoreError, TemplateError, TunerError, UsageError
 from tuner.spec.operator import Operator, Request
 from tuner.spec.problem import from_fields
+from tuner.store.bundle import Bundle
 from tuner.store.records import Snapshot
 
 DEVICES = ("emulator", "cuda")
@@ -36,6 +37,7 @@ class Dispatcher:
 
     `assumed` are the GPUs whose records and defaults the emulator may run, by default one of every arch; `strict`
     makes a miss a UsageError, and `log` has misses logged. One that is `renewable` remembers its calls.
+    Machine code in `bundle` is not compiled.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class Dispatcher:
         strict: bool = False,
         log: MissLog | None = None,
         renewable: bool = False,
+        bundle: Bundle | None = None,
     ) -> None:
         self._snapshot, self._assumed = snapshot, assumed or choice.any_gpu()
-        self._untuned, self._kernels = Untuned(strict=strict, log=log), Kernels()
+        self._untuned, self._kernels = Untuned(strict=strict, log=log), Kernels(bundle)
         self._prepared: dict[object, Ready] = {}
         self._requests: dict[_Call, Request] | None = {} if renewable else None  # without their arrays
         self._kinds = Kinds()
@@ -58,8 +61,9 @@ class Dispatcher:
     @classmethod
     def from_environment(cls) -> "Dispatcher":
         """Over all stored records, as TUNER_GPU, TUNER_STRICT and TUNER_MISSES say. Raises UsageError otherwise."""
-        log, renewable = miss_log.of_environment(), watching.watched()
-        return cls(Snapshot.load(strict=_strict()), _assumed(), strict=_strict(), log=log, renewable=renewable)
+        log, renewable, bundle = miss_log.of_environment(), watching.watched(), bundled.of_environment()
+        records = Snapshot.load(strict=_strict())
+        return cls(records, _assumed(), strict=_strict(), log=log, renewable=renewable, bundle=bundle)
 
     def renewed(self) -> "Dispatcher":
         """A dispatcher over the records that are stored now, ready for the calls that this one has had: what they run

@@ -110,8 +110,11 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
     Raises UsageError where no implementation serves the problem.
     """
     plain = to_fields(problem)
-    matches = [(match, gpu) for gpu in gpus if (match := snapshot.find(_query(operator, plain, gpu), refusal))]
-    nearest_first = sorted(matches, key=lambda pair: _nearest(pair[0].record, pair[0].distance, pair[1]))
+    queries = [(_query(operator, plain, gpu, snapshot), gpu) for gpu in gpus]
+    matches = [(match, gpu) for query, gpu in queries if (match := snapshot.find(query, refusal))]
+    nearest_first = sorted(
+        matches, key=lambda pair: _nearest(pair[0].record, pair[0].distance, pair[0].shipped, pair[1])
+    )
     served = (_served(operator, problem, gpu, match, snapshot) for match, gpu in nearest_first)
     return next(filter(None, served), None) or default(operator, problem, gpus, snapshot)
 
@@ -120,7 +123,8 @@ class Records:
     """The records that could serve problems with one problem's static fields over `gpus`."""
 
     def __init__(self, operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> None:
-        nearby = ((snapshot.nearby(_query(operator, to_fields(problem), gpu), refusal), gpu) for gpu in gpus)
+        queries = ((_query(operator, to_fields(problem), gpu, snapshot), gpu) for gpu in gpus)
+        nearby = ((snapshot.nearby(query, refusal), gpu) for query, gpu in queries)
         self._nearby = [(records, gpu) for records, gpu in nearby if records]
 
     def nearest(self, sizes: Sizes) -> tuple[TuningRecord, GPU, bool] | None:
@@ -128,10 +132,10 @@ class Records:
         foreign; None without any."""
         if not self._nearby:
             return None
-        near = [(*match, gpu) for records, gpu in self._nearby if (match := records.nearest(sizes))]
+        near = [(*match, gpu) for records, gpu in self._nearby if (match := records.closest(sizes))]
         if not near:
             return None
-        record, distance, target = near[0] if len(near) == 1 else min(near, key=lambda triple: _nearest(*triple))
+        record, distance, _, target = near[0] if len(near) == 1 else min(near, key=lambda each: _nearest(*each))
         return record, target, _foreign(record, distance, target)
 
 
@@ -260,16 +264,17 @@ def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], sn
     raise UsageError(f"no implementation of {operator.name} serves this problem on {gpus[-1].name}: {why_not}")
 
 
-def _nearest(record: TuningRecord, distance: float, target: GPU) -> tuple[float, bool]:
-    """Nearer problems first, and a record's own arch before another of its family."""
-    return distance, arch_of(record.identity.gpu) != target.arch.name
+def _nearest(record: TuningRecord, distance: float, shipped: bool, target: GPU) -> tuple[bool, float, bool]:
+    """What somebody searched here before what ships, then nearer problems, and a record's own arch before another of
+    its family."""
+    return shipped, distance, arch_of(record.identity.gpu) != target.arch.name
 
 
 def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
     """The choice of the first record that can serve a problem: the best match, or one that stands behind it."""
     if choice := _choice(problem, target, best):
         return choice
-    every = snapshot.matches(_query(operator, to_fields(problem), target), refusal)
+    every = snapshot.matches(_query(operator, to_fields(problem), target, snapshot), refusal)
     return next(filter(None, (_choice(problem, target, match) for match in every)), None)
 
 
@@ -285,8 +290,10 @@ def _foreign(record: TuningRecord, distance: float, target: GPU) -> bool:
     return distance > 0 or arch_of(record.identity.gpu) != target.arch.name
 
 
-def _query(operator: Operator[Any], problem: Fields, target: GPU) -> Query:
-    return Query(operator.name, problem, target.name, target.arch.name, statics(operator.problem))
+def _query(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snapshot) -> Query:
+    """Records that ship are of proven implementations: where a GPU was found to run others right, these are faster."""
+    shipped = not proven.Verdicts(operator.name, target, snapshot).found_unproven_right
+    return Query(operator.name, problem, target.name, target.arch.name, statics(operator.problem), shipped)
 
 
 def _passed_over(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
@@ -294,7 +301,7 @@ def _passed_over(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tup
     operator, plain = choice.instance.operator, to_fields(choice.instance.problem)
     candidates: dict[int, Candidate] = {}
     for target in gpus:  # for a GPU that the record was not made for, the reason says nothing about the record
-        for candidate in snapshot.explain(_query(operator, plain, target), refusal):
+        for candidate in snapshot.explain(_query(operator, plain, target, snapshot), refusal):
             if candidate.considered or id(candidate.record) not in candidates:
                 candidates[id(candidate.record)] = candidate
     others = [candidate for candidate in candidates.values() if candidate.record is not choice.record]

@@ -10,7 +10,7 @@ from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
-from tuner.dispatcher import on_emulator, on_gpu
+from tuner.dispatcher import bundled, on_emulator, on_gpu
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS
 from tuner.dispatcher.binding import Binding
 from tuner.dispatcher.choice import Choice
@@ -20,6 +20,7 @@ from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical, statics
+from tuner.store.bundle import Bundle
 
 if TYPE_CHECKING:
     from tuner.backends import ptx
@@ -38,14 +39,15 @@ class Kernel(NamedTuple):
 class Kernels:
     """What was compiled so far. Extents are no part of it: a new length needs no compiler. One thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, bundle: Bundle | None = None) -> None:
+        self._bundle = bundle
         self._compiled_kernels: dict[object, tuple[Source, Cubin]] = {}
         self._emulated: dict[object, emulator.Kernel] = {}
         self._parsed: dict[object, dict[str, ptx.Entry]] = {}
 
     def copy(self) -> "Kernels":
         """The same kernels, for another dispatcher."""
-        copied = Kernels()
+        copied = Kernels(self._bundle)
         copied._compiled_kernels = dict(self._compiled_kernels)
         copied._emulated, copied._parsed = dict(self._emulated), dict(self._parsed)
         return copied
@@ -87,6 +89,10 @@ class Kernels:
         if ordinal == CPU:
             return ""
         compiled = self._compiled_kernels.get((_key(choice.instance), choice.gpu.arch.name))
+        if self._bundle and (
+            packed := bundled.cubin(self._bundle, render(choice.instance), Options(choice.gpu.arch.name))
+        ):
+            return f"{packed.toolkit}, in {self._bundle.path}"
         try:
             return str(compiled[1].toolkit if compiled else nvrtc.toolkit())
         except MachineError as error:
@@ -97,7 +103,7 @@ class Kernels:
         key = _key(choice.instance), choice.gpu.arch.name
         if key not in self._compiled_kernels:
             source = render(choice.instance)
-            outcome = _compiled(choice, source)
+            outcome = _packed(self._bundle, choice, source) or _compiled(choice, source)
             if isinstance(outcome, Failed):
                 raise _refused(choice, outcome)
             self._compiled_kernels[key] = source, outcome
@@ -141,6 +147,10 @@ def idle(operator: Operator[Any], binding: Binding, framework: str, ordinal: int
 def _refused(choice: Choice, failed: Failed) -> TemplateError:
     what = f"{choice.instance.name} for {choice.gpu.arch.name}"
     return TemplateError(f"{what} does not compile: {failed.reason}\n{failed.log}")
+
+
+def _packed(bundle: Bundle | None, choice: Choice, source: Source) -> Cubin | None:
+    return bundled.cubin(bundle, source, Options(choice.gpu.arch.name)) if bundle else None
 
 
 def _compiled(choice: Choice, source: Source) -> Cubin | Failed:

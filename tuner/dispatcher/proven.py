@@ -1,5 +1,6 @@
 """What the GPU of this machine was found to run right: stored verdicts on default configs (`tuner prove`)."""
 
+from tuner import operators
 from tuner.arch import GPU
 from tuner.backends import gpu
 from tuner.compiler.checked import checked_code
@@ -21,10 +22,18 @@ class Verdicts:
         self._driver = gpu.driver_name() if stored and gpu.is_here(target) else ""
         self._stored = {code: ok for code, ok in stored.items() if code.driver == self._driver}
         self._names = {code.implementation for code in self._stored}
-        self._target = target
+        self._target, self._operator = target, operator
 
     def __str__(self) -> str:
         return f"driver for CUDA {self._driver}"
+
+    @property
+    def found_unproven_right(self) -> bool:
+        """Whether an implementation that no device had confirmed was found right here."""
+        return any(ok and self._is_unproven(code.implementation) for code, ok in self._stored.items())
+
+    def _is_unproven(self, name: str) -> bool:
+        return any(one.unproven for one in operators.implementations(self._operator) if one.name == name)
 
     def right(self, instance: Instance) -> bool | None:
         """Whether the code of a config is right; None where nothing is known of it."""

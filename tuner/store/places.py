@@ -9,6 +9,7 @@ from tuner.base.assets import DB
 from tuner.errors import StoreError
 
 MEMORY = ":memory:"
+BUNDLE = "TUNER_BUNDLE"  # names a bundle, whose records come first
 SHIPPED = DB / "tuned"
 
 
@@ -38,8 +39,9 @@ def database() -> str:
 
 def layers() -> tuple[str, ...]:
     """Where an application reads records, in order, as far as it exists: the first place that has one wins."""
-    own = user_database()
-    asked = [place for place in named() if "://" in place or _exists(Path(place), hidden=True)]
+    own, bundle = user_database(), os.environ.get(BUNDLE)
+    first = [bundle] if bundle else []
+    asked = [place for place in (*first, *named()) if "://" in place or _exists(Path(place), hidden=True)]
     others = (*([str(own)] if own else []), str(SHIPPED))
     return (*asked, *(place for place in others if _exists(Path(place), hidden=False)))
 

@@ -25,7 +25,7 @@ from tuner.results.attempt import Evidence
 from tuner.results.final_race import FinalRace
 from tuner.results.proof import CheckedCode
 from tuner.results.record import TuningRecord
-from tuner.store import lines
+from tuner.store import bundle, lines, places
 
 MIGRATIONS = DB / "migrations"
 VERSION_TABLE = "tuner_schema_version"
@@ -83,6 +83,7 @@ class RecordSource(ABC):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.shipped = False  # with the package: they serve where no other source has a record for the GPU's arch
         self.refused: dict[str, str] = {}  # a line or row that holds no record → why; of those that were parsed so far
 
     @abstractmethod
@@ -142,15 +143,24 @@ class TextRecords(RecordSource):
 
     def __init__(self, name: str, files: Iterable[Path]) -> None:
         super().__init__(name)
+        self._take((file, number, line) for file in files for number, line in lines.lines(file))
+
+    @classmethod
+    def of_text(cls, path: Path, text: str) -> "TextRecords":
+        """The records in a text that `path` holds."""
+        source = cls(str(path), [])
+        source._take((path, number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
+        return source
+
+    def _take(self, listed: Iterable[tuple[Path, int, str]]) -> None:
         self._places: list[tuple[Path, int]] = []
         self._lines: dict[str, list[_Row]] = {}
         self._by_key: dict[str, dict[Key, list[_Row]]] = {}
-        for file in files:
-            for line_number, line in lines.lines(file):
-                self._places.append((file, line_number))
-                row = _Row(len(self._places) - 1, None, line)
-                if operator := self._operator(row):
-                    self._lines.setdefault(operator, []).append(row)
+        for file, line_number, line in listed:
+            self._places.append((file, line_number))
+            row = _Row(len(self._places) - 1, None, line)
+            if operator := self._operator(row):
+                self._lines.setdefault(operator, []).append(row)
 
     def _operator(self, row: _Row) -> str:
         if named := _OPERATOR.search(row.line):
@@ -179,6 +189,33 @@ class TextRecords(RecordSource):
                     keyed.setdefault(key, []).append(row._replace(key=key))
             self._by_key[operator] = keyed
         return self._by_key[operator]
+
+
+class ShippedRecords(RecordSource):
+    """A folder of `.jsonl` files, and of folders with such files that have an operator's name. Those of an operator are
+    read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self._folder, self.shipped = folder, True
+        self._of_operator: dict[str, TextRecords] = {}
+
+    def keys(self, operator: str, statics: Fields) -> Iterable[Key]:
+        return self._of(operator).keys(operator, statics)
+
+    def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
+        if key is not None or operator is not None:
+            return self._of(key.operator if key else operator or "").records(operator, key)
+        every = [TextRecords(self.name, sorted(self._folder.glob("**/*.jsonl")))]
+        return [stored for source in every for stored in source.records()]
+
+    def _of(self, operator: str) -> TextRecords:
+        if operator not in self._of_operator:
+            files = [*sorted(self._folder.glob("*.jsonl")), *sorted((self._folder / operator).glob("*.jsonl"))]
+            source = TextRecords(self.name, files)
+            source.refused = self.refused
+            self._of_operator[operator] = source
+        return self._of_operator[operator]
 
 
 def _key(line: str) -> Key | None:
@@ -252,9 +289,13 @@ def open_source(source: str | Path) -> RecordSource:
         raise StoreError("a server is not read by applications: export its records to a .jsonl file and name that")
     try:
         path = Path(source).expanduser()
+        if path == places.SHIPPED:
+            return ShippedRecords(path)
         if path.is_dir():
             return TextRecords(str(path), sorted(path.glob("*.jsonl")))
         path.stat()
+        if path.suffix == bundle.SUFFIX:
+            return TextRecords.of_text(path, bundle.Bundle.open(path).records())
         return TextRecords(str(path), [path]) if is_text(path) else DatabaseRecords(path)
     except FileNotFoundError as error:
         raise StoreError("there is no such file") from error

@@ -21,10 +21,13 @@ from tuner.store.packed import numbers_in, packed
 from tuner.store.read import Key, RecordSource, StoredRecord, arch_of, label, open_source
 
 T = TypeVar("T")
+_Origin = tuple[str, bool]  # GPU, and whether the record ships with the package
 Check = Callable[[TuningRecord], str | None]  # why a record must not be served; None: it may
 _REMEMBERED = 65536  # problems whose match is kept
 _CONSIDERED = 256  # records near a problem that may turn out not to serve it
 _TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {other}, of the family of {arch}")
+_SHIPPED = len(_TIERS)  # added to a tier
+_FAR = 3.0  # octaves beyond which a record that ships serves no problem: a default is chosen by a prediction for it
 
 
 class UnreadableRecordsWarning(UserWarning):
@@ -40,6 +43,7 @@ class Query:
     gpu: str  # H200; or the arch again, where no model is known
     arch: str  # sm_90a
     statics: tuple[str, ...]
+    shipped: bool = True  # whether records that ship with the package may serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Match:
     record: TuningRecord
     distance: float
     describe: Callable[[], str]
+    shipped: bool = False  # with the package
 
     @property
     def why(self) -> str:
@@ -71,9 +76,17 @@ class Candidate:
 class _Usable:
     """A record that could serve a query."""
 
-    tier: int
+    tier: int  # and `_SHIPPED` where it ships with the package
     distance: float
     stored: StoredRecord
+
+    @property
+    def shipped(self) -> bool:
+        return self.tier >= _SHIPPED
+
+    @property
+    def too_far(self) -> bool:
+        return self.shipped and self.distance > _FAR
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -90,8 +103,13 @@ class Nearby:
 
     def nearest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float] | None:
         """The record that `find` returns for a problem of these extents, in order, and its distance."""
+        found = self.closest(sizes)
+        return found[:2] if found else None
+
+    def closest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float, bool] | None:
+        """The same, and whether it ships with the package."""
         usable = self.snapshot.first(self, tuple(sizes))
-        return (usable.stored.record, usable.distance) if usable else None
+        return (usable.stored.record, usable.distance, usable.shipped) if usable else None
 
 
 class Snapshot:
@@ -112,7 +130,7 @@ class Snapshot:
         self._sources, self._strict, self._trusted = tuple(sources), strict, trusted
         self._unreadable: dict[str, None] = {}
         self._matches: dict[object, Match | None] = {}
-        self._families: dict[object, Mapping[str, Sequence[Neighbours]]] = {}
+        self._families: dict[object, Mapping[_Origin, Sequence[Neighbours]]] = {}
         self._stored: dict[Entry, list[StoredRecord]] = {}
         self._refusals: dict[int, str | None] = {}
         self._proofs: dict[tuple[str, str], Mapping[CheckedCode, bool]] = {}
@@ -155,9 +173,9 @@ class Snapshot:
     def find(self, query: Query, check: Check) -> Match | None:
         """The record that serves a problem best, or None. Asked again, this is one dict look-up.
 
-        The device's own records come first, then the arch's, then those of another device of the arch, then of its
-        family; among them the nearest extents, then the earlier source, then measured before predicted, then the
-        newest.
+        The device's own records come first, then the arch's, then those of another device of the arch; then in this
+        order those that ship with the package; then those of the arch's family. Among them the nearest extents,
+        then the earlier source, then measured before predicted, then the newest.
         """
         key = query.operator, query.gpu, query.arch, tuple(query.problem.items())
         try:
@@ -171,17 +189,17 @@ class Snapshot:
     def matches(self, query: Query, check: Check) -> Iterator[Match]:
         """Every record that could serve a problem, in the order in which `find` prefers them."""
         for usable in self._usable(query):
-            if self.refusal(usable.stored, check) is None:
+            if not usable.too_far and self.refusal(usable.stored, check) is None:
                 yield _match(query, usable)
 
     def nearby(self, query: Query, check: Check) -> Nearby:
         """The records that could serve the query, or the same with other sizes."""
         extents = tuple(name for name in query.problem if name not in query.statics)
         tiers: dict[int, list[Neighbours]] = {}
-        for gpu, neighbours in self._family(query, extents).items():
-            if (tier := _tier(query, gpu)) is not None:
-                tiers.setdefault(tier, []).extend(neighbours)
-        return Nearby(self, extents, sorted(tiers.items()), check)
+        for (gpu, shipped), neighbours in self._family(query, extents).items():
+            if (tier := _tier(query, gpu)) is not None and (query.shipped or not shipped):
+                tiers.setdefault(tier + _SHIPPED * shipped, []).extend(neighbours)
+        return Nearby(self, extents, sorted(tiers.items(), key=lambda item: _order(item[0])), check)
 
     def proofs(self, operator: str, gpu: str) -> Mapping[CheckedCode, bool]:
         """Whether a device found compiled code of an operator right; an earlier source wins. Asked again, it is one
@@ -217,6 +235,8 @@ class Snapshot:
             considered = 0
             while near := _closest(groups, sizes):
                 distance, tied = near
+                if tier >= _SHIPPED and distance > _FAR:
+                    break
                 entries = [entry for neighbours, points in tied for entry in neighbours.entries(points)]
                 for stored in self._ordered(entries, nearby.extents, sizes):
                     if self.refusal(stored, nearby.check) is None:
@@ -248,7 +268,7 @@ class Snapshot:
         served = False
         for each in usable:
             why = _describe(query, each)
-            refusal = self.refusal(each.stored, check)
+            refusal = "its sizes are too far away" if each.too_far else self.refusal(each.stored, check)
             reason = refusal or "stands behind the one that serves"
             serves = refusal is None and not served
             served = served or serves
@@ -262,7 +282,7 @@ class Snapshot:
     def _exact(self, query: Query, check: Check) -> Match | None:
         """A record of this problem on this GPU, which is preferred to all others; so none of those is parsed."""
         key = Key(query.operator, encode(dict(query.problem)), query.gpu)
-        for number in range(len(self._sources)):
+        for number in (number for number, source in enumerate(self._sources) if not source.shipped):
             for stored in self._records((number, key)):
                 if self.refusal(stored, check) is None:
                     return _match(query, _Usable(0, 0.0, stored))
@@ -273,22 +293,22 @@ class Snapshot:
         usable = self.first(nearby, tuple(query.problem[name] for name in nearby.extents))
         return _match(query, usable) if usable else None
 
-    def _family(self, query: Query, extents: tuple[str, ...]) -> Mapping[str, Sequence[Neighbours]]:
-        """By GPU, the problems of the operator with the same fields, and with equal values of the static ones."""
+    def _family(self, query: Query, extents: tuple[str, ...]) -> Mapping[_Origin, Sequence[Neighbours]]:
+        """The problems of the operator with the same fields, and with equal values of the static ones, by origin."""
         statics = {name: query.problem[name] for name in query.statics if name in query.problem}
         family = query.operator, query.statics, extents, tuple(statics.values())
         if family not in self._families:
-            found: dict[str, list[Neighbours]] = {}
-            listed: dict[str, Listed] = {}
+            found: dict[_Origin, list[Neighbours]] = {}
+            listed: dict[_Origin, Listed] = {}
             for number, source in enumerate(self._sources):
                 for of_gpu in self._read(source, partial(_packed, source, number, query, extents)):
-                    found.setdefault(of_gpu.gpu, []).append(of_gpu)
+                    found.setdefault((of_gpu.gpu, source.shipped), []).append(of_gpu)
                 for key in self._read(source, partial(source.keys, query.operator, statics)):
                     if (problem := _fields(key)).keys() == query.problem.keys() and statics.items() <= problem.items():
                         sizes = tuple(problem[name] for name in extents)
-                        listed.setdefault(key.gpu, Listed()).add(sizes, (number, key))
-            for gpu, neighbours in listed.items():
-                found.setdefault(gpu, []).append(neighbours)
+                        listed.setdefault((key.gpu, source.shipped), Listed()).add(sizes, (number, key))
+            for origin, neighbours in listed.items():
+                found.setdefault(origin, []).append(neighbours)
             self._families[family] = found
         return self._families[family]
 
@@ -356,13 +376,18 @@ def _fields(key: Key) -> Fields:
 
 
 def _match(query: Query, usable: _Usable) -> Match:
-    return Match(usable.stored.record, usable.distance, partial(_describe, query, usable))
+    return Match(usable.stored.record, usable.distance, partial(_describe, query, usable), usable.shipped)
 
 
 def _preference(extents: tuple[str, ...], sizes: Sizes, of: tuple[int, StoredRecord]) -> tuple[object, ...]:
     """Of records at one distance: this very problem, then by source, then by their rank in it."""
     number, stored = of
     return tuple(stored.problem[name] for name in extents) != sizes, number, stored.rank
+
+
+def _order(tier: int) -> tuple[bool, int]:
+    """What serves first: records of another arch of the family come behind those that ship for the arch itself."""
+    return tier % _SHIPPED == _SHIPPED - 1, tier
 
 
 def _tier(query: Query, gpu: str) -> int | None:
@@ -397,7 +422,8 @@ def _octaves(wanted: Scalar, stored: Scalar) -> float:
 
 def _describe(query: Query, usable: _Usable) -> str:
     other = usable.stored.record.identity.gpu
-    where = _TIERS[usable.tier].format(gpu=query.gpu, arch=query.arch, other=other)
+    where = _TIERS[usable.tier % _SHIPPED].format(gpu=query.gpu, arch=query.arch, other=other)
+    where += f", which ships with this program ({usable.stored.record.evidence.value})" if usable.shipped else ""
     if not usable.distance:
         return f"this problem {where}"
     stored = usable.stored.problem

@@ -21,9 +21,13 @@ _GENERATE = "`ssh-keygen -t ed25519 -N '' -f FILE` makes a pair"
 
 def signed(record: TuningRecord, key: "Ed25519PrivateKey") -> TuningRecord:
     """The record with a signature by a key from `private_key`, in place of an earlier signature."""
+    return replace(record, signature=signature_of(_signed_bytes(record), key))
+
+
+def signature_of(data: bytes, key: "Ed25519PrivateKey") -> str:
+    """The scheme, the public key and the signature, as `TrustedKeys.refusal_of` reads them."""
     public = key.public_key().public_bytes_raw()
-    parts = _text(public), _text(key.sign(_signed_bytes(record)))
-    return replace(record, signature=":".join((_SCHEME, *parts)))
+    return ":".join((_SCHEME, _text(public), _text(key.sign(data))))
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
@@ -49,9 +53,13 @@ class TrustedKeys:
 
     def refusal(self, record: TuningRecord) -> str | None:
         """Why a record is not trusted; None where a trusted key signed it as it is."""
-        if not record.signature:
+        return self.refusal_of(_signed_bytes(record), record.signature)
+
+    def refusal_of(self, data: bytes, signed: str) -> str | None:
+        """Why data with a signature of `signature_of` is not trusted; None where a trusted key signed it as it is."""
+        if not signed:
             return f"nobody signed it, and {VARIABLE} is set"
-        scheme, *parts = record.signature.split(":")
+        scheme, *parts = signed.split(":")
         try:
             public, signature = (base64.b64decode(part, validate=True) for part in parts)
         except ValueError:
@@ -60,7 +68,7 @@ class TrustedKeys:
             return f"it is signed by a key that {VARIABLE} does not name"
         _, ed25519, exceptions = _library()
         try:
-            ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, _signed_bytes(record))
+            ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
         except exceptions.InvalidSignature:
             return "it has changed since it was signed"
         return None
