@@ -88,10 +88,13 @@ def test_torch_is_named_with_the_compiler_that_it_pins(
     assert remedy in report["remedy"] and bool(report["remedy"]) == bool(remedy)
 
 
-def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "torch").is_dir()])
-    report = doctor()[1]["PyTorch"]
-    assert not report["ok"] and not report["needed"] and "kerntune[torch]" in report["remedy"]
+@pytest.mark.parametrize(("what", "package"), [("PyTorch", "torch"), ("JAX", "jax"), ("transformers", "transformers")])
+def test_a_missing_library_is_advised_by_a_name_that_pip_knows(
+    monkeypatch: pytest.MonkeyPatch, what: str, package: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / package).is_dir()])
+    check = doctor()[1][what]
+    assert not check["ok"] and not check["needed"] and f": pip install '{package}>=" in check["remedy"]
 
 
 @pytest.mark.usefixtures("driver")

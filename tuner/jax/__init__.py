@@ -6,7 +6,9 @@
 `tuner.jax.<operator>` takes what `tuner.dispatcher.<operator>` takes. Arrays on the CPU run the generated kernel on the
 emulator, arrays on a GPU run there on XLA's stream. flash_attention, streaming_attention, kda and linear_attention have
 gradients (reverse mode, first order). `jax.vmap` folds its axis into the batch where all of its arrays have one, and
-calls once an element otherwise. Arrays that an operator would update in place are refused, since JAX's never change.
+calls once an element otherwise. jit on sharded arrays, and jax.shard_map, compute each device's own part. Arrays that
+an operator would update in place are refused, since JAX's never change. `dot_product_attention` takes what jax.nn's
+takes.
 """
 
 from typing import Any
@@ -20,7 +22,10 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("tuner.jax needs JAX: pip install jax", name="jax") from error
 
+from tuner.jax.attention import FallbackWarning, dot_product_attention
 from tuner.jax.functions import function
+
+__all__ = ["FallbackWarning", "dot_product_attention"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,4 +35,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(operators.names())
+    return sorted([*__all__, *operators.names()])

@@ -13,7 +13,7 @@ import numpy as np
 from tuner import operators
 from tuner.dispatcher.calls import request_of
 from tuner.errors import InputError
-from tuner.jax import handler, shapes
+from tuner.jax import handler, shapes, sharding
 from tuner.spec.backward import differentiable_outputs, differentiable_parameters
 from tuner.spec.operator import Operator, Request
 
@@ -32,7 +32,7 @@ def function(operator: Operator[Any]) -> Callable[..., Any]:
             spelled = json.dumps(options, sort_keys=True)
         except TypeError as error:
             raise InputError(f"{operator.name}: {error}: pass plain values beside the arrays") from error
-        found = _call(operator.name, tuple(arrays), spelled)(*arrays.values())
+        found = _call(operator.name, tuple(arrays), spelled)(*shapes.varying_alike(arrays.values()))
         return found if len(found) > 1 else found[0]
 
     return call
@@ -52,8 +52,10 @@ class Call:
 
     def __init__(self, operator: Operator[Any], names: tuple[str, ...], options: Mapping[str, Any]) -> None:
         self.operator, self.names, self.options = operator, names, options
-        self.run = jax.custom_batching.custom_vmap(self._run)
-        self.run.def_vmap(self._batched)
+        batched = jax.custom_batching.custom_vmap(jax.jit(self._partitioned))
+        batched.def_vmap(self._batched)
+        self.run = jax.custom_jvp(batched)
+        self.run.defjvp(self._refuse_jvp)
         handler.register()
 
     def differentiable(self) -> Callable[..., Outputs]:
@@ -71,8 +73,25 @@ class Call:
                 )
         return request
 
+    def _refuse_jvp(self, primals: Any, tangents: Any) -> Any:
+        del primals, tangents
+        name = self.operator.name.removesuffix("_backward")
+        raise InputError(
+            f"{name} has first derivatives in reverse mode only: jax.hessian, jax.jvp, jax.jacfwd and the gradient of "
+            "a gradient are not served"
+        )
+
+    def _partitioned(self, *arrays: Any) -> Outputs:
+        if jax.sharding.get_abstract_mesh().manual_axes:  # in jax.shard_map arrays are a device's own
+            return self._run(*arrays)
+        request = self.request(arrays)
+        sizes = [array.shape for array in (*arrays, *shapes.outputs(self.operator, request))]
+        laid_out = sharding.layout(self.operator, arrays, request, sizes)
+        run = sharding.partitioned(self._run, laid_out, sizes)
+        return cast(Outputs, sharding.by_types(run, laid_out, arrays)(*arrays))
+
     def _run(self, *arrays: Any) -> Outputs:
-        found = shapes.outputs(self.operator, self.request(arrays))
+        found = shapes.outputs(self.operator, self.request(arrays), shapes.varying(arrays))
         call = json.dumps([self.operator.name, self.names, dict(self.options)])
         run = jax.ffi.ffi_call(handler.TARGET, found)
         return tuple(run(*arrays, **{handler.ATTRIBUTE: call}))

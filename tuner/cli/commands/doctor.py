@@ -25,6 +25,7 @@ from tuner.errors import MachineError, TunerError
 from tuner.store.sql import Store
 
 _TOOLKIT = re.compile(r"cuda-toolkit\[[^\]]*\bnvrtc\b")
+_CUDA_13 = "'cupy-cuda13x>=14,<15' 'cuda-bindings>=12.9.4,<14' 'cuda-toolkit[nvrtc,cudart]==13.*'"
 _VERSION = re.compile(r"==\s*(\d+)\.(\d+)")
 
 
@@ -46,6 +47,8 @@ def doctor(db: DbOption = None, as_json: JsonOption = False) -> None:
         _python(),
         _compiler(),
         _torch(),
+        _library("JAX", "jax", "tuner.jax", "'jax>=0.10'"),
+        _library("transformers", "transformers", "tuner.transformers", "'transformers>=5.23' 'torch>=2.7'"),
         _cupy(),
         _try("emulator (g++)", lambda: str(compiler.compiler().version)),
         _gpu(),
@@ -116,11 +119,23 @@ def _torch() -> Check:
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        return Check("PyTorch", False, "not installed", "for tuner.torch: pip install 'kerntune[torch]'", needed=False)
+        return _absent("PyTorch", "tuner.torch", "'torch>=2.7'")
     pinned = _pinned()
     brings = _any_faulty(pinned) and _try("", lambda: str(nvrtc.faulty())).detail != "False"
     remedy = f"that compiler miscompiles some right kernels: {_mended_compiler()}" if brings else ""
     return Check("PyTorch", True, f"{version}, which pins {' and '.join(pinned) or 'no NVRTC'}", remedy, needed=False)
+
+
+def _library(what: str, package: str, module: str, requirement: str) -> Check:
+    """A library whose programs `module` runs on these kernels."""
+    try:
+        return Check(what, True, metadata.version(package), needed=False)
+    except metadata.PackageNotFoundError:
+        return _absent(what, module, requirement)
+
+
+def _absent(what: str, module: str, requirement: str) -> Check:
+    return Check(what, False, "not installed", f"for {module}: pip install {requirement}", needed=False)
 
 
 def _pinned() -> list[str]:
@@ -159,7 +174,7 @@ def _gpu() -> Check:
 def _cupy() -> Check:
     builds = sorted(d.name for d in metadata.distributions() if d.name.lower().startswith("cupy"))
     remedy = "uninstall all but one: they overwrite each other" if len(builds) > 1 else ""
-    remedy = remedy or ("" if builds else "pip install 'kerntune[cuda13]'")
+    remedy = remedy or ("" if builds else f"pip install {_CUDA_13}")
     return Check("CuPy", len(builds) == 1, ", ".join(builds) or "not installed", remedy)
 
 
