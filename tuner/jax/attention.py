@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tuner import operators
+import tuner.jax
 from tuner.errors import InputError
-from tuner.jax.functions import function
 
 _THEIRS = ("xla", "cudnn")
 _STEP = 8  # elements: kernels take head_dims that are multiples of it
@@ -234,12 +233,12 @@ def _banded(q: Any, k: Any, v: Any, limits: _Limits, scale: float) -> tuple[Any,
     served = queries if left < 0 else min(queries, k.shape[1] + left)
     rows, shift = (q[:, :served], k[:, :keys], v[:, :keys]), keys - served
     if left >= 0 and right == shift == 0 and q.shape[3] == v.shape[3]:
-        o, lse = function(operators.load("streaming_attention"))(*rows, window=left + 1, softmax_scale=scale)
+        o, lse = tuner.jax.streaming_attention(*rows, window=left + 1, softmax_scale=scale)
     else:
         window = {
             "window_left": left + shift if left >= 0 else -1,
             "window_right": right - shift if right >= 0 else -1,
         }
-        o, lse = function(operators.load("flash_attention"))(*rows, **window, softmax_scale=scale)
+        o, lse = tuner.jax.flash_attention(*rows, **window, softmax_scale=scale)
     rest = queries - served
     return jnp.pad(o, ((0, 0), (0, rest), (0, 0), (0, 0))), jnp.pad(lse, ((0, 0), (0, 0), (0, rest)))
