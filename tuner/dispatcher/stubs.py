@@ -43,7 +43,9 @@ def dispatcher_stub(names: Sequence[str]) -> str:
 def jax_stub(names: Sequence[str]) -> str:
     """The text of `tuner/jax/__init__.pyi`: the same functions on `jax.Array`s and NumPy arrays."""
     functions = (_function(operators.load(name), "jax.typing.ArrayLike", "jax.Array", ()) for name in names)
-    imports = "from typing import Any\n\nimport jax\nimport jax.typing\n"
+    imports = "from typing import Any\n\nimport jax\nimport jax.typing\n\n"
+    imports += "from tuner.jax.attention import FallbackWarning as FallbackWarning\n"
+    imports += "from tuner.jax.attention import dot_product_attention as dot_product_attention\n"
     return "\n".join((_HEADER, imports, *functions, ""))
 
 

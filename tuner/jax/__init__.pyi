@@ -5,6 +5,9 @@ from typing import Any
 import jax
 import jax.typing
 
+from tuner.jax.attention import FallbackWarning as FallbackWarning
+from tuner.jax.attention import dot_product_attention as dot_product_attention
+
 def flash_attention(
     q: jax.typing.ArrayLike,
     k: Any,

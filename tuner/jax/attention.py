@@ -235,7 +235,7 @@ def _banded(q: Any, k: Any, v: Any, limits: _Limits, scale: float) -> tuple[Any,
     if left >= 0 and right == shift == 0 and q.shape[3] == v.shape[3]:
         o, lse = tuner.jax.streaming_attention(*rows, window=left + 1, softmax_scale=scale)
     else:
-        window = {
+        window: dict[str, Any] = {
             "window_left": left + shift if left >= 0 else -1,
             "window_right": right - shift if right >= 0 else -1,
         }
