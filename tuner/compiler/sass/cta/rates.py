@@ -1,0 +1,49 @@
+"""Latencies and rates of the units that the warps of an SM share. Every constant names its source.
+
+[C] is a row of hopper_constants.tsv, [P] of pointer_chase.tsv (both in tests/evaluate/predict/data), [D] a table of
+tuner/evaluate/predict/devices.md, [V] arXiv 1804.06826, [G] a guess. None was chosen on a kernel that it is judged by.
+"""
+
+from dataclasses import dataclass
+
+from tuner.arch import GPU
+
+_CHASE_MHZ = 1755.0  # of the H800 on which copies were timed [P]
+_NS_PER_CYCLE = 1e3 / _CHASE_MHZ
+_DRAM_EFFICIENCY = 0.91  # of the data sheet's bandwidth where kernels read and write [D]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """In cycles of an SM and bytes a cycle, at one clock."""
+
+    product_tail: float = 66.0  # from the end of an HGMMA's arithmetic to its result [C]
+    product_tail_from_registers: float = 64.5  # [C]
+    product_issue: float = 17.0  # between two HGMMA of a warp [C]
+    product_queue: int = 6  # HGMMA that the tensor cores hold, A in shared memory [C]
+    product_queue_from_registers: int = 5  # [C]
+    shared_bytes: float = 128.0  # a cycle of shared memory: CUDA C++ Programming Guide
+    try_wait: float = 34.0  # mbarrier.try_wait [C]: 32 to 36
+    arrive: float = 29.0  # mbarrier.arrive [C]
+    barrier: float = 22.0  # release of bar [C]: 15 to 30
+    remote: float = 200.0  # to another SM of a cluster [C]
+    copy_gap: float = 32.0  # between two bulk copies of an SM [C]
+    l2_latency: float = 480.0  # of a bulk copy, mean of the near and the far half [P]: 369 and 592
+    dram_latency: float = 762.0  # [P]
+    ingest_bytes: float = 64.0  # that an SM receives a cycle [V]
+    l2_share: float = 38.8  # of L2's bytes a cycle, for one SM of all
+    dram_share: float = 19.2  # of DRAM's
+    block_start: float = 400.0  # from the end of a block to the start of the next [D]
+    launch: float = 2000.0  # of a kernel, before and after its blocks [G]
+
+
+def rates_of(gpu: GPU, clock_mhz: float) -> Rates:
+    """At a clock of the SMs; L2 runs with it, DRAM does not."""
+    device = gpu.device
+    extra_ns = (762.0 - 480.0) * _NS_PER_CYCLE
+    dram = device.dram_gb_s * 1e3 / clock_mhz / device.sm_count
+    return Rates(
+        dram_latency=480.0 + extra_ns * clock_mhz / 1e3,
+        l2_share=device.l2_bytes_per_clock / device.sm_count,
+        dram_share=dram * _DRAM_EFFICIENCY,
+    )
