@@ -1,7 +1,10 @@
-"""A launch's duration from replays of some of its SMs."""
+"""A launch's duration, from replays of some of its SMs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from tuner.arch import GPU
 from tuner.compiler.sass.cta.launch import KernelLaunch
@@ -12,34 +15,67 @@ from tuner.compiler.sass.cta.rates import Rates
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Cycles of a launch, and what the SMs did that were replayed: the first one and, where blocks take tickets, the
-    last one, too.
-    """
+    """Cycles of a launch, and the traces of the SMs that were replayed for it."""
 
     cycles: float
     traces: tuple[Trace, ...]
-    unique: Mapping[str, float] = field(default_factory=dict)  # of the bytes loaded of each tensor, those from DRAM
+    missing: Mapping[str, float]  # of the bytes that are loaded of a tensor, the share that comes from DRAM
+
+    @property
+    def issued(self) -> int:
+        """Instructions that were replayed for the result."""
+        return sum(trace.issued for trace in self.traces)
 
 
 def replay(program: Program, launch: KernelLaunch, gpu: GPU, rates: Rates, dram: bool = True) -> Replay:
-    """All blocks of the first SM, and of the last one where blocks take tickets.
+    """Duration of a launch on all SMs of `gpu`, from the blocks of the first one.
 
-    The bytes of a tensor that come from DRAM are those of the tensor, once: loads beyond them hit L2.
+    Where blocks take tickets for their work, two more SMs are replayed, and tickets are dealt to all of them by the
+    durations that these show. Without `dram`, all copies hit L2, and its bandwidth alone limits them. Raises UsageError
+    for what the replay does not model.
     """
     sms = gpu.device.sm_count // launch.cluster
-    first = Machine(program, launch, rates, _numbers(launch, sms, 0)).run()
-    traces, unique = [first], {}
+
+    def trace(sm: int, missing: Mapping[str, float] | None) -> Trace:
+        return Machine(program, launch, rates, block_numbers(launch, sms, sm), missing).run()
+
+    first = trace(0, None)
+    missing: Mapping[str, float] = {}
     if dram:
-        every = gpu.device.sm_count * 1.0
-        sizes = {box.tensor: box.tensor_bytes for box in launch.boxes.values()}
-        unique = {name: min(1.0, sizes[name] / (nbytes * every)) for name, nbytes in first.loaded.items()}
-        traces = [Machine(program, launch, rates, _numbers(launch, sms, 0), unique).run()]
-    if first.tickets:
-        traces.append(Machine(program, launch, rates, _numbers(launch, sms, sms - 1), unique if dram else None).run())
-    return Replay(rates.launch + sum(trace.end for trace in traces) / len(traces), tuple(traces), unique)
+        missing = _from_dram(launch, first, gpu.device.sm_count)
+        first = trace(0, missing)
+    if not first.tickets:
+        return Replay(rates.launch + first.end, (first,), missing)
+    traces = (first, *(trace(sm, missing if dram else None) for sm in (sms // 2, sms - 1)))
+    return Replay(rates.launch + _dealt(traces, (0, sms // 2, sms - 1), sms), traces, missing)
 
 
-def _numbers(launch: KernelLaunch, sms: int, sm: int) -> list[int]:
-    """Blocks of one SM: every one that it gets if blocks are dealt in turns, the first of each cluster."""
-    clusters = launch.blocks // launch.cluster
-    return [launch.cluster * cluster for cluster in range(sm, clusters, sms)]
+def block_numbers(launch: KernelLaunch, sms: int, sm: int) -> list[int]:
+    """Blocks of one SM, or the first blocks of its clusters, where they are dealt to all SMs in turns."""
+    return [launch.cluster * cluster for cluster in range(sm, launch.blocks // launch.cluster, sms)]
+
+
+def _from_dram(launch: KernelLaunch, trace: Trace, sms: int) -> Mapping[str, float]:
+    """A tensor comes from DRAM once, and what all SMs load beyond that from L2."""
+    sizes = {box.tensor: box.tensor_bytes for box in launch.boxes.values()}
+    return {name: min(1.0, sizes[name] / (nbytes * sms)) for name, nbytes in trace.loaded.items()}
+
+
+def _dealt(traces: Sequence[Trace], replayed: Sequence[int], sms: int) -> float:
+    """When the last of all tickets is done, if each goes to the SM that is free first.
+
+    Tickets of SMs that were not replayed take as long as those of the nearest numbers that were.
+    """
+    numbers, durations = [], []
+    for sm, trace in zip(replayed, traces, strict=True):
+        times = [*trace.tickets, trace.end]
+        for position, (begin, end) in enumerate(zip(times, times[1:], strict=False)):
+            numbers.append(sm + position * sms)
+            durations.append(end - begin)
+    order = np.argsort(numbers)
+    count = max(numbers) + 1
+    every = np.interp(np.arange(count), np.array(numbers)[order], np.array(durations)[order])
+    free = [float(np.mean([trace.tickets[0] for trace in traces]))] * sms
+    for duration in every:
+        heapq.heapreplace(free, free[0] + float(duration))
+    return max(free)

@@ -7,7 +7,7 @@ own barriers, and a multicast copy brings what its peers copy, too.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,7 +52,6 @@ class Context:
     time: float = 0.0  # the earliest for its next instruction, but for pipes
     groups: list[float] = field(default_factory=list)  # results of groups of HGMMA in flight
     open_group: float = 0.0
-    product_ready: float = 0.0
     converge: dict[str, Mask] = field(default_factory=dict)
     suspended: list["Context"] = field(default_factory=list)  # other lanes of its warps
     whole: bool = True  # all lanes of the warpgroup
@@ -109,12 +108,12 @@ class Machine:
         launch: KernelLaunch,
         rates: Rates,
         numbers: Sequence[int],
-        unique: dict[str, float] | None = None,
+        missing: Mapping[str, float] | None = None,
     ) -> None:
         self.trace = Trace()
         self._steps, self._launch, self._rates = program.steps, launch, rates
         self._numbers = deque(numbers)
-        self._unique = unique
+        self._missing = missing
         self._nearest = _distances(program)
         self._running: list[Context] = []
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -157,7 +156,6 @@ class Machine:
             timing = step.timing
             if step.kind is Kind.PRODUCT:
                 entries = rates.product_queue_from_registers if step.from_registers else rates.product_queue
-                time = max(time, context.product_ready)
                 if len(self._products) >= entries:
                     time = max(time, self._products[-entries])
             elif step.pipe:
@@ -293,7 +291,8 @@ class Machine:
             self._release(group, place, time)
         if not any(each.alive.any() for each in cta.groups):
             self._live -= 1
-            self.trace.end = max(self.trace.end, time, self._stores)
+            landed = self._stores + self._rates.l2_latency if self._stores else 0.0
+            self.trace.end = max(self.trace.end, time, landed)
             self._at(time + self._rates.block_start, self._start)
 
     def _waiting(self) -> str:
@@ -555,9 +554,9 @@ class Machine:
         cycles = max(box.nbytes * peers / rates.ingest_bytes, box.nbytes / rates.l2_share)
         self._ingest = max(self._ingest, start + latency) + cycles
         done = self._ingest
-        if self._unique is not None:
-            missing = min(1.0, self._unique.get(box.tensor, 1.0))
-            self._dram = max(self._dram, start) + missing * box.nbytes / rates.dram_share
+        if self._missing is not None:
+            share = self._missing.get(box.tensor, 1.0)
+            self._dram = max(self._dram, start) + share * box.nbytes / rates.dram_share
             done = max(done, self._dram + latency)
         nbytes = box.nbytes * peers
         self._at(done, lambda at: self._copied(cta, place, nbytes, at))
@@ -580,7 +579,7 @@ class Machine:
             start = max(time, self._engine, self._stores)
             self._engine = start + self._rates.copy_gap
             self._stores = start + box.nbytes / self._rates.ingest_bytes
-            if self._unique is not None:
+            if self._missing is not None:
                 self._dram = max(self._dram, start) + box.nbytes / self._rates.dram_share
         self._advance(context, context.position + 1)
 
@@ -604,7 +603,7 @@ class Machine:
         self.trace.products += timing.interval
         self._tensor = end
         self._products.append(end)
-        context.product_ready = time + rates.product_issue
+        self._cycle = time + rates.product_issue
         context.open_group = end + (rates.product_tail_from_registers if step.from_registers else rates.product_tail)
         if ends(step):
             context.groups = [*context.groups[-7:], context.open_group]

@@ -19,7 +19,7 @@ class Rates:
 
     product_tail: float = 66.0  # from the end of an HGMMA's arithmetic to its result [C]
     product_tail_from_registers: float = 64.5  # [C]
-    product_issue: float = 17.0  # between two HGMMA of a warp [C]
+    product_issue: float = 17.0  # of an HGMMA on its scheduler, which issues nothing else meanwhile [C]
     product_queue: int = 6  # HGMMA that the tensor cores hold, A in shared memory [C]
     product_queue_from_registers: int = 5  # [C]
     shared_bytes: float = 128.0  # a cycle of shared memory: CUDA C++ Programming Guide
