@@ -3,14 +3,18 @@
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tuner.arch import GPU
 from tuner.compiler.sass.cta.launch import KernelLaunch
-from tuner.compiler.sass.cta.machine import Machine, Trace
+from tuner.compiler.sass.cta.machine import Machine
 from tuner.compiler.sass.cta.program import Program
 from tuner.compiler.sass.cta.rates import Rates
+from tuner.compiler.sass.cta.state import Trace
+
+_LONG = 500_000  # instructions of an SM beyond which two SMs are replayed instead of three
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Replay:
 def replay(program: Program, launch: KernelLaunch, gpu: GPU, rates: Rates, dram: bool = True) -> Replay:
     """Duration of a launch on all SMs of `gpu`, from the blocks of the first one.
 
-    Where blocks take tickets for their work, two more SMs are replayed, and tickets are dealt to all of them by the
+    Where blocks take tickets for their work, one or two more SMs are replayed, and tickets are dealt to all SMs by the
     durations that these show. Without `dram`, all copies hit L2, and its bandwidth alone limits them. Raises UsageError
     for what the replay does not model.
     """
@@ -46,8 +50,9 @@ def replay(program: Program, launch: KernelLaunch, gpu: GPU, rates: Rates, dram:
         first = trace(0, missing)
     if not first.tickets:
         return Replay(rates.launch + first.end, (first,), missing)
-    traces = (first, *(trace(sm, missing if dram else None) for sm in (sms // 2, sms - 1)))
-    return Replay(rates.launch + _dealt(traces, (0, sms // 2, sms - 1), sms), traces, missing)
+    others = (sms - 1,) if first.issued > _LONG else (sms // 2, sms - 1)
+    traces = (first, *(trace(sm, missing if dram else None) for sm in others))
+    return Replay(rates.launch + _dealt(traces, (0, *others), sms), traces, missing)
 
 
 def block_numbers(launch: KernelLaunch, sms: int, sm: int) -> list[int]:
@@ -69,7 +74,7 @@ def _dealt(traces: Sequence[Trace], replayed: Sequence[int], sms: int) -> float:
     numbers, durations = [], []
     for sm, trace in zip(replayed, traces, strict=True):
         times = [*trace.tickets, trace.end]
-        for position, (begin, end) in enumerate(zip(times, times[1:], strict=False)):
+        for position, (begin, end) in enumerate(pairwise(times)):
             numbers.append(sm + position * sms)
             durations.append(end - begin)
     order = np.argsort(numbers)

@@ -8,95 +8,22 @@ own barriers, and a multicast copy brings what its peers copy, too.
 import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from tuner.compiler.sass.cta.launch import PARAMETERS, KernelLaunch
-from tuner.compiler.sass.cta.operands import Line, Operand, Register
+from tuner.compiler.sass.cta.launch import PARAMETER_ADDRESS, Box, KernelLaunch, constant_bank
+from tuner.compiler.sass.cta.memory import INSIDE, access_local, access_shared
+from tuner.compiler.sass.cta.operands import Line, Operand
 from tuner.compiler.sass.cta.program import PIPES, Kind, Program, Step, ends
 from tuner.compiler.sass.cta.rates import Rates
-from tuner.compiler.sass.cta.values import LANES, WARP, Mask, Registers, Words
-from tuner.compiler.sass.decode import successors
+from tuner.compiler.sass.cta.state import Barrier, Context, Cta, Group, Trace, full, whole_warps
+from tuner.compiler.sass.cta.units import Copies, TensorCores
+from tuner.compiler.sass.cta.values import LANES, WARP, Mask, Registers
 from tuner.compiler.sass.timing import QUEUE_ENTRIES
 from tuner.errors import UsageError
 
-_BANK = 0x7FFE00000000  # where the parameters lie, as a kernel sees them
-_INSIDE = 0xFFFFFF  # bits of an address within shared memory; the bits above are the rank in the cluster
-_WARPS = LANES // WARP
 _MEMORY = PIPES.index("memory")
-_COUNTERS = 6
 _FOREVER = float("inf")
-
-
-@dataclass(slots=True, eq=False)
-class Barrier:
-    """An mbarrier."""
-
-    count: int
-    pending: int
-    phase: int = 0
-    expected: int = 0  # bytes of copies
-    waiters: list[tuple["Context", int]] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Context:
-    """Lanes of one warpgroup that execute the same instructions."""
-
-    group: "Group"
-    mask: Mask
-    position: int
-    ready: float
-    counters: list[float]
-    time: float = 0.0  # the earliest for its next instruction, but for pipes
-    groups: list[float] = field(default_factory=list)  # results of groups of HGMMA in flight
-    open_group: float = 0.0
-    converge: dict[str, Mask] = field(default_factory=dict)
-    suspended: list["Context"] = field(default_factory=list)  # other lanes of its warps
-    whole: bool = True  # all lanes of the warpgroup
-    cause: str = "fixed latencies"
-
-    @property
-    def warps(self) -> int:
-        return int(self.mask.reshape(-1, WARP).any(1).sum())
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """A warpgroup of a CTA."""
-
-    cta: "Cta"
-    registers: Registers
-    alive: Mask
-    local: dict[int, Words | None] = field(default_factory=dict)
-    waiting: dict[int, list[Context]] = field(default_factory=dict)  # by place of BSYNC or WARPGROUP.ARRIVE
-
-
-@dataclass(slots=True, eq=False)
-class Cta:
-    """One block."""
-
-    number: int
-    start: float
-    barriers: dict[int, Barrier] = field(default_factory=dict)
-    shared: dict[int, int] = field(default_factory=dict)
-    named: dict[int, tuple[int, list[Context]]] = field(default_factory=dict)  # threads that came, who waits
-    groups: list[Group] = field(default_factory=list)
-    tickets: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Trace:
-    """What one SM did."""
-
-    end: float = 0.0
-    blocks: int = 0
-    issued: int = 0
-    products: float = 0.0  # cycles of the tensor cores
-    tickets: list[float] = field(default_factory=list)
-    loaded: dict[str, float] = field(default_factory=dict)  # bytes of each tensor
-    stalls: dict[tuple[int, str], float] = field(default_factory=dict)
 
 
 class Machine:
@@ -113,20 +40,17 @@ class Machine:
         self.trace = Trace()
         self._steps, self._launch, self._rates = program.steps, launch, rates
         self._numbers = deque(numbers)
-        self._missing = missing
-        self._nearest = _distances(program)
+        self._copies, self._tensor_cores = Copies(rates, missing), TensorCores(rates)
+        self._distances = program.distances
         self._running: list[Context] = []
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._sequence = 0
         self._cycle = 0.0
         self._free = [0.0] * len(PIPES)
         self._left: deque[float] = deque(maxlen=QUEUE_ENTRIES)
-        self._products: deque[float] = deque(maxlen=8)
-        self._tensor = self._shared = self._engine = self._ingest = self._dram = self._stores = 0.0
-        self._seen: set[tuple[object, ...]] = set()
         self._live = 0
         self._last: Context | None = None
-        self._bank = self._constants()
+        self._bank = constant_bank(launch)
 
     def run(self) -> Trace:
         """Until the last block has ended."""
@@ -139,7 +63,10 @@ class Machine:
                 event(at)
             elif context is None:
                 if self._live:
-                    raise UsageError(f"the replay of {self._live} blocks waits without end: {self._waiting()}")
+                    raise UsageError(
+                        f"the replay deadlocks with {self._live} blocks on an SM: their warps wait at barriers"
+                    )
+                self.trace.loaded, self.trace.products = self._copies.loaded, self._tensor_cores.cycles
                 return self.trace
             else:
                 self._issue(context, time)
@@ -147,7 +74,7 @@ class Machine:
     # Which instruction is next.
 
     def _next(self) -> tuple[Context | None, float]:
-        best, best_time, rates = None, _FOREVER, self._rates
+        best, best_time = None, _FOREVER
         for context in self._running:
             time = context.time
             if time >= best_time:
@@ -155,9 +82,7 @@ class Machine:
             step = self._steps[context.position]
             timing = step.timing
             if step.kind is Kind.PRODUCT:
-                entries = rates.product_queue_from_registers if step.from_registers else rates.product_queue
-                if len(self._products) >= entries:
-                    time = max(time, self._products[-entries])
+                time = max(time, self._tensor_cores.admits(step))
             elif step.pipe:
                 if not timing.queued:
                     time = max(time, self._free[step.pipe])
@@ -180,7 +105,7 @@ class Machine:
             if step.pipe:
                 self._occupy(context, step, time)
             elif timing.result is not None:
-                self._raise(context, timing.result, time + timing.latency, timing.cause)
+                _raise(context, timing.result, time + timing.latency)
             if step.evaluate is not None:
                 mask = self._mask(context, line)
                 if mask is None or mask.any():
@@ -195,15 +120,12 @@ class Machine:
         self._free[step.pipe] = start + timing.interval
         if step.pipe == _MEMORY:
             self._left.append(start)
-            if step.line.name not in ("SHFL", "MOVM"):
-                self._shared = max(self._shared, start) + timing.interval / 2
+            if step.wavefronts:
+                self._tensor_cores.access(start, float(step.wavefronts))
         if timing.result is not None:
-            self._raise(context, timing.result, start + timing.latency, timing.cause)
+            _raise(context, timing.result, start + timing.latency)
         if timing.read is not None:
-            self._raise(context, timing.read, start + timing.read_latency, timing.cause)
-
-    def _raise(self, context: Context, counter: int, until: float, cause: str) -> None:
-        context.counters[counter] = max(context.counters[counter], until)
+            _raise(context, timing.read, start + timing.read_latency)
 
     def _advance(self, context: Context, position: int) -> None:
         """The context's next instruction, and when its control bits let it issue."""
@@ -230,35 +152,21 @@ class Machine:
             return context.mask
         return context.mask & (~flag if line.guard_negated else flag)
 
+    def _active(self, context: Context, line: Line) -> Mask:
+        """Lanes that execute an instruction."""
+        mask = self._mask(context, line)
+        return context.mask if mask is None else mask
+
     def _at(self, time: float, event: Callable[[float], None]) -> None:
         self._sequence += 1
         heapq.heappush(self._events, (time, self._sequence, event))
 
     # Blocks.
 
-    def _constants(self) -> bytes:
-        launch = self._launch
-        bank = bytearray(PARAMETERS) + bytearray(launch.parameters)
-
-        def put(offset: int, value: int, size: int = 4) -> None:
-            bank[offset : offset + size] = value.to_bytes(size, "little")
-
-        for axis, (threads, blocks) in enumerate(zip((launch.threads, 1, 1), launch.grid, strict=True)):
-            put(4 * axis, threads)
-            put(12 + 4 * axis, blocks)
-        put(0x28, 0xFFFDC0)
-        put(0x140, int(launch.cluster > 1))
-        for offset, number in ((0x144, launch.cluster), (0x148, 1), (0x14C, 1)):
-            put(offset, number)
-        for offset, number in ((0x150, 1 / launch.cluster), (0x154, 1.0), (0x158, 1.0)):
-            bank[offset : offset + 4] = np.float32(number).tobytes()
-        put(0x198, _BANK, 8)
-        return bytes(bank)
-
     def _start(self, time: float) -> None:
         if not self._numbers:
             return
-        cta = Cta(self._numbers.popleft(), time)
+        cta = Cta(self._numbers.popleft())
         self._live += 1
         self.trace.blocks += 1
         launch = self._launch
@@ -270,16 +178,16 @@ class Machine:
                 "SR_LANEID": thread % np.uint32(WARP),
                 "SR_LTMASK": (1 << (thread % WARP).astype(np.uint64)).astype(np.uint32) - np.uint32(1),
                 "SR_EQMASK": (1 << (thread % WARP).astype(np.uint64)).astype(np.uint32),
-                "SR_CgaCtaId": _full(cta.number % launch.cluster),
-                "SR_CTAID.X": _full(cta.number % x),
-                "SR_CTAID.Y": _full(cta.number // x % y),
-                "SR_CTAID.Z": _full(cta.number // (x * y)),
-                **{name: _full(0) for name in ("SR_TID.Y", "SR_TID.Z", "SRZ", "SR_SWINHI", "SR_SWINLO")},
+                "SR_CgaCtaId": full(cta.number % launch.cluster),
+                "SR_CTAID.X": full(cta.number % x),
+                "SR_CTAID.Y": full(cta.number // x % y),
+                "SR_CTAID.Z": full(cta.number // (x * y)),
+                **{name: full(0) for name in ("SR_TID.Y", "SR_TID.Z", "SRZ", "SR_SWINHI", "SR_SWINLO")},
             }
             alive = thread < launch.threads
             group = Group(cta, Registers(self._bank, special), alive)
             cta.groups.append(group)
-            context = Context(group, alive.copy(), 0, time, [0.0] * _COUNTERS, whole=bool(alive.all()))
+            context = Context(group, alive.copy(), 0, time, whole=bool(alive.all()))
             self._running.append(context)
             self._advance(context, 0)
 
@@ -291,16 +199,13 @@ class Machine:
             self._release(group, place, time)
         if not any(each.alive.any() for each in cta.groups):
             self._live -= 1
-            landed = self._stores + self._rates.l2_latency if self._stores else 0.0
+            landed = self._copies.stored and self._copies.stored + self._rates.l2_latency
             self.trace.end = max(self.trace.end, time, landed)
             self._at(time + self._rates.block_start, self._start)
 
-    def _waiting(self) -> str:
-        return ", ".join(sorted({self._steps[c.position].line.name for c in self._running})) or "barriers"
-
     # Branches.
 
-    def _branch(self, context: Context, step: Step, time: float) -> None:
+    def _branch(self, context: Context, step: Step, _: float) -> None:
         line, registers = step.line, context.group.registers
         after, target = context.position + 1, line.instruction.target
         if target is None:
@@ -309,7 +214,7 @@ class Machine:
             return self._advance(context, after)
         flag = None if line.guard is None else registers.flags[line.guard.file][line.guard.number]
         if line.guard is not None and flag is None:
-            nearer = self._nearest[target] < self._nearest[after]
+            nearer = self._distances[target] < self._distances[after]
             return self._advance(context, target if nearer else after)
         taken = context.mask.copy()
         if line.guard is not None and flag is not None:
@@ -329,12 +234,8 @@ class Machine:
 
     def _split(self, context: Context, mask: Mask) -> Context:
         """A context of its own for some lanes."""
-        counters, groups = list(context.counters), list(context.groups)
-        other = Context(context.group, mask, context.position, context.ready, counters, groups=groups, whole=False)
-        other.converge = dict(context.converge)
-        context.mask = context.mask & ~mask
-        context.whole = False
-        if (_whole_warps(context.mask) & mask).any():
+        other = context.split(mask)
+        if (whole_warps(context.mask) & mask).any():
             context.suspended.append(other)  # uniform registers are those of a warp: one side at a time
         else:
             self._running.append(other)
@@ -361,14 +262,14 @@ class Machine:
             self._advance(context, context.position + 1)
         return self._ended(context, leaving, time)
 
-    def _diverge(self, context: Context, step: Step, time: float) -> None:
+    def _diverge(self, context: Context, step: Step, _: float) -> None:
         context.converge[step.line.operands[0].text] = context.mask.copy()
         self._advance(context, context.position + 1)
 
-    def _converge(self, context: Context, step: Step, time: float) -> None:
+    def _converge(self, context: Context, _: Step, time: float) -> None:
         self._join(context, time)
 
-    def _gather(self, context: Context, step: Step, time: float) -> None:
+    def _gather(self, context: Context, _: Step, time: float) -> None:
         self._join(context, time)
 
     def _join(self, context: Context, time: float) -> None:
@@ -389,19 +290,14 @@ class Machine:
         else:
             operands = self._steps[place].line.operands
             masks = [context.converge.get(operands[0].text, context.mask) for context in waiting] if operands else []
-            expected = _whole_warps(came) & group.alive
+            expected = whole_warps(came) & group.alive
             if masks:
                 expected &= np.logical_or.reduce(masks)
         if (expected & ~came).any():
             return
         del group.waiting[place]
         first = waiting[0]
-        for other in waiting[1:]:
-            first.counters = [max(pair) for pair in zip(first.counters, other.counters, strict=True)]
-            first.ready = max(first.ready, other.ready)
-            first.groups = max(first.groups, other.groups, key=len)
-        first.mask, first.whole = came, bool(came.all())
-        first.ready = max(first.ready, time + 1)
+        first.merge(waiting[1:], time)
         self._running.append(first)
         self._advance(first, place + 1)
 
@@ -409,8 +305,7 @@ class Machine:
 
     def _bar(self, context: Context, step: Step, time: float) -> None:
         line, registers, cta = step.line, context.group.registers, context.group.cta
-        mask = self._mask(context, line)
-        active = context.mask if mask is None else mask
+        active = self._active(context, line)
         if not active.any():
             return self._advance(context, context.position + 1)
         name = self._scalar(registers, line.operands[0], active)
@@ -420,7 +315,7 @@ class Machine:
         lanes = int(active.reshape(-1, WARP).any(1).sum()) * WARP
         return self._arrive_named(context, cta, (name, threads, lanes), line.has("SYNC"), time)
 
-    def _cluster_bar(self, context: Context, step: Step, time: float) -> None:
+    def _cluster_bar(self, context: Context, _: Step, time: float) -> None:
         cta = context.group.cta
         alive = sum(int(group.alive.sum()) for group in cta.groups)
         self._arrive_named(context, cta, (-1, alive, int(context.mask.sum())), True, time)
@@ -454,15 +349,14 @@ class Machine:
 
     def _mbarrier(self, context: Context, step: Step, time: float) -> None:
         line, registers, cta = step.line, context.group.registers, context.group.cta
-        mask = self._mask(context, line)
-        active = context.mask if mask is None else mask
+        active = self._active(context, line)
         if not active.any():
             return self._advance(context, context.position + 1)
         address = registers.address(line.operands[1])
         if address is None:
             raise UsageError(f"the address of {line.instruction.name} depends on data")
         first = int(active.argmax())
-        place = int(address[first]) & _INSIDE
+        place = int(address[first]) & INSIDE
         if line.has("EXCH"):
             low = self._scalar(registers, line.operands[2], active)
             count = (1 << 20) - (low >> 1 & 0xFFFFF)
@@ -474,7 +368,7 @@ class Machine:
             barrier = self._barrier(cta, place)
             if barrier.phase & 1 != parity:
                 if step.timing.result is not None:
-                    self._raise(context, step.timing.result, time + self._rates.try_wait, "mbarrier")
+                    _raise(context, step.timing.result, time + self._rates.try_wait)
                 return self._advance(context, context.position + 1)
             self._running.remove(context)
             barrier.waiters.append((context, parity))
@@ -490,8 +384,8 @@ class Machine:
             nbytes = 0 if one or value is None else int(value[lane])
             delay = self._rates.remote if remote else self._rates.arrive
             if nbytes:
-                self._barrier(cta, where & _INSIDE).expected += nbytes
-            self._at(time + delay, lambda at, where=where: self._arrived(cta, where & _INSIDE, at))  # type: ignore[misc]
+                self._barrier(cta, where & INSIDE).expected += nbytes
+            self._at(time + delay, lambda at, where=where: self._arrived(cta, where & INSIDE, at))  # type: ignore[misc]
         return self._advance(context, context.position + 1)
 
     def _barrier(self, cta: Cta, place: int) -> Barrier:
@@ -522,16 +416,15 @@ class Machine:
             step = self._steps[context.position]
             context.ready = max(context.ready, time)
             if step.timing.result is not None:
-                self._raise(context, step.timing.result, time + self._rates.try_wait, "mbarrier")
+                _raise(context, step.timing.result, time + self._rates.try_wait)
             self._running.append(context)
             self._advance(context, context.position + 1)
 
     # Copies.
 
     def _load_tile(self, context: Context, step: Step, time: float) -> None:
-        line, registers, cta, rates = step.line, context.group.registers, context.group.cta, self._rates
-        mask = self._mask(context, line)
-        active = context.mask if mask is None else mask
+        line, registers, cta = step.line, context.group.registers, context.group.cta
+        active = self._active(context, line)
         if not active.any():
             return self._advance(context, context.position + 1)
         lane, base = int(active.argmax()), line.operands[0].terms[0].number
@@ -543,68 +436,41 @@ class Machine:
             peers = max(1, (chosen >> 16 or chosen).bit_count())
         if words[1] is None:
             raise UsageError("the mbarrier of a copy depends on data")
-        place = int(words[1][lane]) & _INSIDE
+        place = int(words[1][lane]) & INSIDE
         coordinates = tuple(-1 if word is None else int(word[lane]) for word in words[2:])
-        start = max(time, self._engine)
-        self._engine = start + rates.copy_gap
-        touched = (box.tensor, *coordinates)
-        latency = rates.l2_latency if touched in self._seen else rates.dram_latency
-        self._seen.add(touched)
-        self.trace.loaded[box.tensor] = self.trace.loaded.get(box.tensor, 0.0) + box.nbytes
-        cycles = max(box.nbytes * peers / rates.ingest_bytes, box.nbytes / rates.l2_share)
-        self._ingest = max(self._ingest, start + latency) + cycles
-        done = self._ingest
-        if self._missing is not None:
-            share = self._missing.get(box.tensor, 1.0)
-            self._dram = max(self._dram, start) + share * box.nbytes / rates.dram_share
-            done = max(done, self._dram + latency)
+        done = self._copies.load(time, box, coordinates, peers)
         nbytes = box.nbytes * peers
         self._at(done, lambda at: self._copied(cta, place, nbytes, at))
         return self._advance(context, context.position + 1)
 
-    def _box(self, registers: Registers, operand: Operand, lane: int):  # type: ignore[no-untyped-def]
+    def _box(self, registers: Registers, operand: Operand, lane: int) -> Box:
         address = registers.pair(operand.terms[0])
         if address is None:
             raise UsageError("the tensor map of a copy depends on data")
-        offset = int(address[lane]) - _BANK
+        offset = int(address[lane]) - PARAMETER_ADDRESS
         if offset not in self._launch.boxes:
             raise UsageError(f"no tensor map at offset {offset:#x} of the parameters")
         return self._launch.boxes[offset]
 
     def _store_tile(self, context: Context, step: Step, time: float) -> None:
-        mask = self._mask(context, step.line)
-        active = context.mask if mask is None else mask
+        active = self._active(context, step.line)
         if active.any():
             box = self._box(context.group.registers, step.line.operands[1], int(active.argmax()))
-            start = max(time, self._engine, self._stores)
-            self._engine = start + self._rates.copy_gap
-            self._stores = start + box.nbytes / self._rates.ingest_bytes
-            if self._missing is not None:
-                self._dram = max(self._dram, start) + box.nbytes / self._rates.dram_share
+            self._copies.store(time, box)
         self._advance(context, context.position + 1)
 
     def _commit_stores(self, context: Context, step: Step, time: float) -> None:
         """The counter falls once the copies have been read from shared memory."""
         for counter in (step.timing.result, step.timing.read):
             if counter is not None:
-                self._raise(context, counter, max(time, self._stores) + self._rates.copy_gap, "copies")
+                _raise(context, counter, max(time, self._copies.stored) + self._rates.copy_gap)
         self._advance(context, context.position + 1)
 
     # Products.
 
     def _product(self, context: Context, step: Step, time: float) -> None:
-        rates, timing = self._rates, step.timing
-        operand_bytes = 2 * 16 * (step.columns + (0 if step.from_registers else 64))
-        busy = rates.ingest_bytes if self._ingest > time and self._ingest - time < 4096 else 0.0
-        read = operand_bytes / (rates.shared_bytes - min(busy, rates.l2_share))
-        start = max(time, self._tensor)
-        self._shared = max(self._shared, start) + read
-        end = max(start + timing.interval, self._shared)
-        self.trace.products += timing.interval
-        self._tensor = end
-        self._products.append(end)
-        self._cycle = time + rates.product_issue
-        context.open_group = end + (rates.product_tail_from_registers if step.from_registers else rates.product_tail)
+        context.open_group = self._tensor_cores.product(time, step, self._copies.writing(time))
+        self._cycle = time + self._rates.product_issue
         if ends(step):
             context.groups = [*context.groups[-7:], context.open_group]
         self._advance(context, context.position + 1)
@@ -613,114 +479,31 @@ class Machine:
 
     def _shared_access(self, context: Context, step: Step, time: float) -> None:
         self._occupy(context, step, time)
-        line, registers, cells = step.line, context.group.registers, context.group.cta.shared
-        mask = self._mask(context, line)
-        active = context.mask if mask is None else mask
-        count = 4 if line.has("128") else 2 if line.has("64") else 1
-        loads = line.name == "LDS"
-        address = registers.address(line.operands[1] if loads else line.operands[0])
-        register = line.operands[0 if loads else 1].register
-        if register is not None and active.any():
-            for position in range(count):
-                target = register if _is_zero(register) else Register(register.file, register.number + position)
-                self._cells(registers, cells, (address, 4 * position), target, active, loads)
+        access_shared(context, step.line, self._active(context, step.line))
         self._advance(context, context.position + 1)
-
-    def _cells(
-        self,
-        registers: Registers,
-        cells: dict[int, int],
-        where: tuple[Words | None, int],
-        target: Register,
-        active: Mask,
-        loads: bool,
-    ) -> None:
-        address, offset = where
-        if loads:
-            value = np.zeros(LANES, np.uint32)
-            for lane in np.flatnonzero(active):
-                word = None if address is None else cells.get((int(address[lane]) & _INSIDE) + offset)
-                if word is None:
-                    return registers.write(target, None, active)
-                value[lane] = word
-            return registers.write(target, value, active)
-        word_value = registers.word(target)
-        if address is not None and word_value is not None:
-            for lane in np.flatnonzero(active):
-                cells[(int(address[lane]) & _INSIDE) + offset] = int(word_value[lane])
-        return None
 
     def _local_access(self, context: Context, step: Step, time: float) -> None:
         self._occupy(context, step, time)
-        line, registers, cells = step.line, context.group.registers, context.group.local
-        count = 4 if line.has("128") else 2 if line.has("64") else 1
-        loads = line.name == "LDL"
-        address = registers.address(line.operands[1] if loads else line.operands[0])
-        register = line.operands[0 if loads else 1].register
-        mask = self._mask(context, line)
-        if register is not None and address is not None and (mask is None or mask.any()):
-            for position in range(count):
-                place = int(address[int(context.mask.argmax())]) + 4 * position
-                target = register if _is_zero(register) else Register(register.file, register.number + position)
-                if loads:
-                    registers.write(target, cells.get(place), mask)
-                else:
-                    word, before = registers.word(target), cells.get(place)
-                    if word is not None and before is not None and mask is not None:
-                        word = np.where(mask, word, before)
-                    cells[place] = word
+        access_local(context, step.line, self._active(context, step.line))
         self._advance(context, context.position + 1)
 
     def _ticket(self, context: Context, step: Step, time: float) -> None:
         """Blocks are assumed to take their tickets in turns."""
         line, registers, cta = step.line, context.group.registers, context.group.cta
-        mask = self._mask(context, line)
-        active = context.mask if mask is None else mask
+        active = self._active(context, line)
         if active.any():
             target = next(o.register for o in line.operands if o.register is not None and o.register.file == "R")
             value = cta.tickets * self._launch.blocks + cta.number
             cta.tickets += 1
             self.trace.tickets.append(time)
-            registers.write(target, _full(value), active)
+            registers.write(target, full(value), active)
             if step.timing.result is not None:
-                self._raise(context, step.timing.result, time + self._rates.l2_latency, "tickets")
+                _raise(context, step.timing.result, time + self._rates.l2_latency)
         self._advance(context, context.position + 1)
 
 
-def _full(value: int) -> Words:
-    return np.full(LANES, value & 0xFFFFFFFF, np.uint32)
-
-
-def _whole_warps(mask: Mask) -> Mask:
-    return np.repeat(mask.reshape(-1, WARP).any(1), WARP)
-
-
-def _is_zero(register: Register) -> bool:
-    return register.number == (255 if register.file == "R" else 63)
-
-
-def _distances(program: Program) -> list[int]:
-    """Fewest instructions from each to the end of the kernel: where data decide, the shorter way is taken."""
-    code = [step.line.instruction for step in program.steps]
-    before: list[list[int]] = [[] for _ in range(len(code) + 1)]
-    ends_at = []
-    for index, instruction in enumerate(code):
-        for successor in successors(code, index):
-            if successor < len(code):
-                before[successor].append(index)
-        if instruction.mnemonic == "EXIT":
-            ends_at.append(index)
-    distance = [1 << 30] * (len(code) + 1)
-    pending = deque(ends_at)
-    for index in ends_at:
-        distance[index] = 0
-    while pending:
-        index = pending.popleft()
-        for previous in before[index]:
-            if distance[previous] > distance[index] + 1:
-                distance[previous] = distance[index] + 1
-                pending.append(previous)
-    return distance
+def _raise(context: Context, counter: int, until: float) -> None:
+    context.counters[counter] = max(context.counters[counter], until)
 
 
 _HANDLERS: dict[Kind, Callable[[Machine, Context, Step, float], None]] = {

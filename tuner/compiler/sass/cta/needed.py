@@ -9,10 +9,45 @@ from tuner.compiler.sass.decode import successors
 _BASE = {"R": 0, "UR": 256, "P": 320, "UP": 328}
 # Their results are data: nothing that is needed to compute them is known.
 _DATA = frozenset(
-    "HGMMA HMMA QGMMA IMMA FFMA FADD FMNMX FSEL FSETP F2FP HFMA2 HADD2 HMUL2 VIMNMX3 LDSM LDG MOVM HSETP2".split()
+    {
+        "HGMMA",
+        "HMMA",
+        "QGMMA",
+        "IMMA",
+        "FFMA",
+        "FADD",
+        "FMNMX",
+        "FSEL",
+        "FSETP",
+        "F2FP",
+        "HFMA2",
+        "HADD2",
+        "HMUL2",
+        "VIMNMX3",
+        "LDSM",
+        "LDG",
+        "MOVM",
+        "HSETP2",
+    }
 )
 _ROOTS = frozenset(
-    "BRA EXIT BAR SYNCS UTMALDG UTMASTG UTMAPF STS STL ELECT ATOMG WARPSYNC BSYNC BSSY UBLKCP".split()
+    {
+        "BRA",
+        "EXIT",
+        "BAR",
+        "SYNCS",
+        "UTMALDG",
+        "UTMASTG",
+        "UTMAPF",
+        "STS",
+        "STL",
+        "ELECT",
+        "ATOMG",
+        "WARPSYNC",
+        "BSYNC",
+        "BSSY",
+        "UBLKCP",
+    }
 )
 
 

@@ -95,7 +95,9 @@ def _split(text: str) -> Iterator[str]:
 
 def _operand(text: str) -> Operand:
     if match := _REGISTER.match(text):
-        return Operand("register", text, _register(match.group(3), match.group(4)), match.group(1), bool(match.group(2)))
+        return Operand(
+            "register", text, _register(match.group(3), match.group(4)), match.group(1), bool(match.group(2))
+        )
     if match := _CONSTANT.match(text):
         bank, inside = int(match.group(3), 16), match.group(4)
         terms, offset, _ = _terms(inside)

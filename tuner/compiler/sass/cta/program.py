@@ -1,14 +1,15 @@
 """A kernel as the replay executes it: each instruction with its timing, its operands and its part in the replay."""
 
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
-from tuner.arch import GPU
+from tuner.arch import GPU, PARTITIONS
 from tuner.compiler.sass.cta.needed import needed
 from tuner.compiler.sass.cta.operands import Line, lines
 from tuner.compiler.sass.cta.values import Evaluate, evaluator
-from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.sass.decode import Instruction, successors
 from tuner.compiler.sass.fields import bits, ends_group, groups_left, hgmma_columns, waits_for_groups
 from tuner.compiler.sass.timing import Timing, timing_of
 
@@ -50,6 +51,7 @@ _KINDS: Mapping[str, Kind] = {
     "ATOMG": Kind.TICKET,
 }
 PIPES = ("", "fp32", "multiply", "exp", "double", "uniform", "integer", "memory", "tensor", "wgmma")
+_UNREACHED = 1 << 30
 _A_IN_REGISTERS = 6  # form of an HGMMA
 
 
@@ -66,6 +68,7 @@ class Step:
     depth: int = 0
     from_registers: bool = False  # A of an HGMMA
     groups: int = -1  # groups of HGMMA that WARPGROUP.DEPBAR leaves in flight
+    wavefronts: int = 0  # of shared memory, for the four warps of a warpgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,33 @@ class Program:
 
     name: str
     steps: tuple[Step, ...]
+    distances: tuple[int, ...]  # fewest instructions from each to the end of the kernel, and behind the last one
 
 
 def program(name: str, listing: str, code: Sequence[Instruction], gpu: GPU) -> Program:
     """A kernel's machine code with the listing that nvdisasm prints of it."""
     kernel = lines(listing, code)
     evaluated = needed(kernel)
-    return Program(name, tuple(_step(line, index in evaluated, gpu) for index, line in enumerate(kernel)))
+    steps = tuple(_step(line, index in evaluated, gpu) for index, line in enumerate(kernel))
+    return Program(name, steps, _distances(code))
+
+
+def _distances(code: Sequence[Instruction]) -> tuple[int, ...]:
+    before = defaultdict[int, list[int]](list)
+    for index in range(len(code)):
+        for successor in successors(code, index):
+            before[successor].append(index)
+    distances = [_UNREACHED] * (len(code) + 1)
+    pending = deque(index for index, instruction in enumerate(code) if instruction.mnemonic == "EXIT")
+    for index in pending:
+        distances[index] = 0
+    while pending:
+        index = pending.popleft()
+        for previous in before[index]:
+            if distances[previous] == _UNREACHED:
+                distances[previous] = distances[index] + 1
+                pending.append(previous)
+    return tuple(distances)
 
 
 def _step(line: Line, evaluated: bool, gpu: GPU) -> Step:
@@ -104,7 +127,15 @@ def _step(line: Line, evaluated: bool, gpu: GPU) -> Step:
         return Step(
             line, kind, None, timing, pipe, hgmma_columns(word), depth, bits(word, 9, 3) == _A_IN_REGISTERS, groups
         )
-    return Step(line, kind, evaluate, timing, pipe, groups=groups)
+    return Step(line, kind, evaluate, timing, pipe, groups=groups, wavefronts=_wavefronts(line))
+
+
+def _wavefronts(line: Line) -> int:
+    """Without bank conflicts."""
+    if line.name not in ("LDS", "STS", "LDSM", "STSM", "ATOMS"):
+        return 0
+    wide = {"128": 4, "4": 4, "64": 2, "2": 2}
+    return PARTITIONS * max((wide[modifier] for modifier in line.modifiers if modifier in wide), default=1)
 
 
 def ends(step: Step) -> bool:

@@ -28,7 +28,8 @@ class Registers:
 
     def __init__(self, constants: bytes, special: Mapping[str, Words]) -> None:
         self.words: dict[str, list[Words | None]] = {"R": [_ZEROS] * 256, "UR": [_ZEROS] * 64}
-        self.flags: dict[str, list[Mask | None]] = {"P": [~_TRUES] * 7 + [_TRUES], "UP": [~_TRUES] * 7 + [_TRUES]}
+        false_flags: list[Mask | None] = [~_TRUES] * 7
+        self.flags = {"P": [*false_flags, _TRUES], "UP": [*false_flags, _TRUES]}
         self.constants = constants
         self.special = special
 
@@ -183,7 +184,26 @@ def _is_flag(operand: Operand) -> bool:
 
 _CARRIES = frozenset({"IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD"})
 _NO_RESULT = frozenset(
-    "BRA EXIT BAR STS STG STL STSM UTMALDG UTMASTG UTMAPF UTMACCTL BSSY BSYNC WARPSYNC NOP MEMBAR FENCE DEPBAR".split()
+    {
+        "BRA",
+        "EXIT",
+        "BAR",
+        "STS",
+        "STG",
+        "STL",
+        "STSM",
+        "UTMALDG",
+        "UTMASTG",
+        "UTMAPF",
+        "UTMACCTL",
+        "BSSY",
+        "BSYNC",
+        "WARPSYNC",
+        "NOP",
+        "MEMBAR",
+        "FENCE",
+        "DEPBAR",
+    }
 )
 
 
@@ -274,8 +294,6 @@ def _iadd3(line: Line, registers: Registers, mask: Mask | None) -> None:
             return _unknown(line, registers, mask)
         wide = plain.astype(np.uint64)
         total = total + (np.uint64(1 << 32) - wide if operand.sign == "-" else wide)
-    if operand_negative := [operand for operand in words if operand.kind == "number" and operand.number < 0]:
-        del operand_negative  # their 32 bits are added as they are
     if line.has("X"):
         for operand in carries:
             carry = registers.flag(operand)
@@ -525,7 +543,7 @@ def _whole_warps(mask: Mask | None) -> Mask | None:
 def _elect(line: Line, registers: Registers, mask: Mask | None) -> None:
     active = _TRUES if mask is None else mask
     first = active.reshape(-1, WARP).argmax(1)
-    registers.write_flag(line.operands[0].register, (LANE_OF == np.repeat(first, WARP)) & active, mask)
+    registers.write_flag(line.operands[0].register, (np.repeat(first, WARP) == LANE_OF) & active, mask)
     _put(line, registers, mask, None)
 
 

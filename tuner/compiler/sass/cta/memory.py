@@ -1,0 +1,64 @@
+"""Words of shared and local memory that are known: what a block tells its warps, and registers that ptxas spilled."""
+
+import numpy as np
+
+from tuner.compiler.sass.cta.operands import UNIFORM_ZERO, ZERO, Line, Operand, Register
+from tuner.compiler.sass.cta.state import Context
+from tuner.compiler.sass.cta.values import LANES, Mask
+
+INSIDE = 0xFFFFFF  # bits of an address within shared memory; the bits above are the rank in the cluster
+
+
+def access_shared(context: Context, line: Line, active: Mask) -> None:
+    """LDS or STS of the active lanes."""
+    registers, cells = context.group.registers, context.group.cta.shared
+    address_operand, value_operand = _operands(line)
+    address = registers.address(address_operand)
+    for offset, register in _words(line, value_operand):
+        if not active.any():
+            return
+        lanes = np.flatnonzero(active)
+        if line.name == "STS":
+            word = registers.word(register)
+            if address is not None and word is not None:
+                cells.update(((int(address[lane]) & INSIDE) + offset, int(word[lane])) for lane in lanes)
+            continue
+        places = [] if address is None else [(int(address[lane]) & INSIDE) + offset for lane in lanes]
+        if not places or any(place not in cells for place in places):
+            registers.write(register, None, active)
+            continue
+        values = np.zeros(LANES, np.uint32)
+        values[lanes] = [cells[place] for place in places]
+        registers.write(register, values, active)
+
+
+def access_local(context: Context, line: Line, active: Mask) -> None:
+    """LDL or STL of the active lanes, which spill the same registers."""
+    registers, cells = context.group.registers, context.group.local
+    address_operand, value_operand = _operands(line)
+    address = registers.address(address_operand)
+    if address is None or not active.any():
+        return
+    for offset, register in _words(line, value_operand):
+        place = int(address[int(active.argmax())]) + offset
+        if line.name == "LDL":
+            registers.write(register, cells.get(place), active)
+            continue
+        word, before = registers.word(register), cells.get(place)
+        cells[place] = word if word is None or before is None else np.where(active, word, before)
+
+
+def _operands(line: Line) -> tuple[Operand, Operand]:
+    """Address and value."""
+    first, second = line.operands[:2]
+    return (second, first) if line.name in ("LDS", "LDL") else (first, second)
+
+
+def _words(line: Line, operand: Operand) -> list[tuple[int, Register]]:
+    """Offsets in bytes, with the register of each word."""
+    register = operand.register
+    if register is None:
+        return []
+    count = 4 if line.has("128") else 2 if line.has("64") else 1
+    zero = register.number == (ZERO if register.file == "R" else UNIFORM_ZERO)
+    return [(4 * i, register if zero else Register(register.file, register.number + i)) for i in range(count)]

@@ -1,0 +1,100 @@
+"""What a replay keeps of an SM: blocks, warpgroups, the lanes that run together, barriers, and what was seen."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tuner.compiler.sass.cta.values import LANES, WARP, Mask, Registers, Words
+
+COUNTERS = 6  # scoreboards of a warp
+
+
+@dataclass(slots=True, eq=False)
+class Barrier:
+    """An mbarrier."""
+
+    count: int
+    pending: int  # arrivals that its phase still needs
+    phase: int = 0
+    expected: int = 0  # bytes of copies that its phase still needs
+    waiters: list[tuple["Context", int]] = field(default_factory=list)  # with the parity that each waits for
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """Lanes of one warpgroup that execute the same instructions."""
+
+    group: "Group"
+    mask: Mask
+    position: int
+    ready: float  # when its stall count lets it issue
+    counters: list[float] = field(default_factory=lambda: [0.0] * COUNTERS)  # when each scoreboard is zero
+    time: float = 0.0  # the earliest for its next instruction, pipes aside
+    cause: str = "fixed latencies"  # of a wait until then
+    groups: list[float] = field(default_factory=list)  # when groups of HGMMA in flight have their results
+    open_group: float = 0.0  # of HGMMA that are not in a group yet
+    converge: dict[str, Mask] = field(default_factory=dict)  # lanes that BSYNC waits for, by barrier register
+    suspended: list["Context"] = field(default_factory=list)  # other lanes of its warps
+    whole: bool = True  # all lanes of the warpgroup
+
+    def split(self, mask: Mask) -> "Context":
+        """A context of its own for some lanes."""
+        other = Context(self.group, mask, self.position, self.ready, list(self.counters), groups=list(self.groups))
+        other.converge, other.whole = dict(self.converge), False
+        self.mask, self.whole = self.mask & ~mask, False
+        return other
+
+    def merge(self, others: list["Context"], time: float) -> None:
+        """Take in the lanes of others, which are at the same place."""
+        for other in others:
+            self.counters = [max(pair) for pair in zip(self.counters, other.counters, strict=True)]
+            self.ready = max(self.ready, other.ready)
+            self.groups = max(self.groups, other.groups, key=len)
+            self.mask = self.mask | other.mask
+        self.whole, self.ready = bool(self.mask.all()), max(self.ready, time + 1)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A warpgroup of a CTA, or as many warps as the last one has."""
+
+    cta: "Cta"
+    registers: Registers
+    alive: Mask
+    local: dict[int, Words | None] = field(default_factory=dict)  # words of local memory by address
+    waiting: dict[int, list[Context]] = field(default_factory=dict)  # for other lanes, by place in the code
+
+
+@dataclass(slots=True, eq=False)
+class Cta:
+    """One block."""
+
+    number: int
+    barriers: dict[int, Barrier] = field(default_factory=dict)  # by offset in shared memory
+    shared: dict[int, int] = field(default_factory=dict)  # words of shared memory that are known
+    named: dict[int, tuple[int, list[Context]]] = field(default_factory=dict)  # lanes that came, and who waits
+    groups: list[Group] = field(default_factory=list)
+    tickets: int = 0
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one SM did."""
+
+    end: float = 0.0  # cycles
+    blocks: int = 0
+    issued: int = 0  # instructions, of the warps of a warpgroup together
+    products: float = 0.0  # cycles of the tensor cores
+    tickets: list[float] = field(default_factory=list)  # when blocks took them
+    loaded: dict[str, float] = field(default_factory=dict)  # bytes by tensor
+    stalls: dict[tuple[int, str], float] = field(default_factory=dict)  # cycles by place in the code and cause
+
+
+def whole_warps(mask: Mask) -> Mask:
+    """All lanes of the warps that have some."""
+    return np.repeat(mask.reshape(-1, WARP).any(1), WARP)
+
+
+def full(value: int) -> Words:
+    """The same 32 bits for all lanes."""
+    return np.full(LANES, value & 0xFFFFFFFF, np.uint32)
