@@ -16,9 +16,9 @@ from tuner.compiler.sass.cta.memory import INSIDE, access_local, access_shared
 from tuner.compiler.sass.cta.operands import Line, Operand
 from tuner.compiler.sass.cta.program import PIPES, Kind, Program, Step, ends
 from tuner.compiler.sass.cta.rates import Rates
+from tuner.compiler.sass.cta.registers import LANES, WARP, Mask, Registers
 from tuner.compiler.sass.cta.state import Barrier, Context, Cta, Group, Trace, full, whole_warps
 from tuner.compiler.sass.cta.units import Copies, TensorCores
-from tuner.compiler.sass.cta.values import LANES, WARP, Mask, Registers
 from tuner.compiler.sass.timing import QUEUE_ENTRIES
 from tuner.errors import UsageError
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tuner.compiler.sass.cta.operands import UNIFORM_ZERO, ZERO, Line, Operand, Register
+from tuner.compiler.sass.cta.registers import LANES, Mask
 from tuner.compiler.sass.cta.state import Context
-from tuner.compiler.sass.cta.values import LANES, Mask
 
 INSIDE = 0xFFFFFF  # bits of an address within shared memory; the bits above are the rank in the cluster
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from tuner.compiler.sass.cta.operands import Line, Register
-from tuner.compiler.sass.cta.values import destinations, sources
+from tuner.compiler.sass.cta.roles import destinations, sources
 from tuner.compiler.sass.decode import successors
 
 _BASE = {"R": 0, "UR": 256, "P": 320, "UP": 328}

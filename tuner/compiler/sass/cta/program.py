@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 
 from tuner.arch import GPU, PARTITIONS
+from tuner.compiler.sass.cta.evaluate import Evaluate, evaluator
 from tuner.compiler.sass.cta.needed import needed
 from tuner.compiler.sass.cta.operands import Line, lines
-from tuner.compiler.sass.cta.values import Evaluate, evaluator
 from tuner.compiler.sass.decode import Instruction, successors
 from tuner.compiler.sass.fields import bits, ends_group, groups_left, hgmma_columns, waits_for_groups
 from tuner.compiler.sass.timing import Timing, timing_of

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tuner.compiler.sass.cta.values import LANES, WARP, Mask, Registers, Words
+from tuner.compiler.sass.cta.registers import LANES, WARP, Mask, Registers, Words
 
 COUNTERS = 6  # scoreboards of a warp
 
