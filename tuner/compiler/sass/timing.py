@@ -146,8 +146,7 @@ def _access(timing: Timing, word: int, name: str) -> Timing:
     """The four schedulers share the SM's shared memory and L1, so that each has a quarter of the cycles."""
     width = access_bits(word)
     line = _BYTES_PER_CYCLE
-    by_matrix = dict.fromkeys(("LDSM", "STSM"), line * matrices(word))
-    size = {**by_matrix, "LDGSTS": 4 * line, "SHFL": line, "MOVM": line}.get(name, 4 * width)
+    size = {"LDSM": line * matrices(word), "LDGSTS": 4 * line, "SHFL": line, "MOVM": line}.get(name, 4 * width)
     latency, read = _LANES_LATENCY, 9.0
     if name in ("LDS", "LDL"):
         latency = _SHARED_LATENCY[max(width, 32)]

@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 
 from tuner.arch import GPU, PARTITIONS
@@ -121,6 +121,8 @@ def _step(line: Line, evaluated: bool, gpu: GPU) -> Step:
         waits = waits_for_groups(word)
         kind, groups = (Kind.PLAIN, groups_left(word)) if waits else (Kind.GATHER, -1)
     evaluate = evaluator(line) if evaluated and kind is Kind.PLAIN else None
+    if line.name == "STSM":
+        timing = replace(timing, interval=float(_wavefronts(line)))
     pipe = PIPES.index(timing.pipe)
     if kind is Kind.PRODUCT:
         depth = 8 if bits(word, 77, 1) else 16
