@@ -1,4 +1,4 @@
-"""The application's side: arrays in, the best kernel that is known for them, outputs of the same framework.
+"""The dispatcher for applications: arrays in, the best available kernel, outputs of the same framework.
 
     from tuner import dispatcher
     o, lse = dispatcher.flash_attention(q, k, v, causal=True)

@@ -1,6 +1,6 @@
-"""Arrays of any framework: what a kernel must know of one, its address, and new ones of the same kind.
+"""Access to arrays of any framework: the facts that a kernel needs, addresses, and allocation.
 
-A framework is never imported here: where its arrays are, it is loaded already.
+Frameworks are never imported here: if an array exists, its framework is loaded already.
 """
 
 import sys
@@ -21,7 +21,7 @@ ACCEPTED = "NumPy, CuPy or torch arrays, or anything with __dlpack__ or __cuda_a
 
 
 class Facts(NamedTuple):
-    """What a call depends on of an array, as its framework states it: not its contents, and not its address."""
+    """The properties of an array that a call depends on, in its framework's terms; not its contents or address."""
 
     framework: str
     device: Any
@@ -33,36 +33,38 @@ class Facts(NamedTuple):
 
 
 class Framework(Protocol):
-    """One array library."""
+    """An array library."""
 
     name: str
 
     def facts(self, name: str, array: Any) -> Facts:
-        """Cheap: it is part of every call. Raises InputError, naming the argument, for what no kernel may take."""
+        """Return the array's facts, cheaply, since every call does so. Raises InputError, naming the argument, if no
+        kernel may use it.
+        """
 
     def ordinal(self, facts: Facts) -> int | None:
-        """CPU, a CUDA ordinal, or None for any other device."""
+        """Return CPU, a CUDA ordinal, or None for any other device."""
 
     def dtype(self, facts: Facts) -> DType | None: ...
 
     def byte_strides(self, facts: Facts) -> tuple[int, ...]: ...
 
     def empty(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Any:
-        """A new array in C order."""
+        """Return a new array in C order."""
 
     def maker(self, shape: Sequence[int], dtype: DType, ordinal: int) -> Callable[[], Any]:
-        """`empty` again and again, where the ordinal is the current device's."""
+        """Return a function that repeats `empty`, if the ordinal is the current device's."""
 
     def put(self, array: Any, value: Any) -> None:
-        """Set all elements of an array to a number, or to those of another array, on the current stream."""
+        """Set all elements to a number, or copy another array, on the current stream."""
 
     def address(self, array: Any) -> int: ...
 
     def numpy(self, array: Any) -> Array:
-        """An array of this framework in CPU memory as a NumPy view of it."""
+        """Return a NumPy view of an array of this framework in CPU memory."""
 
     def stream(self, ordinal: int) -> int | None:
-        """Handle of the framework's current stream; None where that is CuPy's."""
+        """Return the handle of the framework's current stream; None for CuPy's."""
 
 
 class _NumPy:
@@ -72,7 +74,7 @@ class _NumPy:
         flags = array.flags
         off = (
             0 if flags.owndata else self.address(array) % ALIGNMENT
-        )  # NumPy aligns what it allocates; the query is slow
+        )  # NumPy aligns its allocations, and the query is slow
         return Facts("numpy", CPU, array.dtype, array.shape, array.strides, off, flags.writeable)
 
     def ordinal(self, facts: Facts) -> int:  # noqa: ARG002  # all are in CPU memory
@@ -180,7 +182,7 @@ class _Torch:
     def numpy(self, array: Any) -> Array:
         torch, dtype = _loaded("torch"), _torch_dtypes()[array.dtype]
         plain = array.detach()
-        if not dtype.in_numpy:  # torch shares with NumPy only dtypes that NumPy itself has
+        if not dtype.in_numpy:  # torch shares only NumPy's own dtypes with NumPy
             bits = plain.view(getattr(torch, f"int{8 * dtype.itemsize}"))
             return bits.numpy().view(dtype.numpy)  # type: ignore[no-any-return]
         return plain.numpy()  # type: ignore[no-any-return]
@@ -193,7 +195,7 @@ FRAMEWORKS: dict[str, Framework] = {framework.name: framework for framework in (
 
 
 def framework_of(array: Any) -> Framework | None:
-    """The framework of an array, also of its subclasses; None for foreign ones, which must be adopted."""
+    """Return the framework of an array or a subclass; None for foreign arrays, which must be adopted."""
     kind = type(array)
     if kind not in _frameworks:
         _frameworks[kind] = _framework_of(kind)
@@ -212,8 +214,8 @@ def _framework_of(kind: type) -> Framework | None:
 
 
 def foreign_ordinal(name: str, array: Any) -> int:
-    """Where an array of another framework is: CPU, or a CUDA ordinal. Raises InputError for what is no array."""
-    if _root(type(array)) == "jax":  # arrays are jaxlib's
+    """Return the device of a foreign array: CPU, or a CUDA ordinal. Raises InputError if it is not an array."""
+    if _root(type(array)) == "jax":  # arrays are defined in jaxlib
         raise InputError(f"{name} is traced by JAX, in jit, grad or vmap: call the function of tuner.jax there")
     if hasattr(array, "__dlpack_device__"):
         kind, ordinal = array.__dlpack_device__()
@@ -223,23 +225,25 @@ def foreign_ordinal(name: str, array: Any) -> int:
             return int(ordinal)
         raise InputError(f"{name} is on a device that is neither CPU nor CUDA (DLPack type {int(kind)}): move it")
     if hasattr(array, "__cuda_array_interface__"):
-        return 0  # CuPy asks the driver for the device of the address
+        return 0  # CuPy queries the driver for the device of the address
     if hasattr(array, "__array_interface__"):
         return CPU
     raise InputError(f"{name} is a {type(array).__qualname__}: pass {ACCEPTED}")
 
 
 def adopt(name: str, array: Any) -> Array:
-    """A NumPy view of a foreign array in CPU memory."""
+    """Return a NumPy view of a foreign array in CPU memory."""
     try:
-        # __array__ first: NumPy's DLPack has no bf16.
+        # __array__ comes first because NumPy's DLPack does not support bf16.
         return np.asarray(array) if hasattr(array, "__array__") else np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError) as error:
         raise InputError(f"{name}: NumPy cannot read this {type(array).__qualname__} ({error})") from error
 
 
 def handed_back(outputs: tuple[Any, ...], arrays: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Outputs of a call on foreign arrays: as JAX's where those are, else of the framework that adopted them."""
+    """Return outputs of a call on foreign arrays: JAX arrays for JAX inputs, otherwise those of the adopting
+    framework.
+    """
     if "jaxlib" not in {_root(type(array)) for array in arrays.values()}:
         return outputs
     numpy = _loaded("jax").numpy

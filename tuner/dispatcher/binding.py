@@ -1,4 +1,4 @@
-"""A call bound to its operator: the Problem that its arrays spell, and every tensor as kernels address it."""
+"""The binding of a call to its operator: the Problem that its arrays imply, and every tensor as kernels address it."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,11 @@ from tuner.spec.shapes import InferredProblem, infer_problem
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in the order of its argument's dims; strides in elements."""
+    """A tensor with its argument's order of dims; strides are in elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    axes: tuple[int, ...]  # where each dim lies in the caller's array
+    axes: tuple[int, ...]  # axis of the caller's array for each dim
 
     @property
     def caller_shape(self) -> tuple[int, ...]:
@@ -30,19 +30,19 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a call computes, and on what; the same for every call with equal facts."""
+    """The Problem and tensors of a call, which are the same for all calls with equal facts."""
 
-    problem: Any  # of an empty call: with 1 instead of a size of 0
-    tensors: Mapping[str, Tensor]  # by argument: arrays of the caller and outputs; of an empty call outputs alone
-    empty_dims: Mapping[str, int] = field(default_factory=dict)  # sizes that leave nothing to compute
-    fill: Mapping[str, float | str] = field(default_factory=dict)  # then: the value of outputs that have elements
+    problem: Any  # for an empty call, with 1 in place of sizes of 0
+    tensors: Mapping[str, Tensor]  # by argument: the caller's arrays and outputs; only outputs for an empty call
+    empty_dims: Mapping[str, int] = field(default_factory=dict)  # the sizes of 0, for which there is nothing to compute
+    fill: Mapping[str, float | str] = field(default_factory=dict)  # values of outputs with elements in that case
 
 
 def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Binding:
-    """The Problem of a call and its tensors; outputs are dense in the caller's order of dims.
+    """Return the Problem of a call and its tensors; outputs are dense in the caller's order of dims.
 
-    An input that has no elements for the problem is not passed. Raises InputError for arrays or values that do not
-    fit, naming the argument, what it is and what is accepted.
+    Inputs without elements are not passed. Raises InputError for arrays or values that do not fit, with the argument,
+    its value and what is accepted.
     """
     inputs = {argument.name: argument for argument in operator.arguments if argument.supplied}
     passed = [argument for name, argument in inputs.items() if name in facts]
@@ -66,8 +66,9 @@ def bind(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) 
 
 
 def _fill(operator: Operator[Any], shapes: InferredProblem, views: "list[_View]") -> Iterator[tuple[str, float | str]]:
-    """Values of the outputs that have elements although there is nothing to compute. Raises InputError where the
-    operator declares none."""
+    """Yield the values of outputs that have elements although there is nothing to compute. Raises InputError if
+    undeclared.
+    """
     for output in operator.outputs:
         if 0 in shapes.shape(output):
             continue
@@ -80,7 +81,7 @@ def _fill(operator: Operator[Any], shapes: InferredProblem, views: "list[_View]"
 
 
 class _View:
-    """An array of the caller, in the order of its argument's dims."""
+    """A caller's array with its argument's order of dims."""
 
     def __init__(self, argument: Argument, facts: Facts, axes: tuple[int, ...] | None) -> None:
         self.argument, self.facts = argument, facts
@@ -101,12 +102,12 @@ class _View:
         return FRAMEWORKS[self.facts.framework].dtype(self.facts)
 
     def tensor(self) -> Tensor:
-        """Raises InputError for strides or an address that kernels cannot take."""
+        """Return the tensor. Raises InputError for strides or an address that kernels cannot use."""
         dtype = self.dtype
         assert dtype is not None, "dtypes are checked before strides"
         byte_strides = FRAMEWORKS[self.facts.framework].byte_strides(self.facts)
         dense = dense_strides(self.shape)
-        # The stride of a dim of size 1 addresses nothing, and frameworks put anything there.
+        # The stride of a dim of size 1 is unused, and frameworks set it arbitrarily.
         strides = tuple(
             byte_strides[axis] if size > 1 else step * dtype.itemsize
             for axis, size, step in zip(self.axes, self.shape, dense, strict=True)
@@ -114,7 +115,7 @@ class _View:
         if self.argument.role is Role.UPDATED:
             self._check_writable(strides)
         if self.argument.strided == "all":
-            pass  # its kernels load element by element
+            pass  # its kernels load single elements
         elif self.argument.strided:
             self._check_rows(strides, dtype.itemsize)
         elif strides != tuple(step * dtype.itemsize for step in dense):
@@ -144,7 +145,7 @@ class _View:
             )
 
     def _widest(self, itemsize: int) -> int:
-        """Bytes that a kernel may load at once: the rows of a dense tensor start at multiples of it."""
+        """Return the number of bytes that a kernel may load at once, to which rows of a dense tensor are aligned."""
         if self.argument.strided == "all":
             return itemsize
         return math.gcd(ALIGNMENT, self.shape[-1] * itemsize) if self.argument.strided else ALIGNMENT
@@ -160,18 +161,19 @@ def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> I
     types = {field.name: field.type for field in fields(operator.problem)}
     sizes, dtypes = _sizes(views), dict(_dtypes(operator, views))
     chosen = {name: _coerced(name, value, types[name]) for name, value in request.statics.items()}
-    followed = {name: value for name, value in chosen.items() if remembers(value)}  # `follow` makes them: not parsed
+    # Symbolic values from `follow`, which are not parsed.
+    followed = {name: value for name, value in chosen.items() if remembers(value)}
     parsed = {name: value for name, value in chosen.items() if name not in followed}
     try:
         shapes = infer_problem(operator, {**sizes, **followed}, {**dtypes, **parsed})
     except InputError:
         raise
-    except (UsageError, ValueError) as error:  # a Problem refuses it, or its field does
+    except (UsageError, ValueError) as error:  # the Problem or its field refuses it
         raise InputError(str(error)) from error
-    for name, size in sizes.items():  # a Problem may read 0 as "the same as another field"
+    for name, size in sizes.items():  # a Problem may interpret 0 as "the same as another field"
         if shapes.size(name) != size:
             raise InputError(f"{name} {size}: {operator.name} takes {shapes.size(name)} here")
-    for name, dtype in dtypes.items():  # or follow another dtype
+    for name, dtype in dtypes.items():  # or derive it from another dtype
         if (wanted := getattr(shapes.problem, name)) is not dtype:
             view = next(view for view in views if view.argument.dtype == name)
             raise InputError(f"{view.argument.name} is {dtype.value}: {operator.name} takes {wanted.value} here")
@@ -179,7 +181,7 @@ def _outline(operator: Operator[Any], request: Request, views: list[_View]) -> I
 
 
 def _sizes(views: list[_View]) -> dict[str, int]:
-    """Dim → size. Raises InputError where two arrays disagree."""
+    """Return dim → size. Raises InputError if two arrays disagree."""
     first: dict[str, _View] = {}
     sizes: dict[str, int] = {}
     for view in views:
@@ -191,7 +193,7 @@ def _sizes(views: list[_View]) -> dict[str, int]:
 
 
 def _dtypes(operator: Operator[Any], views: list[_View]) -> Iterator[tuple[str, DType]]:
-    """(Problem field, dtype) as the arrays show it. Raises InputError for dtypes that are not accepted or not equal."""
+    """Yield (Problem field, dtype) from the arrays. Raises InputError for dtypes that are not accepted or not equal."""
     choices = {field.name: field.metadata["choices"] for field in fields(operator.problem)}
     first: dict[str, _View] = {}
     for view in views:
@@ -214,7 +216,7 @@ def _dtype_name(view: _View) -> str:
 
 
 def _coerced(name: str, value: Any, kind: Any) -> Any:
-    """A static as its field's type: True for a NumPy bool or 1, so that equal values are one kind of call."""
+    """Convert a static value to its field's type, e.g. a NumPy bool or 1 to True, so that equal values share a key."""
     if isinstance(value, kind) and (type(value) is kind or remembers(value)):
         return value
     try:

@@ -1,4 +1,4 @@
-"""A call, from its arrays to a kernel that is ready: what an application's thread passes through."""
+"""The path of a call from its arrays to a prepared kernel, executed in an application's thread."""
 
 import os
 import warnings
@@ -26,17 +26,17 @@ from tuner.store.bundle import Bundle
 from tuner.store.records import Snapshot
 
 DEVICES = ("emulator", "cuda")
-_REMEMBERED = 16384  # kinds of calls whose kernel is kept at hand
-_RENEWED = 1024  # of the last calls that are made ready for new records
+_REMEMBERED = 16384  # maximum number of cached keys with prepared kernels
+_RENEWED = 1024  # number of recent calls that are prepared for new records
 _Call = tuple[str, str | None, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 """Operator, device, names and facts of the arrays, statics, axes."""
 
 
 class Dispatcher:
-    """Kernels for calls, over one immutable snapshot of records; any number of threads may call at once.
+    """Kernels for calls, over one immutable snapshot of records; safe for concurrent calls.
 
-    `assumed` are the GPUs whose records and defaults the emulator may run, by default one of every arch; `strict`
-    makes a miss a UsageError, and `log` has misses logged. One that is `renewable` remembers its calls.
+    `assumed` are the GPUs whose records and defaults the emulator may use, by default one of every arch. `strict` makes
+    a miss a UsageError, and `log` records misses. A `renewable` dispatcher remembers its calls.
     Machine code in `bundle` is not compiled.
     """
 
@@ -60,17 +60,18 @@ class Dispatcher:
 
     @classmethod
     def from_environment(cls) -> "Dispatcher":
-        """Over all stored records, as TUNER_GPU, TUNER_STRICT and TUNER_MISSES say. Raises UsageError otherwise."""
+        """Create a dispatcher over all stored records, configured by TUNER_GPU, TUNER_STRICT and TUNER_MISSES. Raises
+        UsageError.
+        """
         log, renewable, bundle = miss_log.of_environment(), watching.watched(), bundled.of_environment()
         records = Snapshot.load(strict=_strict())
         return cls(records, _assumed(), strict=_strict(), log=log, renewable=renewable, bundle=bundle)
 
     def renewed(self) -> "Dispatcher":
-        """A dispatcher over the records that are stored now, ready for the calls that this one has had: what they run
-        is compiled and loaded. Calls may go on here meanwhile. Needs `renewable`.
+        """Return a dispatcher over the current records, with the kernels of this one's calls compiled and loaded.
 
-        A call whose new kernel cannot be compiled or loaded keeps its old one, with a warning. Raises StoreError where
-        a source cannot be read that could be read before.
+        Calls may continue on this one meanwhile. Requires `renewable`. A call whose new kernel cannot be compiled or
+        loaded keeps its old one, with a warning. Raises StoreError if a source can no longer be read.
         """
         assert self._requests is not None, "made with renewable=True"
         snapshot = Snapshot.load(strict=_strict())
@@ -86,10 +87,10 @@ class Dispatcher:
         return renewed
 
     def _adopt(self, call: "_Call", before: "Dispatcher") -> None:
-        """Make a call of another dispatcher ready."""
+        """Prepare a call of another dispatcher."""
         assert before._requests is not None
         if (request := before._requests.get(call)) is None:
-            return  # forgotten meanwhile
+            return  # evicted meanwhile
         operator, device, called, *_ = call
         facts = dict(zip(called[: len(called) // 2], called[len(called) // 2 :], strict=True))
         try:
@@ -101,12 +102,12 @@ class Dispatcher:
                 self._prepared[call] = ready
 
     def call(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Any:
-        """The outputs of an operator: one array, or a tuple where there are several. Raises InputError."""
+        """Return the outputs of an operator: one array, or a tuple of several. Raises InputError."""
         loaded = operators.load(operator)
         return self.run(loaded, request_of(loaded, args, kwargs), device)
 
     def run(self, operator: Operator[Any], request: Request, device: str | None = None) -> Any:
-        """`call` for a request that was made already. A kind of call seen before is one look-up and the launch."""
+        """Run a prepared request. A repeated kind of call costs one look-up and the launch."""
         adopted, facts = _facts(request.arrays)
         key = operator.name, device, (*adopted, *facts), tuple(request.statics.items()), tuple(request.axes.items())
         try:
@@ -122,7 +123,7 @@ class Dispatcher:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def explain(self, operator: str, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
-        """What `call` would run, and why."""
+        """Return what `call` would run, and why."""
         loaded = operators.load(operator)
         request = request_of(loaded, args, kwargs)
         adopted, facts = _facts(request.arrays)
@@ -136,15 +137,15 @@ class Dispatcher:
         return choice.explain(chosen, self._gpus(ordinal), self._snapshot, compiler)
 
     def close(self) -> None:
-        """Log the misses that are not logged yet; another dispatcher takes over."""
+        """Log the remaining misses before another dispatcher takes over."""
         self._untuned.flush()
 
     def misses(self) -> tuple[Miss, ...]:
-        """The problems that ran with a default config, the most frequent first."""
+        """Return the problems that ran with a default config, the most frequent first."""
         return self._untuned.misses()
 
     def warmup(self, operator: str, *problems: Any, device: str | None = None, target: GPU | None = None) -> None:
-        """Compile what calls on `problems` need, for `target`, or for where they would run."""
+        """Compile the kernels for calls on `problems`, for `target` or for the device where they would run."""
         loaded = operators.load(operator)
         if device not in (None, *DEVICES):
             raise UsageError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}")
@@ -197,7 +198,7 @@ class Dispatcher:
         tally = self._untuned.tally(chosen) if self._untuned.counted(chosen) else None
         kernel = self._kernels.load(chosen, framework, ordinal)
         numbers = kernel.numbers(chosen.instance, binding)
-        if lengths := self._kinds.find(kind):  # from the second call on: many programs have but one length
+        if lengths := self._kinds.find(kind):  # from the second call on, because many programs use only one length
             lengths.learn(request, facts, problem, chosen, kernel, numbers)
         else:
             self._kinds.add(kind, Lengths(operator, request, facts, self._gpus(ordinal), self._snapshot, problem))
@@ -214,7 +215,7 @@ _dispatchers: "weakref.WeakSet[Dispatcher]" = weakref.WeakSet()
 
 
 def _forget_prepared() -> None:
-    """In a child: its parent's GPU is asked for anew, and refused."""
+    """In a forked child, query the parent's GPU again, which is refused."""
     for dispatcher in list(_dispatchers):
         dispatcher._prepared.clear()
         dispatcher._kinds = Kinds()
@@ -250,7 +251,7 @@ def _problem(operator: Operator[Any], data: Mapping[str, Any]) -> Any:
 
 
 def _facts(arrays_by_name: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[Facts, ...]]:
-    """The arrays, foreign ones adopted by NumPy or CuPy, and the facts of each."""
+    """Return the arrays, with foreign ones adopted by NumPy or CuPy, and the facts of each."""
     facts = []
     for name, array in arrays_by_name.items():
         framework = framework_of(array)
@@ -265,7 +266,9 @@ def _adopted(name: str, array: Any) -> Any:
 
 
 def _ordinal(facts: Mapping[str, Facts], device: str | None) -> int:
-    """Where a call runs: CPU, or a CUDA ordinal. Raises InputError for a mix, and for another device than `device`."""
+    """Return the device of a call: CPU, or a CUDA ordinal. Raises InputError for several devices, and if it is not
+    `device`.
+    """
     first, *others = ((name, of.framework, _ordinal_of(name, of)) for name, of in facts.items())
     for name, framework, ordinal in others:
         if (framework, ordinal) != first[1:]:
@@ -291,7 +294,7 @@ def _check_device(device: str | None, ordinal: int, where: str) -> None:
     if device not in (None, *DEVICES):
         raise InputError(f"device {device!r}: give {' or '.join(map(repr, DEVICES))}, or None for where the arrays are")
     if device == "cuda" and ordinal == CPU:
-        gpu.current_gpu()  # raises where there is no GPU, which is the cause then
+        gpu.current_gpu()  # raises an error if there is no GPU, which is then the cause
         raise InputError(f"{where}, and device='cuda' takes arrays on a GPU: copy with cupy.asarray(…) or .cuda()")
     if device == "emulator" and ordinal != CPU:
         raise InputError(f"{where}, and device='emulator' takes arrays in CPU memory: copy with .get() or .cpu()")

@@ -1,4 +1,4 @@
-"""Which implementation and config serve a problem: the best record that is still today's code, else a default."""
+"""The choice of implementation and config for a problem: the best valid record, or else a default."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,12 +23,12 @@ from tuner.store.read import arch_of
 from tuner.store.records import Candidate, Match, Query, Snapshot
 
 _PROVEN = ", which the GPU here was found to run right ({verdicts})"
-_LISTED = 8  # records that an explanation names among those passed over
+_LISTED = 8  # maximum number of passed-over records in an explanation
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs a problem on a GPU, and why."""
+    """The config for a problem on a GPU, and the reason."""
 
     instance: Instance
     gpu: GPU
@@ -37,11 +37,11 @@ class Choice:
     foreign: bool = True  # from a record of another problem or arch, or the default of a round size
 
     def at(self, problem: Any) -> "Choice":
-        """The same for another problem."""
+        """Return the same choice for another problem."""
         return replace(self, instance=self.instance.at(problem))
 
     def fits(self, problem: Any) -> bool:
-        """Whether it serves a problem; a foreign config has to be one of the problem's own space."""
+        """Return whether it serves a problem; a foreign config must be in the problem's space."""
         implementation, arch = self.instance.implementation, self.gpu.arch
         if implementation.refusal(problem, arch) is not None:
             return False
@@ -49,7 +49,7 @@ class Choice:
 
     @property
     def command(self) -> str:
-        """Tunes the problem."""
+        """The command that tunes the problem."""
         return search_command(self.instance.operator, self.instance.problem, self.gpu)
 
 
@@ -60,15 +60,15 @@ class Explanation:
     operator: str
     problem: Fields
     gpu: str
-    implementation: str  # empty where there is nothing to compute
+    implementation: str  # empty if there is nothing to compute
     config: Fields
     record: TuningRecord | None  # None: the config is the implementation's default
     why: str
-    passed_over: tuple[str, ...]  # a line a record of the operator that does not serve
-    command: str  # tunes this problem
-    compiler: str = ""  # the compiler of the machine code for a GPU
-    unproven: tuple[str, ...] = ()  # implementations predicted faster, which the GPU has not been found to run right
-    prove: str = ""  # the command that judges them there
+    passed_over: tuple[str, ...]  # one line per record of the operator that was not used
+    command: str  # the command that tunes this problem
+    compiler: str = ""  # compiler of the machine code for a GPU
+    unproven: tuple[str, ...] = ()  # implementations with a faster prediction that are not verified on the GPU
+    prove: str = ""  # the command that verifies them
 
     def __str__(self) -> str:
         if not self.implementation:
@@ -87,27 +87,27 @@ class Explanation:
         return "\n".join(lines)
 
     def _checked(self) -> tuple[str, ...]:
-        """Where the record was checked, if something is not seen there."""
+        """Return where the record was checked, if that check has limitations."""
         verdict = self.record.verdict if self.record else None
         return (f"  checked on the {verdict.where}: {verdict.unseen}",) if verdict and verdict.unseen else ()
 
     @property
     def _tuned(self) -> bool:
-        """Whether the record is of this very problem and GPU."""
+        """Whether the record is for exactly this problem and GPU."""
         of = self.record.identity if self.record else None
         return of is not None and of.gpu == self.gpu and decode(of.problem) == self.problem
 
 
 def any_gpu() -> tuple[GPU, ...]:
-    """Every arch: what the emulator may stand for when nobody names a GPU."""
+    """Return one GPU per arch, which the emulator may represent if no GPU is named."""
     return tuple(gpu(name) for name in ARCHES)
 
 
 def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
-    """The record with the nearest problem over `gpus`, else a default config for the first GPU that has one.
+    """Return the record with the nearest problem over `gpus`, or else a default config for the first GPU that has one.
 
-    The record of a neighbor serves where its config is one of the problem's own space; else the next nearest does.
-    Raises UsageError where no implementation serves the problem.
+    A neighbour's record is used only if its config is in the problem's own space; otherwise the next nearest one is
+    tried. Raises UsageError if no implementation serves the problem.
     """
     plain = to_fields(problem)
     queries = [(_query(operator, plain, gpu, snapshot), gpu) for gpu in gpus]
@@ -120,7 +120,7 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
 
 
 class Records:
-    """The records that could serve problems with one problem's static fields over `gpus`."""
+    """The records that may serve problems with the same static fields over `gpus`."""
 
     def __init__(self, operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> None:
         queries = ((_query(operator, to_fields(problem), gpu, snapshot), gpu) for gpu in gpus)
@@ -128,8 +128,7 @@ class Records:
         self._nearby = [(records, gpu) for records, gpu in nearby if records]
 
     def nearest(self, sizes: Sizes) -> tuple[TuningRecord, GPU, bool] | None:
-        """What `choose` would like to run for a problem of these extents: the record, for which GPU, and whether it is
-        foreign; None without any."""
+        """Return the preferred record of `choose` for these extents: (record, GPU, foreign); None if there is none."""
         if not self._nearby:
             return None
         near = [(*match, gpu) for records, gpu in self._nearby if (match := records.closest(sizes))]
@@ -140,10 +139,10 @@ class Records:
 
 
 def refusal(record: TuningRecord) -> str | None:
-    """Why a record must not be served; None where it may.
+    """Return why a record must not be served; None if it may.
 
-    A record is data from outside: nothing is rendered before its problem and config have the declared types, and its
-    config is one of the space. Then today's templates have to render the source that the record was made with.
+    Records are untrusted data: nothing is rendered before the problem and config have the declared types and the config
+    is in the space. The current templates must then render the source that the record was made with.
     """
     try:
         instance = _recorded(record)
@@ -162,7 +161,7 @@ def refusal(record: TuningRecord) -> str | None:
 
 @dataclass(frozen=True)
 class _Rendering:
-    """An instance that equals those with the same source: sizes are not part of it."""
+    """An instance that compares equal to those with the same source, so sizes are excluded."""
 
     selects: tuple[object, ...]
     instance: Instance = field(compare=False)
@@ -179,7 +178,7 @@ def _recorded(record: TuningRecord) -> Instance:
 
 
 def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: str = "") -> Explanation:
-    """A choice over `gpus` in words and plain data, with what was passed over for it."""
+    """Return a choice over `gpus` as text and plain data, with the records that were passed over."""
     runs = choice.instance.fields()
     unproven = () if choice.record else _unproven(choice, snapshot)
     problem = choice.instance.problem
@@ -200,7 +199,7 @@ def explain(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot, compiler: s
 
 
 def _unproven(choice: Choice, snapshot: Snapshot) -> tuple[str, ...]:
-    """Implementations whose defaults are predicted to be faster than a default that serves, and that nobody judged."""
+    """Return unverified implementations whose defaults are predicted to be faster than the default in use."""
     operator, problem, target = choice.instance.operator, choice.instance.problem, choice.gpu
     verdicts, least = proven.Verdicts(operator.name, target, snapshot), _cost(choice.instance, target)
     defaults = (
@@ -217,13 +216,15 @@ def _cost(instance: Instance, target: GPU) -> float:
 
 
 def nothing(operator: Operator[Any], problem: Any, empty_dims: Mapping[str, int]) -> Explanation:
-    """A call that has nothing to compute, in words."""
+    """Explain a call that has nothing to compute."""
     why = f"{', '.join(f'{name} is {size}' for name, size in empty_dims.items())}, which leaves nothing to compute"
     return Explanation(operator.name, {**to_fields(problem), **empty_dims}, "", "", {}, None, why, (), "")
 
 
 def default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
-    """What runs without a record: the default of the first round sizes whose config fits, else the problem's own."""
+    """Return the config without a record: the default of the first round sizes whose config fits, or else the problem's
+    own.
+    """
     sizes = tuple(getattr(problem, name) for name in extents(operator.problem))
     near = (typical(operator, problem, rounded, gpus, snapshot) for rounded in round_sizes(sizes))
     fitting = next((choice.at(problem) for choice in near if choice and choice.fits(problem)), None)
@@ -233,7 +234,7 @@ def default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot
 def typical(
     operator: Operator[Any], problem: Any, sizes: Sizes, gpus: Sequence[GPU], snapshot: Snapshot
 ) -> Choice | None:
-    """The default of a problem like this one with other sizes; None where that is no problem, or none serves it."""
+    """Return the default of the same problem with other sizes; None if that is invalid or not served."""
     try:
         alike = replace(problem, **dict(zip(extents(operator.problem), sizes, strict=True)))
         return replace(_best_default(operator, alike, gpus, snapshot), foreign=True)
@@ -242,7 +243,7 @@ def typical(
 
 
 def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> Choice:
-    """The default config that is predicted to be best, on the first GPU for which there is one."""
+    """Return the default config with the best prediction, on the first GPU that has one."""
     reasons: dict[str, str] = {}
     for target in gpus:
         verdicts = proven.Verdicts(operator.name, target, snapshot)
@@ -271,7 +272,7 @@ def _nearest(record: TuningRecord, distance: float, shipped: bool, target: GPU) 
 
 
 def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, snapshot: Snapshot) -> Choice | None:
-    """The choice of the first record that can serve a problem: the best match, or one that stands behind it."""
+    """Return the choice of the first record that can serve a problem: the best match, or one behind it."""
     if choice := _choice(problem, target, best):
         return choice
     every = snapshot.matches(_query(operator, to_fields(problem), target, snapshot), refusal)
@@ -279,14 +280,16 @@ def _served(operator: Operator[Any], problem: Any, target: GPU, best: Match, sna
 
 
 def _choice(problem: Any, target: GPU, match: Match) -> Choice | None:
-    """A record as a choice; None where its implementation refuses the problem, or another's config does not fit."""
+    """Return a record as a choice; None if its implementation refuses the problem, or if a foreign config does
+    not fit.
+    """
     foreign = _foreign(match.record, match.distance, target)
     choice = Choice(_recorded(match.record), target, match.record, f"record of {match.why}", foreign)
     return choice.at(problem) if choice.fits(problem) else None
 
 
 def _foreign(record: TuningRecord, distance: float, target: GPU) -> bool:
-    """Whether it is of another problem, or arch."""
+    """Return whether it is for another problem or arch."""
     return distance > 0 or arch_of(record.identity.gpu) != target.arch.name
 
 
@@ -297,10 +300,10 @@ def _query(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snap
 
 
 def _passed_over(choice: Choice, gpus: Sequence[GPU], snapshot: Snapshot) -> tuple[str, ...]:
-    """Every record of the operator that does not serve, and every database or file that could not be read."""
+    """Return every record of the operator that is not used, and every database or file that could not be read."""
     operator, plain = choice.instance.operator, to_fields(choice.instance.problem)
     candidates: dict[int, Candidate] = {}
-    for target in gpus:  # for a GPU that the record was not made for, the reason says nothing about the record
+    for target in gpus:  # with a GPU that the record was not made for, the reason would not concern the record
         for candidate in snapshot.explain(_query(operator, plain, target, snapshot), refusal):
             if candidate.considered or id(candidate.record) not in candidates:
                 candidates[id(candidate.record)] = candidate

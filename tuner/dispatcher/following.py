@@ -18,27 +18,27 @@ Followed = Callable[[Sequence[int]], T | None]
 
 
 def follow(compute: Callable[[Sequence[int]], T], sizes: Sequence[int]) -> Followed[T] | None:
-    """`compute` as it runs for these sizes; None where it uses a size in a way that cannot be traced.
+    """Return `compute` compiled for these sizes; None if it uses a size in a way that cannot be traced.
 
-    It must be a function of the sizes alone. Its result consists of tuples, mappings and dataclasses of numbers, and of
-    values that do not depend on sizes.
+    It must depend on the sizes alone. Its result consists of tuples, mappings and dataclasses of numbers, and of values
+    that do not depend on sizes.
     """
     conditions: dict[Term, None] = {}
     named: Any = tuple(StrictSize.named(f"s{position}", size, conditions) for position, size in enumerate(sizes))
     try:
         result = compute(named)
         return _Code(len(sizes)).function(tuple(conditions), result)
-    except Exception:  # what cannot be traced is computed in every call
+    except Exception:  # computed in every call instead
         return None
 
 
 class _Code:
-    """The text of a function in which common subexpressions are computed once."""
+    """The text of a function with common subexpressions eliminated."""
 
     def __init__(self, sizes: int) -> None:
         self._lines = [f"{''.join(f's{position}, ' for position in range(sizes))} = sizes"] if sizes else []
         self._variables: dict[Term, str] = {}
-        self._equal: dict[Operand, Operand] = {}  # sizes that a guard equates with another size, or a number
+        self._equal: dict[Operand, Operand] = {}  # sizes that a guard equates with another size or a number
         self._values: dict[str, Any] = {}
 
     def function(self, conditions: tuple[Term, ...], result: Any) -> Followed[Any]:
@@ -46,7 +46,7 @@ class _Code:
         guards = set[str]()
         for term in dict.fromkeys((*equalities, *conditions)):
             left, right = map(self._simple, term.operands)
-            if not (isinstance(left, int) and isinstance(right, int)) and left != right:  # else it always holds
+            if not (isinstance(left, int) and isinstance(right, int)) and left != right:  # otherwise it always holds
                 condition = f"{self._operand(left)} {term.operation} {self._operand(right)}"
                 self._lines += [f"if not {condition}: return None"] * (condition not in guards)
                 guards.add(condition)
@@ -54,14 +54,15 @@ class _Code:
                 self._equal[left] = right
         self._lines.append(f"return {self._expression(result)[0]}")
         body = "".join(f"    {line}\n" for line in self._lines)
-        guard = "  except ZeroDivisionError: return None\n"  # the computation itself raises there, with the reason
+        # The computation itself raises an error there, with the reason.
+        guard = "  except ZeroDivisionError: return None\n"
         exec(
             f"def followed(sizes):\n  try:\n{body}{guard}", self._values
-        )  # the text consists of terms and generated names only
+        )  # the text consists only of terms and generated names
         return self._values["followed"]  # type: ignore[no-any-return]
 
     def _simple(self, operand: Operand) -> Operand:
-        """The operand with equal sizes substituted and constants folded."""
+        """Return the operand with equal sizes substituted and constants folded."""
         if not isinstance(operand, Term):
             return self._simple(self._equal[operand]) if operand in self._equal else operand
         parts = tuple(map(self._simple, operand.operands))
@@ -70,7 +71,7 @@ class _Code:
         return self._folded(operand.operation, *parts)
 
     def _folded(self, operation: str, left: Operand, *others: Operand) -> Operand:
-        """An operation on a multiple of a term, as one on the term where that is the same for all integers."""
+        """Simplify an operation on a multiple of a term to one on the term, if both are equal for all integers."""
         (term, factor), (right, *_) = _scaled(left), (*others, -1)
         if operation == "*" and isinstance(left, int):
             return self._folded("*", right, left)
@@ -78,7 +79,7 @@ class _Code:
             if operation == "*" or not others:
                 return combined("*", term, factor * right)
             if operation in ("/", "ceil", "%") and right and factor % right == 0:
-                self._operand(term)  # keeps a division by zero in the term
+                self._operand(term)  # preserves a division by zero in the term
                 return 0 if operation == "%" else combined("*", term, factor // right)
         return combined(operation, left, right) if operation in ("*", "/") else Term(operation, (left, *others))
 
@@ -93,7 +94,7 @@ class _Code:
         return self._variables[operand]
 
     def _expression(self, result: Any) -> tuple[str, bool]:
-        """An expression for part of a result, and whether it depends on a size."""
+        """Return an expression for part of a result, and whether it depends on a size."""
         if remembers(result):
             simple = self._simple(result.term)
             return self._operand(simple), not isinstance(simple, int)
@@ -122,7 +123,7 @@ class _Code:
 
 
 def _scaled(operand: Operand) -> tuple[Operand, int]:
-    """(term, factor) of a term times a number."""
+    """Return (term, factor) of a term times a number."""
     if isinstance(operand, Term) and operand.operation == "*" and isinstance(operand.operands[1], int):
         return operand.operands[0], operand.operands[1]
     return operand, 1
@@ -136,7 +137,7 @@ def _operation(operation: str, parts: list[str]) -> str:
 
 
 def _depends_on_sizes(value: Any) -> bool:
-    """Whether a symbolic size is part of it. Raises TypeError for an array of sizes, which has no expression."""
+    """Return whether a symbolic size is part of it. Raises TypeError for an array of sizes, which has no expression."""
     if isinstance(value, np.ndarray) and value.dtype == object:
         raise TypeError("an array of sizes")
     return any(remembers(part) or _depends_on_sizes(part) for part in _parts(value))

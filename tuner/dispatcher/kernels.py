@@ -1,4 +1,4 @@
-"""Choices compiled, once per process and machine code, and loaded for the arrays of a call."""
+"""Compiled choices, once per process and machine code, loaded for the arrays of a call."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,14 +30,16 @@ PreparedCall = Callable[[Mapping[str, Any], Mapping[str, float]], tuple[Any, ...
 
 
 class Kernel(NamedTuple):
-    """A config's kernel on a device, for arrays of any sizes: what a call needs of them, and the call for that."""
+    """A config's kernel on a device for arrays of any size."""
 
-    numbers: Callable[[Instance, Binding], Any]  # follows from sizes alone
+    numbers: Callable[[Instance, Binding], Any]  # depends on sizes alone
     ready: Callable[[Any], PreparedCall]
 
 
 class Kernels:
-    """What was compiled so far. Extents are no part of it: a new length needs no compiler. One thread at a time."""
+    """The kernels compiled so far. They do not depend on extents, so a new length needs no compiler. Not
+    thread-safe.
+    """
 
     def __init__(self, bundle: Bundle | None = None) -> None:
         self._bundle = bundle
@@ -46,14 +48,14 @@ class Kernels:
         self._parsed: dict[object, dict[str, ptx.Entry]] = {}
 
     def copy(self) -> "Kernels":
-        """The same kernels, for another dispatcher."""
+        """Return the same kernels for another dispatcher."""
         copied = Kernels(self._bundle)
         copied._compiled_kernels = dict(self._compiled_kernels)
         copied._emulated, copied._parsed = dict(self._emulated), dict(self._parsed)
         return copied
 
     def compile(self, choice: Choice, ordinal: int) -> None:
-        """All of `load` that needs no arrays, and no GPU either."""
+        """Do the part of `load` that needs neither arrays nor a GPU."""
         if ordinal == CPU and choice.instance.implementation.checked_on == "ptx":
             self._entries(choice)
         elif ordinal == CPU:
@@ -62,13 +64,13 @@ class Kernels:
             nvrtc.keep(*self._make(choice), Cache.of("cubin"))
 
     def load(self, choice: Choice, framework: str, ordinal: int) -> Kernel:
-        """A choice's kernel for arrays of a framework on a device, whatever their sizes.
+        """Return a choice's kernel for arrays of a framework on a device, of any size.
 
-        Raises MachineError where the machine lacks a tool, TemplateError for code that does not compile.
+        Raises MachineError if the machine lacks a tool, and TemplateError for code that does not compile.
         """
         arrays, operator = FRAMEWORKS[framework], choice.instance.operator
         if ordinal == CPU and choice.instance.implementation.checked_on == "ptx":
-            from tuner.dispatcher import on_ptx  # an interpreter that few programs need
+            from tuner.dispatcher import on_ptx  # imported here because few programs need it
 
             entries = self._entries(choice)
             return Kernel(lambda *of: of, lambda of: on_ptx.PtxKernel(of[0], of[1], entries, arrays))
@@ -85,7 +87,7 @@ class Kernels:
         )
 
     def compiler(self, choice: Choice, ordinal: int) -> str:
-        """Which compiler made, or would make, the machine code of a call on a GPU."""
+        """Return the compiler that made, or would make, the machine code of a call on a GPU."""
         if ordinal == CPU:
             return ""
         compiled = self._compiled_kernels.get((_key(choice.instance), choice.gpu.arch.name))
@@ -128,7 +130,7 @@ class Kernels:
 
 
 def idle(operator: Operator[Any], binding: Binding, framework: str, ordinal: int) -> PreparedCall:
-    """A call that has nothing to compute: no kernel runs, and arrays that are updated in place stay as they are."""
+    """Return a call that has nothing to compute: no kernel runs, and arrays updated in place stay unchanged."""
     arrays = FRAMEWORKS[framework]
 
     def run(inputs: Mapping[str, Any], _: Mapping[str, float]) -> tuple[Any, ...]:
@@ -154,7 +156,9 @@ def _packed(bundle: Bundle | None, choice: Choice, source: Source) -> Cubin | No
 
 
 def _compiled(choice: Choice, source: Source) -> Cubin | Failed:
-    """What this machine's NVRTC makes; where there is none that can, what a warm-up elsewhere left in the cache."""
+    """Compile with this machine's NVRTC, or, without a usable one, return what a warm-up elsewhere left in the
+    cache.
+    """
     options, cache = Options(choice.gpu.arch.name), Cache.of("cubin")
     try:
         outcome = nvrtc.compile(source, options, cache)
@@ -164,7 +168,7 @@ def _compiled(choice: Choice, source: Source) -> Cubin | Failed:
         name, problem = choice.instance.operator.name, choice.instance.problem
         warmup = f"dispatcher.warmup({name!r}, {minimal_fields(problem)}, gpu={choice.gpu.name!r})"
         raise MachineError(f"{error}; or fill the cache at {cache_dir()} where NVRTC is, by {warmup}") from error
-    if isinstance(outcome, Failed) and source.foreign:  # its headers may be where the warm-up was
+    if isinstance(outcome, Failed) and source.foreign:  # its headers may exist only on the machine of the warm-up
         return nvrtc.kept(source, options, cache) or outcome
     return outcome
 

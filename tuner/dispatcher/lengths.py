@@ -1,8 +1,8 @@
-"""Calls that differ in sizes alone: a computation traced for one length gives the launch of another.
+"""Calls that differ only in sizes: a computation traced for one length gives the launch for another.
 
-A generation has a new length at every step. Its problem, whether a config fits it, and the arguments of its launches
-depend on sizes alone, so the functions that `following` compiled for other lengths compute them. Where their guards
-fail, a call is computed as the first one was, and traced for the next.
+A generation has a new length at every step. The problem, whether a config fits it, and the arguments of its launches
+depend on sizes alone, so the functions that `following` compiled for other lengths compute them. If their guards fail,
+a call is computed from scratch, and traced for later ones.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,14 +26,14 @@ from tuner.store.records import Snapshot
 
 T = TypeVar("T")
 Ready = tuple[PreparedCall, Tally | None]
-_KINDS = 1024  # of calls
-_TRACES = 16  # of one computation
-_FAILURES = 4  # to trace, after which calls of a kind are computed every time
+_KINDS = 1024  # number of kinds of calls
+_TRACES = 16  # traces per computation
+_FAILURES = 4  # failed traces after which calls of a kind are always computed from scratch
 _UNFIT = "does not fit"
 
 
 class Kinds:
-    """The `Lengths` of every kind of call: what calls have in common that differ in sizes alone."""
+    """The `Lengths` of every kind of call; calls of one kind differ only in sizes."""
 
     def __init__(self) -> None:
         # By names: a token for them, (argument, axis) of the sizes that select code, the names of the extents.
@@ -49,7 +49,7 @@ class Kinds:
         self._lengths[kind] = lengths
 
     def kind(self, operator: Operator[Any], request: Request, facts: Mapping[str, Facts], device: str | None) -> object:
-        """All facts but those of sizes that a Problem has as extents; hashable where the request's values are."""
+        """Return all facts except extents of the Problem; hashable if the request's values are."""
         statics = request.statics
         named = operator.name, tuple(facts), tuple(request.axes.items()), tuple(statics)
         entry = self._named.get(named)
@@ -57,7 +57,7 @@ class Kinds:
             entry = object(), tuple(_fixed(operator, request, facts)), extents(operator.problem)
             entry = self._named.setdefault(named, entry)
         token, axes, sizes = entry
-        common = tuple(  # all but shape and strides
+        common = tuple(  # without shape and strides
             [(kind, on, dtype, off, may, len(shape)) for kind, on, dtype, shape, _, off, may in facts.values()]
         )
         fixed = tuple([facts[name].shape[axis : axis + 1] for name, axis in axes])
@@ -67,7 +67,7 @@ class Kinds:
 
 @dataclass
 class _Config:
-    """A config, with the traced functions for its launches."""
+    """A config with the traced functions for its launches."""
 
     chosen: Choice
     kernel: Kernel | None = None  # None before its first call
@@ -75,7 +75,7 @@ class _Config:
 
 
 class Lengths:
-    """Calls of one kind. Any number of threads may call `ready`, one at a time `learn`."""
+    """Calls of one kind. `ready` is thread-safe; `learn` must be called by one thread at a time."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class Lengths:
         self._statics, self._extents = _values(problem)[0], extents(problem)
         self._records = choice.Records(operator, problem, gpus, snapshot)
         self._problems: list[Followed[Sizes]] = []
-        self._recorded: dict[object, _Config] = {}  # by id of the record, which the snapshot keeps, and GPU
-        self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None where no problem has these
+        self._recorded: dict[object, _Config] = {}  # by id of the record, which the snapshot keeps alive, and GPU
+        self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None if no problem has them
         self._configs: dict[object, _Config] = {}
         self._failures = 0  # computations that could not be traced
 
     def ready(self, request: Request, facts: Mapping[str, Facts], untuned: Untuned) -> Ready | None:
-        """The kernel for a call with these facts; None where it has to be computed."""
+        """Return the kernel for a call with these facts; None if it must be computed."""
         sizes = self._sizes(request, facts)
         own = _first(self._problems, sizes)
         if own is None:
@@ -124,7 +124,7 @@ class Lengths:
         kernel: Kernel,
         numbers: Any,
     ) -> None:
-        """Trace what was computed for a call: for its problem `chosen`, whose launches take `numbers`."""
+        """Trace the computation of a call: the choice for its problem, and the launch arguments `numbers`."""
         sizes, (fixed, own) = self._sizes(request, facts), _values(problem)
         if self._failures >= _FAILURES or fixed != self._statics:
             return
@@ -134,14 +134,14 @@ class Lengths:
             fits = config.chosen.fits(problem)
             if fits and (config.chosen.instance.key, config.chosen.gpu) != (chosen.instance.key, chosen.gpu):
                 return
-            if fits and config.kernel is None:  # else the kernel belongs to another config
+            if fits and config.kernel is None:  # otherwise the kernel belongs to another config
                 config.kernel = kernel
             compute = partial(self._numbers, config.chosen, kernel)
             if not self._traced(config.traces, compute, sizes, numbers if fits else _UNFIT) or fits:
                 return
 
     def _candidates(self, own: Sizes) -> Iterator[_Config | None]:
-        """The configs in the order of `choice.choose`; None stands for one that no call has traced."""
+        """Yield the configs in the order of `choice.choose`; None stands for one that no call has traced."""
         if nearest := self._records.nearest(own):
             record, gpu, foreign = nearest
             yield self._recorded.get((id(record), gpu.name, foreign))
@@ -153,7 +153,7 @@ class Lengths:
                 yield config
 
     def _learned(self, own: Sizes, chosen: Choice) -> Iterator[_Config]:
-        """The same configs, created where missing, up to the one that the problem runs."""
+        """Yield the same configs, created if missing, up to the one that the problem runs."""
         if nearest := self._records.nearest(own):
             record, gpu, foreign = nearest
             if (record, gpu, foreign) == (chosen.record, chosen.gpu, chosen.foreign):
@@ -168,7 +168,7 @@ class Lengths:
                 yield config
 
     def _config(self, chosen: Choice | None) -> _Config | None:
-        """One for equal choices."""
+        """Return the same object for equal choices."""
         if chosen is None:
             return None
         return self._configs.setdefault((chosen.instance.key, chosen.gpu.name), _Config(chosen))
@@ -176,7 +176,7 @@ class Lengths:
     def _traced(
         self, traces: list[Followed[T]], compute: Callable[[Sequence[int]], T], sizes: Sequence[int], result: T
     ) -> bool:
-        """Whether a trace gives this result, after another one was added where none does."""
+        """Return whether a trace gives this result, after adding one if none does."""
         traced = _first(traces, sizes)
         if traced is None and len(traces) < _TRACES:
             trace = follow(compute, sizes)
@@ -197,7 +197,7 @@ class Lengths:
         return untuned.warned(chosen, (self._statics, own), lambda: chosen.at(replace(problem, **self._named(own))))
 
     def _sizes(self, request: Request, facts: Mapping[str, Facts]) -> tuple[int, ...]:
-        """Shapes, strides and size arguments, in which calls of this kind differ."""
+        """Return shapes, strides and size arguments, in which calls of this kind differ."""
         sizes: list[int] = []
         for array in facts.values():
             sizes += array.shape
@@ -227,7 +227,7 @@ class Lengths:
         return kernel.numbers(chosen.instance.at(binding.problem), binding)
 
     def _with(self, sizes: Sequence[int]) -> dict[str, Facts]:
-        """The facts of such sizes and strides."""
+        """Return the facts for these sizes and strides."""
         replaced, rest = {}, iter(sizes)
         for name, facts in self._facts.items():
             called = tuple(next(rest) for _ in facts.shape)
@@ -240,7 +240,7 @@ class Lengths:
 
 
 def _fixed(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]) -> Iterator[tuple[str, int]]:
-    """(argument, axis of the caller's array) of sizes that select code."""
+    """Yield (argument, axis of the caller's array) of sizes that select code."""
     selecting = statics(operator.problem)
     for argument in operator.arguments:
         if argument.name in facts:
@@ -251,18 +251,18 @@ def _fixed(operator: Operator[Any], request: Request, facts: Mapping[str, Facts]
 
 
 def _is_size_argument(value: Any, name: str, sizes: tuple[str, ...]) -> bool:
-    """Whether a value beside the arrays is a size that calls of one kind may differ in: an int that 64 bits hold."""
+    """Return whether a non-array value is a size in which calls of one kind may differ: an int of at most 64 bits."""
     return type(value) is int and name in sizes and value.bit_length() < 64
 
 
 def _values(problem: Any) -> tuple[tuple[Any, ...], Sizes]:
-    """The values of the fields that select code, and of the extents."""
+    """Return the values of the fields that select code, and of the extents."""
     fixed, sizes = statics(problem), extents(problem)
     return tuple(getattr(problem, name) for name in fixed), tuple(getattr(problem, name) for name in sizes)
 
 
 def _first(traces: Sequence[Followed[T]], sizes: Sequence[int]) -> T | None:
-    for trace in reversed(traces):  # the last one serves the next step of a generation most often
+    for trace in reversed(traces):  # in a generation, the last one usually serves the next step
         if (result := trace(sizes)) is not None:
             return result
     return None

@@ -1,8 +1,8 @@
-"""Where `TUNER_MISSES` has the misses of this process logged: a file, or a server.
+"""Logging of this process's misses to the file or server in `TUNER_MISSES`.
 
-A problem is logged at its first call and whenever its calls have doubled since, and the rest when the process ends. So
-a process writes a few lines a problem, a killed one loses less than half of a problem's calls, and no thread is needed:
-a line is written by the call that it counts. A server is written to by a thread, so that no call waits for a network.
+A problem is logged at its first call, whenever the number of its calls has doubled, and at process exit. A process
+therefore writes a few lines per problem, a killed one loses less than half of a problem's calls, and files need no
+thread: the counted call writes the line. A server is written to by a thread, so that no call waits for the network.
 """
 
 import os
@@ -20,16 +20,16 @@ from tuner.store import misses
 from tuner.store.misses import Missed
 
 VARIABLE = "TUNER_MISSES"
-_WAITING = 4096  # misses that wait for a server; more are dropped
-_END_S = 5.0  # that the end of a process waits for a server
+_WAITING = 4096  # queue length for a server; further misses are dropped
+_END_S = 5.0  # time that process exit waits for a server
 
 
 class MissLogWarning(UserWarning):
-    """Misses are no longer logged by this process."""
+    """This process no longer logs misses."""
 
 
 class MissLog:
-    """Logs misses to one place until that fails, which is one warning: a call never fails for it."""
+    """Logs misses to one destination until that fails, which causes one warning; calls never fail."""
 
     def __init__(self, place: str) -> None:
         self._place, self.failed = place, False
@@ -47,7 +47,7 @@ class MissLog:
             self._fail(error)
 
     def close(self) -> None:
-        """Wait for what is under way to a server, for some seconds."""
+        """Wait a few seconds for pending writes to a server."""
         if self._sender is not None:
             self._sender.close()
 
@@ -57,7 +57,7 @@ class MissLog:
 
 
 class _Sender:
-    """A thread that sends misses to a server, started by the first miss; a forked child starts one of its own."""
+    """A thread that sends misses to a server, started by the first miss; a forked child starts its own."""
 
     def __init__(self, place: str, fail: Callable[[Exception], None]) -> None:
         self._place, self._fail = place, fail
@@ -74,7 +74,7 @@ class _Sender:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, args=(self._queue,), daemon=True, name="tuner misses")
                 self._thread.start()
-        with suppress(queue.Full):  # the server is slower than the application: counts are a lower bound
+        with suppress(queue.Full):  # the server is slower than the application, so counts are a lower bound
             self._queue.put_nowait(missed)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class _Sender:
             self._thread.join(_END_S)
 
     def _run(self, waiting: "queue.Queue[Missed | None]") -> None:
-        from tuner.store.sql import Store  # which takes a second
+        from tuner.store.sql import Store  # imported here because it takes a second
 
         try:
             with Store.open(self._place) as store:
@@ -114,7 +114,7 @@ _logs: dict[str, MissLog] = {}
 
 
 def of_environment() -> MissLog | None:
-    """The log that `TUNER_MISSES` names, one a place; None without it."""
+    """Return the log that `TUNER_MISSES` names, one per destination; None if unset."""
     place = os.environ.get(VARIABLE)
     if not place:
         return None

@@ -1,4 +1,4 @@
-"""A plan on the CPU emulator, with the call of `GpuKernel`: the same strides, pointers and scalars."""
+"""A plan on the CPU emulator, callable like `GpuKernel`, with the same strides, pointers and scalars."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,11 +18,11 @@ from tuner.spec.problem import Array
 
 
 class EmulatedKernel:
-    """Call it with arrays that fit `binding` and the scalars of the caller.
+    """A callable for arrays that fit `binding` and the caller's scalars.
 
-    The arrays and the outputs, in the operator's order, are of `framework`, in CPU memory; arrays that are updated in
-    place are the caller's own. Calls from several threads take turns. Raises TemplateError when the emulator finds the
-    kernel at fault; nothing is updated then. Raises MachineError in a child whose fork came amid a launch.
+    The arrays and the outputs, in the operator's order, belong to `framework` and are in CPU memory; arrays that are
+    updated in place are the caller's own. Concurrent calls are serialized. Raises TemplateError if the emulator reports
+    a finding, in which case nothing is updated, and MachineError in a child that was forked during a launch.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class EmulatedKernel:
             return tuple(self._fetched(output, memory[output.name].array) for output in operator.outputs)
 
     def _regions(self, arrays: Mapping[str, Any]) -> Iterator[Region]:
-        """The caller's arrays, with the caller's strides, and the outputs."""
+        """Yield the caller's arrays, with their strides, and the outputs."""
         for argument in self._operator.arguments:
             name, tensor = argument.name, self._binding.tensors.get(argument.name)
             if tensor is not None:
@@ -61,11 +61,11 @@ class EmulatedKernel:
                 yield Region(name, dtype, tensor.shape, strides, array, argument.written)
 
     def _view(self, name: str, array: Any) -> Array:
-        """A caller's array in the order of its argument's dims."""
+        """Return a caller's array in its argument's order of dims."""
         return self._framework.numpy(array).transpose(self._binding.tensors[name].axes)
 
     def _fetched(self, argument: Argument, array: Array) -> Any:
-        """An output as the caller's framework has it."""
+        """Return an output as an array of the caller's framework."""
         shape, dtype = self._binding.tensors[argument.name].caller_shape, argument.dtype_of(self._binding.problem)
         result = self._framework.empty(shape, dtype, CPU)
         self._view(argument.name, result)[...] = array

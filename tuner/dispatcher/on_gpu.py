@@ -1,4 +1,4 @@
-"""A plan loaded on one GPU, for the dispatcher to call."""
+"""A plan loaded on a GPU, callable by the dispatcher."""
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -17,39 +17,39 @@ from tuner.spec.parameters import parameters, scalars
 from tuner.spec.plan import Launch, Plan
 from tuner.spec.tensor_map import MappedTensor, TensorMap
 
-_REMEMBERED = 256  # addresses of all tensors of a call, whose arguments are kept at hand
-_MAPS = 4096  # of tensors at an address
+_REMEMBERED = 256  # cached argument lists, by the addresses of all tensors of a call
+_MAPS = 4096  # cached tensor maps
 _ON_DEVICE = 3  # cudaMemcpyKind
 
 
 class Allocation(NamedTuple):
-    """An array that a call allocates: an output, or a workspace."""
+    """An array that a call allocates: an output or a workspace."""
 
     name: str
-    shape: tuple[int, ...]  # as the caller has it
+    shape: tuple[int, ...]  # in the caller's order
     dtype: DType
 
 
 class LaunchArguments(NamedTuple):
-    """The launch shape and arguments of one launch, but for addresses."""
+    """The launch shape and arguments of one launch, without addresses."""
 
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     smem_bytes: int
-    strides: tuple[int | None, ...]  # of all parameters those that are strides, in elements
+    strides: tuple[int | None, ...]  # strides in elements for all stride parameters
     pointers: tuple[tuple[int, str], ...]  # position, argument
     scalars: tuple[tuple[int, str, Any], ...]  # position, argument, NumPy type: CuPy passes a scalar in its own size
-    values: tuple[Any, ...]  # of those, unless the caller gives one; None: it has to
+    values: tuple[Any, ...]  # their values unless the caller passes one; None: the caller must
     maps: tuple[
         tuple[int, TensorMap, DType, tuple[int, ...], tuple[int, ...]], ...
     ]  # position; shape, bytes of strides
 
 
 class Numbers(NamedTuple):
-    """All that a call on a GPU needs beside its kernels and addresses: what follows from sizes."""
+    """The size-dependent data of a call on a GPU, in addition to kernels and addresses."""
 
-    inputs: tuple[str, ...]  # arrays of the caller
+    inputs: tuple[str, ...]  # the caller's arrays
     outputs: tuple[Allocation, ...]
     workspaces: tuple[Allocation, ...]
     launches: tuple[LaunchArguments, ...]
@@ -75,7 +75,7 @@ class Numbers(NamedTuple):
 
 
 class Functions:
-    """The kernels of a cubin on one device, loaded when they are first asked for."""
+    """The kernels of a cubin on one device, loaded on first use."""
 
     def __init__(self, cubin: Cubin, ordinal: int) -> None:
         _process.used = True
@@ -84,7 +84,7 @@ class Functions:
         self._encoded: dict[object, Any] = {}
 
     def of(self, entry: str, smem_bytes: int) -> Any:
-        """With so much dynamic shared memory granted. Raises MachineError where the driver cannot load it."""
+        """Return a kernel with this dynamic shared memory granted. Raises MachineError if the driver cannot load it."""
         key = entry, smem_bytes
         if key not in self._loaded:
             with opened().cuda.Device(self.ordinal):
@@ -92,14 +92,14 @@ class Functions:
         return self._loaded[key]
 
     def symbols(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """Addresses of the `__constant__` symbols that hold arguments of so many bytes, by argument."""
+        """Return the addresses of the `__constant__` symbols for arguments of these sizes in bytes, by argument."""
         if not wanted:
             return {}
         with opened().cuda.Device(self.ordinal):
             return constant_places(_module(self.ordinal, self._cubin.image), self._cubin.image, wanted)
 
     def encoded(self, map: TensorMap, dtype: DType, shape: Any, strides: Any, address: int) -> Any:
-        """The tensor map of a tensor at this address, cached. Needs a CUDA context."""
+        """Return the cached tensor map of a tensor at this address. Requires a CUDA context."""
         key = address, map.name, map.box, shape, strides
         encoded = self._encoded.get(key)
         if encoded is None:
@@ -111,15 +111,15 @@ class Functions:
 
 
 class _Process:
-    used = False  # a GPU, since this process began
-    lost = False  # the GPU that its parent used
+    used = False  # whether this process has used a GPU
+    lost = False  # whether its parent had used a GPU
 
 
 _process = _Process()
 
 
 def refuse_after_fork() -> None:
-    """Raises MachineError in a child of a process that used a GPU before it forked: CUDA contexts are not inherited."""
+    """Raise MachineError in a child of a process that used a GPU before the fork: CUDA contexts are not inherited."""
     if _process.lost:
         raise MachineError(
             "this process was forked after its parent used the GPU, whose state CUDA does not hand on: start processes "
@@ -135,9 +135,9 @@ renew_in_child(_lose_gpu)
 
 
 class GpuKernel:
-    """Call it with arrays that fit `numbers` and the scalars of the caller.
+    """A callable for arrays that fit `numbers` and the caller's scalars.
 
-    The arrays and the outputs, in the operator's order, are of `framework`. A call returns when the launches are
+    The arrays and the outputs, in the operator's order, belong to `framework`. A call returns when the launches are
     queued on the framework's current stream.
     """
 
@@ -154,7 +154,7 @@ class GpuKernel:
 
     def __call__(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> tuple[Any, ...]:
         with self._device(self._ordinal) as device:
-            device.use()  # binds its context to a thread that never used it: CuPy does so only where the device changes
+            device.use()  # binds its context to a new thread: CuPy does so only if the device changes
             allocated = [make() for make in self._makers]
             addresses = tuple(map(self._address, (*[arrays[name] for name in self._inputs], *allocated)))
             filled = self._arguments.get(addresses) or self._filled(addresses)
@@ -167,7 +167,7 @@ class GpuKernel:
         return tuple(allocated[: self._outputs])
 
     def _filled(self, addresses: tuple[int, ...]) -> list[list[Any]]:
-        """The arguments of every launch, but for scalars of the caller; kept for calls on the same memory."""
+        """Return the arguments of every launch without the caller's scalars, cached for calls on the same memory."""
         by_name = dict(zip(self._names, addresses, strict=True))
         filled = [launch.filled(by_name) for launch in self._launches]
         if len(self._arguments) >= _REMEMBERED:
@@ -176,20 +176,20 @@ class GpuKernel:
         return filled
 
     def _fill(self, symbol: int, address: int, nbytes: int, stream: int | None) -> None:
-        """A `__constant__` symbol, in the order of the stream: calls on other streams at the same time share it."""
+        """Fill a `__constant__` symbol in stream order; concurrent calls on other streams share it."""
         cuda = opened().cuda
         queue = cuda.get_current_stream().ptr if stream is None else stream
         cuda.runtime.memcpyAsync(symbol, address, nbytes, _ON_DEVICE, queue)
 
 
 class _Stream(NamedTuple):
-    """All that CuPy asks of the stream of another framework."""
+    """The part of CuPy's stream interface that it needs for another framework's stream."""
 
     ptr: int
 
 
 class _Prepared:
-    """One launch, whose kernel is loaded."""
+    """One launch with its kernel loaded."""
 
     def __init__(self, passed: LaunchArguments, functions: Functions) -> None:
         self._passed, self._function = passed, functions.of(passed.entry, passed.smem_bytes)
@@ -203,13 +203,13 @@ class _Prepared:
     def filled(self, addresses: Mapping[str, int]) -> list[Any]:
         arguments = list(self._fixed)
         for position, name in self._passed.pointers:
-            arguments[position] = addresses.get(name, 0)  # an input that the caller leaves out is a null pointer
+            arguments[position] = addresses.get(name, 0)  # an omitted input is a null pointer
         for position, map, dtype, shape, strides in self._passed.maps:
             arguments[position] = self._encoded(map, dtype, shape, strides, addresses[map.argument])
         return arguments
 
     def __call__(self, arguments: list[Any], scalars: Mapping[str, float], stream: _Stream | None) -> None:
-        """Raises MachineError when the driver refuses the launch."""
+        """Launch. Raises MachineError if the driver refuses it."""
         if scalars:
             arguments = list(arguments)
             for position, name, kind in self._passed.scalars:
@@ -221,7 +221,7 @@ class _Prepared:
             raise MachineError(f"the GPU refused a launch of {self._grid} blocks: {error}") from error
 
 
-@lru_cache(maxsize=1 << 12)  # most are those of the last call
+@lru_cache(maxsize=1 << 12)  # most values equal those of the last call
 def _whole(kind: Any, value: int) -> Any:
     return kind(value)
 
@@ -251,13 +251,13 @@ def _launch_arguments(operator: Operator[Any], binding: Binding, plan: Plan, lau
 
 
 def _mapped(binding: Binding, map: TensorMap, dtype: DType) -> MappedTensor:
-    """Without its address, which a call fills in."""
+    """Return the mapped tensor without its address, which a call fills in."""
     tensor = binding.tensors[map.argument]
     return MappedTensor.of(map, dtype, 0, tensor.shape, tensor.strides)
 
 
 def _stride(binding: Binding, parameter: Parameter) -> int | None:
-    """The stride that a parameter passes, in elements, as the int64 that CuPy makes of a Python int."""
+    """Return the stride of a parameter in elements, as a Python int, which CuPy passes as int64."""
     return None if parameter.axis is None else binding.tensors[parameter.argument].strides[parameter.axis]
 
 

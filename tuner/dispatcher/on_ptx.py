@@ -1,4 +1,4 @@
-"""A plan on the PTX interpreter, with the call of `GpuKernel`: for kernels that the emulator does not compile."""
+"""A plan on the PTX interpreter, callable like `GpuKernel`, for kernels that the emulator does not compile."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,9 @@ from tuner.spec.problem import Array
 
 
 class PtxKernel:
-    """Call it with arrays that fit `binding`, whose problem is the instance's, and the scalars of the caller.
+    """A callable for arrays that fit `binding`, whose problem is the instance's, and the caller's scalars.
 
-    Arrays and outputs are as those of `EmulatedKernel`; so is the TemplateError for a kernel at fault.
+    Arrays, outputs and the TemplateError for a faulty kernel are as for `EmulatedKernel`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class PtxKernel:
         return tuple(self._fetched(argument.name, outputs[argument.name]) for argument in operator.outputs)
 
     def _views(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
-        """The caller's arrays with the argument's dims in order."""
+        """Return the caller's arrays with their argument's order of dims."""
         tensors, numpy = self._binding.tensors, self._framework.numpy
         return {name: numpy(array).transpose(tensors[name].axes) for name, array in arrays.items()}
 

@@ -1,4 +1,4 @@
-"""What the GPU of this machine was found to run right: stored verdicts on default configs (`tuner prove`)."""
+"""Stored verdicts of this machine's GPU on default configs (`tuner prove`)."""
 
 from tuner import operators
 from tuner.arch import GPU
@@ -12,9 +12,9 @@ WRONG = "the GPU here was found to run its default config wrong: `tuner prove --
 
 
 class Verdicts:
-    """The verdicts on default configs of an operator on a GPU; none where that GPU is not in this machine.
+    """The verdicts on an operator's default configs on a GPU; empty if that GPU is not in this machine.
 
-    A verdict holds for a driver, a compiler and a source. Where none is stored, nothing is rendered to look for one.
+    A verdict is valid for a driver, a compiler and a source. If none is stored, nothing is rendered.
     """
 
     def __init__(self, operator: str, target: GPU, snapshot: Snapshot) -> None:
@@ -36,10 +36,10 @@ class Verdicts:
         return any(one.unproven for one in operators.implementations(self._operator) if one.name == name)
 
     def right(self, instance: Instance) -> bool | None:
-        """Whether the code of a config is right; None where nothing is known of it."""
+        """Return whether a config's code is correct; None if unknown."""
         if instance.implementation.name not in self._names:
             return None
         try:
             return self._stored.get(checked_code(instance, self._target, self._driver))
-        except MachineError:  # neither a compiler nor a cubin: what would run is unknown
+        except MachineError:  # without a compiler or a cubin, the code that would run is unknown
             return None

@@ -33,15 +33,16 @@ _LINE = 120
 
 
 def dispatcher_stub(names: Sequence[str]) -> str:
-    """The text of `tuner/dispatcher/__init__.pyi`: a function of each operator, which returns arrays of the kind that
-    its first argument is."""
+    """Return the text of `tuner/dispatcher/__init__.pyi`: one function per operator, which returns its first argument's
+    type.
+    """
     device = Parameter("device", Parameter.KEYWORD_ONLY, default=None, annotation=str | None)
     functions = (_function(operators.load(name), "A", "A", (device,)) for name in names)
     return "\n".join((_HEADER, _TYPES, _DISPATCHER, _ARRAY, "", *functions, ""))
 
 
 def jax_stub(names: Sequence[str]) -> str:
-    """The text of `tuner/jax/__init__.pyi`: the same functions on `jax.Array`s and NumPy arrays."""
+    """Return the text of `tuner/jax/__init__.pyi`: the same functions on `jax.Array`s and NumPy arrays."""
     functions = (_function(operators.load(name), "jax.typing.ArrayLike", "jax.Array", ()) for name in names)
     imports = "from typing import Any\n\nimport jax\nimport jax.typing\n\n"
     imports += "from tuner.jax.attention import FallbackWarning as FallbackWarning\n"
@@ -73,12 +74,12 @@ def _parameters(parameters: Sequence[Parameter], first: str) -> Iterator[str]:
 
 
 def _annotation(parameter: Parameter) -> str:
-    declared = getattr(parameter.annotation, "__origin__", parameter.annotation)  # of Annotated[Any, …]: Any
+    declared = getattr(parameter.annotation, "__origin__", parameter.annotation)  # for Annotated[Any, …]: Any
     return "Any" if declared is Parameter.empty else formatannotation(declared).replace("typing.", "")
 
 
 def write(names: Sequence[str], package: Path) -> tuple[Path, ...]:
-    """Write both stubs below the folder of a package; returns their paths."""
+    """Write both stubs below a package's folder; return their paths."""
     texts: dict[str, Callable[[Sequence[str]], str]] = {
         "dispatcher/__init__.pyi": dispatcher_stub,
         "jax/__init__.pyi": jax_stub,
@@ -97,7 +98,7 @@ def main() -> None:
     if options.out:
         package = options.out / "tuner-stubs"
         package.mkdir(parents=True, exist_ok=True)
-        (package / "py.typed").write_text("partial\n")  # what it does not have, the installed package has
+        (package / "py.typed").write_text("partial\n")  # the installed package provides everything else
     for path in write(operators.names(), package):
         print(path)
 

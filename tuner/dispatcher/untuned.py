@@ -1,4 +1,4 @@
-"""Calls that no record serves: counted by problem, warned of once a kernel and GPU, logged, or refused."""
+"""Calls without a record: counted by problem, and reported by one warning per kernel and GPU, a log or an error."""
 
 import atexit
 import sys
@@ -18,7 +18,7 @@ from tuner.errors import UsageError
 from tuner.spec.problem import canonical, extents, statics, to_fields
 from tuner.store.misses import Missed
 
-_REMEMBERED = 16384  # problems; the oldest is forgotten first
+_REMEMBERED = 16384  # maximum number of problems; the oldest is evicted first
 
 
 class UntunedWarning(UserWarning):
@@ -27,7 +27,7 @@ class UntunedWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Miss:
-    """A problem that ran with a default config, and how often."""
+    """A problem that ran with a default config, and its number of calls."""
 
     operator: str
     problem: Fields
@@ -36,7 +36,7 @@ class Miss:
     command: str  # tunes it
 
 
-_counting = threading.Lock()  # for one addition; a call of every operator takes it
+_counting = threading.Lock()  # held for a single addition; shared by the calls of all operators
 
 
 def _renew() -> None:
@@ -59,7 +59,7 @@ class Tally:
             self._calls += 1
 
     def flush(self) -> None:
-        """Log what is not logged yet."""
+        """Log the calls that are not logged yet."""
 
     def miss(self) -> Miss:
         choice = self._choice()
@@ -68,7 +68,7 @@ class Tally:
 
 
 class _LoggedTally(Tally):
-    """A tally that is logged at the first call, and whenever the calls have doubled since."""
+    """A tally that is logged at the first call, and whenever the number of calls has doubled."""
 
     def __init__(self, choice: Callable[[], Choice], log: MissLog) -> None:
         super().__init__(choice)
@@ -89,7 +89,7 @@ class _LoggedTally(Tally):
             self._write(new)
 
     def _due(self) -> int:
-        """The calls since the last line, of which one is due now. Needs `_counting`."""
+        """Return the calls since the last line, if a new line is due. Requires `_counting`."""
         new, self._logged, self._next = self._calls - self._logged, self._calls, 2 * self._calls
         return new
 
@@ -112,7 +112,7 @@ def _flush() -> None:
 
 
 def _leave_to_parent() -> None:
-    """In a child: what its parent counted is logged by that."""
+    """In a forked child, discard the parent's counts, which the parent logs."""
     for tally in list(_logged):
         tally._logged = tally._calls
 
@@ -122,8 +122,10 @@ atexit.register(_flush)
 
 
 class Untuned:
-    """The tallies of one dispatcher. `strict` makes a miss a UsageError; `log` has misses logged, and the calls that
-    the record of another problem or architecture serves."""
+    """The tallies of one dispatcher.
+
+    `strict` makes a miss a UsageError. `log` records misses, and calls served by the record of another problem or arch.
+    """
 
     def __init__(self, *, strict: bool, log: MissLog | None = None) -> None:
         self._strict, self._log = strict, log
@@ -132,12 +134,13 @@ class Untuned:
         self._warned: set[object] = set()
 
     def counted(self, choice: Choice) -> bool:
-        """Whether calls that run a choice are counted."""
+        """Return whether calls that run a choice are counted."""
         return choice.record is None or (self._log is not None and choice.foreign)
 
     def tally(self, choice: Choice) -> Tally:
-        """The tally of a problem; warns the application of the first problem with its static fields on a GPU, unless
-        a record serves it."""
+        """Return the tally of a problem; warn of the first problem with its static fields on a GPU, unless a record
+        serves it.
+        """
         if choice.record is None:
             self._warn(choice)
         problem = choice.instance.problem
@@ -145,8 +148,11 @@ class Untuned:
         return self.warned(choice, tuple(fields), lambda: choice)
 
     def warned(self, kernel: Choice, problem: object, choice: Callable[[], Choice]) -> Tally:
-        """The tally of a problem of whose kernel the application was warned, by the values of its static fields and of
-        its extents; `choice` is called when misses are listed."""
+        """Return the tally of a problem whose kernel was warned of before, by the values of its static fields and
+        extents.
+
+        `choice` is called when misses are listed.
+        """
         key = kernel.instance.operator.name, kernel.gpu.name, problem
         tallies = self._tallies if kernel.record is None else self._nearest
         tally = tallies.get(key)
@@ -158,12 +164,12 @@ class Untuned:
         return tally
 
     def flush(self) -> None:
-        """Log what is not logged yet."""
+        """Log the calls that are not logged yet."""
         for tally in [*self._tallies.values(), *self._nearest.values()]:
             tally.flush()
 
     def misses(self) -> tuple[Miss, ...]:
-        """The most frequent first."""
+        """Return the misses, the most frequent first."""
         return tuple(sorted((tally.miss() for tally in list(self._tallies.values())), key=lambda miss: -miss.calls))
 
     def _warn(self, choice: Choice) -> None:
@@ -179,7 +185,7 @@ class Untuned:
 
 
 def _callers() -> int:
-    """Frames from who calls this up to the application: the first that is neither of this program nor of torch."""
+    """Return the number of stack frames up to the application: the first frame outside this program and torch."""
     skipped = [Path(module.__file__ or "").parent for name in ("tuner", "torch") if (module := sys.modules.get(name))]
     files = [Path(frame.f_code.co_filename) for frame, _ in walk_stack(sys._getframe(1))]
     ours = [any(file.is_relative_to(folder) for folder in skipped) for file in files]

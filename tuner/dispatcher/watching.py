@@ -1,8 +1,7 @@
-"""Records that arrive while a process runs: with `TUNER_WATCH` seconds set, a thread looks for them that often.
+"""Detection of new records while a process runs: if `TUNER_WATCH` is set, a thread checks at this interval in seconds.
 
-What calls need of the new records is compiled and loaded by that thread, beside the calls, which go on with the old
-ones until all is ready. Meanwhile the interpreter switches between threads more often, so that a call does not wait for
-a long computation of this one.
+The thread compiles and loads what calls need of the new records, while calls continue with the old ones. Meanwhile the
+interpreter switches threads more often, so that calls do not wait for long computations of this thread.
 """
 
 import os
@@ -18,15 +17,15 @@ from tuner.store.changes import Sources
 
 VARIABLE = "TUNER_WATCH"
 _LEAST_S = 0.1
-_SWITCH_S = 0.0005  # between threads while records are taken up; Python's default is ten times as long
+_SWITCH_S = 0.0005  # thread switch interval while records are loaded; Python's default is ten times as long
 
 
 class RenewalWarning(UserWarning):
-    """New records could not be taken up; calls go on with the old ones."""
+    """New records could not be loaded; calls continue with the old ones."""
 
 
 class Watcher:
-    """A thread that calls `renew` whenever records have changed; a forked child has one of its own."""
+    """A thread that calls `renew` whenever records have changed; a forked child has its own."""
 
     def __init__(self, seconds: float, renew: Callable[[], None]) -> None:
         self.seconds, self._renew = seconds, renew
@@ -51,7 +50,7 @@ class Watcher:
                 if self.sources.changed():
                     with _switching_often():
                         self._renew()
-            except Exception as error:  # whatever it is, the next change gets its chance
+            except Exception as error:  # any error: the next change is tried again
                 text = f"new records are not taken up, and calls go on with the old ones: {error}"
                 warnings.warn(text, RenewalWarning, stacklevel=2)
 
@@ -71,7 +70,7 @@ class _Process:
 
 
 def watch(renew: Callable[[], None]) -> None:
-    """Watch as the environment says, from the records as they are now; in place of an earlier watcher."""
+    """Start watching as configured, from the current records; replaces an earlier watcher."""
     if _Process.watcher is not None:
         _Process.watcher.close()
     seconds = _seconds()

@@ -1,4 +1,4 @@
-"""The first screen of a problem: what won, by how much, how sure that is, why, and what to do next."""
+"""The first screen of a problem: the winner, its margin, the certainty, the reasons, and the next step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from tuner.report.section import Finalist, Section
 from tuner.results.attempt import Measurement
 from tuner.results.record import TuningRecord
 
-_TOLD = 5  # parameters of a winner that a sentence names
-_NEAR = 0.01  # a difference in predicted cost that decides nothing
+_TOLD = 5  # maximum number of the winner's parameters in a sentence
+_NEAR = 0.01  # difference in predicted cost that is not meaningful
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question that a reader has, and a sentence or two."""
+    """A reader's question, with an answer of one or two sentences."""
 
     question: str
     text: str
 
 
 def brief(section: Section) -> tuple[Answer, ...]:
-    """Empty where there is no record: then the page says why not."""
+    """Return the answers; empty without a record, in which case the page gives the reason."""
     record = section.data.record
     if record is None:
         return ()
@@ -61,7 +61,7 @@ def _by_how_much(section: Section, record: TuningRecord) -> str:
 
 
 def _near(section: Section) -> str:
-    """Of predictions, how many others they hardly tell from the winner; a race says that itself."""
+    """Return how many predictions are close to the winner's; a race reports that itself."""
     near = sum(1 <= entry.relative <= 1 + _NEAR for entry in section.entries[1:] if not entry.flaws)
     if section.measured or not near:
         return ""
@@ -89,7 +89,7 @@ def _how_sure(section: Section, record: TuningRecord) -> str:
 
 
 def _certainty(measurement: Measurement | None) -> str:
-    """What the final race says of its winner; nothing where there was none."""
+    """Return the final race's statement about its winner; empty without a race."""
     if measurement is None or measurement.regret_bound is None or measurement.flip_probability is None:
         return ""
     behind, flip = percent(measurement.regret_bound), percent(measurement.flip_probability)
@@ -109,7 +109,7 @@ def _why(section: Section, record: TuningRecord) -> str:
 
 
 def _compared(finalists: Sequence[Finalist]) -> Finalist | None:
-    """The default, else the runner-up, where predicted terms tell it from the winner."""
+    """Return the default, or else the runner-up, if predicted terms distinguish it from the winner."""
     others = sorted(finalists[1:], key=lambda finalist: not finalist.is_default)
     return next((finalist for finalist in others if finalist.deltas), None)
 

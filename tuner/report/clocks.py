@@ -1,4 +1,4 @@
-"""The final race of a measured search: what each contender took, at which clock, and the clock over its rounds."""
+"""The final race of a measured search: the time and clock of each contender, and the clock over the rounds."""
 
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -18,10 +18,10 @@ _WIDTH, _HEIGHT = 840, 180
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A contender in the race. What nobody could read is 0."""
+    """A contender in the race; 0 means unknown."""
 
     name: str
-    own: Fields  # choices that not all contenders share
+    own: Fields  # parameters that differ between contenders
     time_us: float
     cycles: float
     low_mhz: int
@@ -33,7 +33,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """`svg` is None where nobody could read a clock."""
+    """The clocks of a race; `svg` is None if the clock is unknown."""
 
     svg: Markup | None
     ran: tuple[Ran, ...]  # the winner first, then by time
@@ -41,7 +41,7 @@ class Clocks:
 
 
 def clocks(section: Section) -> Clocks | None:
-    """None without a final race."""
+    """Return the clocks; None without a final race."""
     race = section.data.race
     if race is None or not race.rounds:
         return None
@@ -74,7 +74,7 @@ def _time_us(race: FinalRace, contender: int) -> float:
 
 
 def _drawn(race: FinalRace) -> Markup | None:
-    """A line a contender, the winner's heavy; triangles where the driver named a reason for a lower clock."""
+    """Draw one line per contender, the winner's in bold; triangles mark throttle reasons."""
     rounds = enumerate(race.rounds, 1)
     laps = [_point(race, n, i, lap) for n, laps_of_round in rounds for i, lap in enumerate(laps_of_round) if lap.sm_mhz]
     if not laps:

@@ -1,4 +1,4 @@
-"""CUDA C++ and unified diffs as coloured HTML; reports/style.css has the colours of the classes."""
+"""CUDA C++ and unified diffs as coloured HTML; reports/style.css defines the colours."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -19,9 +19,9 @@ def cuda(text: str) -> Markup:
 
 
 def diff(old: str, new: str) -> Markup:
-    """A unified diff from `old` to `new`; empty where the texts are equal.
+    """Return a unified diff from `old` to `new`; empty if the texts are equal.
 
-    Unlike difflib.unified_diff it does not give up on lines that occur often, of which generated code is full.
+    Unlike difflib.unified_diff, it handles lines that occur often, which are common in generated code.
     """
     before, after = old.splitlines(), new.splitlines()
     lines = []
@@ -38,11 +38,13 @@ def diff(old: str, new: str) -> Markup:
 
 def _coloured(text: str, lexer: Lexer) -> Markup:
     marked = Markup(format(_families(lexer.get_tokens(text)), HtmlFormatter(nowrap=True)))
-    return marked if text.endswith("\n") else marked.removesuffix("\n")  # which the formatter adds
+    return marked if text.endswith("\n") else marked.removesuffix("\n")  # added by the formatter
 
 
 def _families(tokens: Iterable[tuple[_TokenType, str]]) -> Iterator[tuple[_TokenType, str]]:
-    """Kinds that the page does not tell apart become one, and names and signs plain text: a fifth of the bytes."""
+    """Merge token kinds with the same style, and names and punctuation into plain text, which reduces the size to a
+    fifth.
+    """
     for kind, text in tokens:
-        above = kind.split()  # the kind itself last
+        above = kind.split()  # the kind itself comes last
         yield next((family for family in (*_CODE, *_DIFF) if family in above), Text), text

@@ -1,4 +1,4 @@
-"""The figure of how a search went: values by try, the best so far, and what failed at which stage."""
+"""The convergence figure: values by try, the best so far, and failures by stage."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +14,17 @@ from tuner.results.attempt import Stage
 
 _WIDTH, _HEIGHT, _LANE = 840, 230, 18
 _CROSS = "M-1,-.75L-.75,-1L0,-.25L.75,-1L1,-.75L.25,0L1,.75L.75,1L0,.25L-.75,1L-1,.75L-.25,0Z"
-_ROOM = 1.04  # between the outermost values and the edges
+_ROOM = 1.04  # relative margin between the outermost values and the edges
 
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
     svg: Markup
-    n_above: int  # tries beyond the ceiling
+    n_above: int  # number of tries above the ceiling
 
 
 def convergence(section: Section) -> Convergence:
-    """Of a section with entries."""
+    """Return the figure of a section with entries."""
     entries = sorted(section.entries, key=lambda entry: entry.index)
     value = axis(section, entries)
     points = [_point(section, entry, value) for entry in entries]
@@ -75,7 +75,7 @@ def _failure(section: Section, index: int) -> dict[str, Any]:
 
 
 def _steps(section: Section, value: Axis) -> list[dict[str, float]]:
-    """The best so far where it changes, and at the last try."""
+    """Return the best value so far at each change, and at the last try."""
     best = best_so_far(section.attempts, section.entries)
     steps = [(n, at) for n, (before, at) in enumerate(zip((None, *best), best, strict=False), 1) if at != before]
     return [{"try": n, "value": value.at(at)} for n, at in (*steps, (len(best), best[-1])) if at is not None]

@@ -1,4 +1,4 @@
-"""What a report is made of: plain values that a search hands over, one ReportData a problem."""
+"""The input of a report: plain values from a search, one ReportData per problem."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,66 +24,66 @@ UNDECLARED = Fact("work", "not declared", "so that configs rank by what their ma
 
 @dataclass(frozen=True, slots=True)
 class SpaceFacts:
-    """The search space of one implementation: combinations, what each constraint removed, what is left."""
+    """The search space of one implementation: its size, and the combinations that each constraint removed."""
 
     implementation: str
     raw: int
     valid: int
-    removed: tuple[tuple[str, int], ...] = ()  # (reason, combinations), as Space.counts() gives them
-    closed: str = ""  # why the search gave up on this implementation before its end
-    estimated: bool = False  # the space is too large to list: `valid` and `removed` are estimates
+    removed: tuple[tuple[str, int], ...] = ()  # (reason, combinations), from Space.counts()
+    closed: str = ""  # why the search dropped this implementation early
+    estimated: bool = False  # the space is too large to enumerate, so `valid` and `removed` are estimates
 
 
 @dataclass(frozen=True, slots=True)
 class BeliefFacts:
-    """An order of an implementation's configs from before the search, and whether the results bore it out."""
+    """A prior order of an implementation's configs, and whether the results confirmed it."""
 
     implementation: str
     source: str  # "prediction", "history of H100", "history of seq_q=2048 for 4096"
-    correlation: float | None  # Spearman's, with random tries; None: too few to judge
+    correlation: float | None  # Spearman's correlation with random tries; None if there are too few
     kept: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SearchFacts:
-    """How the search went."""
+    """The course of the search."""
 
     method: str
     seed: int
-    budget: int  # tries
+    budget: int  # number of tries
     effort: str
     stopped: str  # why: "the budget of 128 tries is spent"
     seconds: float
-    resumed: int = 0  # attempts that earlier sessions had made
-    prior_correlation: float | None = None  # Spearman's, of the ranks before compiling with the results
-    beliefs: tuple[BeliefFacts, ...] = ()  # where there are several
+    resumed: int = 0  # number of attempts from earlier sessions
+    prior_correlation: float | None = None  # Spearman's correlation of the ranks before compiling with the results
+    beliefs: tuple[BeliefFacts, ...] = ()  # if there are several
 
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """One problem's search on one GPU. Empty fields leave their part of the report out."""
+    """One problem's search on one GPU. Parts of the report with empty fields are omitted."""
 
     operator: str
-    implementations: tuple[str, ...]  # that took part
+    implementations: tuple[str, ...]  # the implementations that took part
     problem: Fields
     gpu: str
     arch: str
     device: str  # the model whose rates predictions assume
     evidence: Evidence
-    attempts: Sequence[Attempt]  # in the order tried
+    attempts: Sequence[Attempt]  # in order
     search: SearchFacts
-    command: str  # that repeats the search
+    command: str  # repeats the search
     record: TuningRecord | None = None
-    race: FinalRace | None = None  # that settled it
+    race: FinalRace | None = None  # the race that decided it
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)  # by index of the attempt
     default: Attempt | None = None
     spaces: tuple[SpaceFacts, ...] = ()
-    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # implementation → parameter → share
-    work: tuple[Fact, ...] = ()  # what the winner does against the least any kernel must do
-    source: str = ""  # of the winner, rendered
+    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # implementation → parameter → fraction
+    work: tuple[Fact, ...] = ()  # the winner's work relative to the minimum
+    source: str = ""  # rendered source of the winner
     default_source: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     usage: str = ""  # Python that runs the winner
     export: str = ""  # the command that writes it for C++
-    gain: str = ""  # a sentence: over an untuned call, then over the winner's own default
-    warning: str = ""  # a sentence: what is cheaper but flawed
+    gain: str = ""  # a sentence: the gain over an untuned call, then over the winner's own default
+    warning: str = ""  # a sentence about configs that are cheaper but flawed

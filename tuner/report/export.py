@@ -1,4 +1,4 @@
-"""A report as JSON: what a program reads instead of the page."""
+"""A report as JSON, for programs."""
 
 import json
 import math
@@ -15,7 +15,7 @@ SCHEMA = "tuner-report/1"
 
 
 def data_json(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
-    """One JSON object. Attempts are a table without its empty columns; logs stay in the database."""
+    """Return one JSON object. Attempts form a table without empty columns; logs stay in the database."""
     problems = [_problem(problem) for problem in data]
     portfolios = {"portfolios": [to_data(family) for family in families]} if families else {}
     document = _finite({"schema": SCHEMA, "problems": problems, **portfolios})
@@ -23,7 +23,7 @@ def data_json(data: Sequence[ReportData], families: Sequence[Family] = ()) -> st
 
 
 def script_json(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
-    """`data_json` for a script element: it holds no `<`, so that no text in it can end the element."""
+    """Return `data_json` for a script element, without `<`, so that no text can end the element."""
     return data_json(data, families).replace("<", "\\u003c")
 
 
@@ -77,14 +77,14 @@ def _row(attempt: Attempt, names: Sequence[str], terms: Sequence[str]) -> list[A
 
 
 def _times(time: Measurement) -> list[Any]:
-    """A time, and what the device was like as far as anybody could read it."""
+    """Return a time and the device state, as far as known."""
     numbers = [time.time_us, time.low_us, time.high_us, time.samples, time.duplicate_of or None]
     seen = [time.cycles, time.sm_mhz, time.throttle, time.temperature_c, time.late] if time.sm_mhz else [None] * 5
     return numbers + seen
 
 
 def _finite(value: Any) -> Any:
-    """Six digits of every float, whole ones as integers; null for what JSON cannot say."""
+    """Round floats to six digits, convert whole ones to integers, and non-finite ones to null."""
     if isinstance(value, float):
         short = float(f"{value:.6g}") if math.isfinite(value) else None
         return int(short) if short is not None and short.is_integer() else short

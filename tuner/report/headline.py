@@ -1,4 +1,4 @@
-"""The first sentence of a result: what it gains over an untuned call, then what is cheaper but flawed."""
+"""The first sentence of a result: the gain over an untuned call, then configs that are cheaper but flawed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from tuner.store.records import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A default config that the winner is compared with. `gain` is its value over the winner's, minus 1; None where it
-    has no value of the same evidence."""
+    """A default config for comparison. `gain` is its value / the winner's - 1; None if it has no value of the same
+    evidence.
+    """
 
     implementation: str
     gain: float | None
@@ -23,16 +24,16 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Flawed:
-    """Configs with a lower value than the winner's that rank behind it for their machine code."""
+    """Configs with a lower value than the winner's that rank behind it because of their machine code."""
 
     count: int
-    share: float  # how much lower the lowest value is
-    flaws: tuple[str, ...]  # of that config
+    share: float  # the fraction by which the lowest value is lower
+    flaws: tuple[str, ...]  # flaws of that config
 
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """`untuned` is what a call without a record runs, `default` the winner's own implementation untuned."""
+    """`untuned` is the config of a call without a record, `default` the winner's implementation untuned."""
 
     evidence: Evidence
     untuned: Baseline | None
@@ -71,7 +72,7 @@ class Headline:
 
 
 def headline(outcome: Outcome) -> Headline | None:
-    """None without a record."""
+    """Return the headline; None without a record."""
     record = outcome.record
     value = None if record is None else _value_of(outcome)
     if record is None or not value:
@@ -92,7 +93,7 @@ def _value_of(outcome: Outcome) -> float | None:
 
 
 def _untuned(outcome: Outcome) -> tuple[str, object] | None:
-    """(implementation, key of its config) of what the dispatcher runs without a record; None where it refuses."""
+    """Return (implementation, key of its config) of a call without a record; None if the dispatcher refuses it."""
     request = outcome.request
     try:
         chosen = choice.choose(request.operator, request.problem, [request.gpu], Snapshot.load([]))
@@ -102,7 +103,7 @@ def _untuned(outcome: Outcome) -> tuple[str, object] | None:
 
 
 def _baseline(outcome: Outcome, implementation: str, key: object, value: float) -> Baseline:
-    """The default config of `implementation`, whose instance has this key, against the winner's value."""
+    """Compare the default config of `implementation`, whose instance has this key, with the winner's value."""
     record = outcome.record
     tried = next((tried for tried in outcome.tried if tried.instance.key == key), None)
     usable = tried is not None and tried.attempt.value is not None and not tried.wrong

@@ -1,12 +1,12 @@
-"""How values are spelled for people, so that a page, a table and a terminal agree."""
+"""Formatting of values for people, shared by pages, tables and terminals."""
 
 import math
 
 from tuner.base.fields import Fields, formatted, scalar
 from tuner.results.verdict import OutputError
 
-IDLE = 0x01  # of NVML's reasons: nothing ran just then
-_REASONS = {  # by NVML's bit
+IDLE = 0x01  # NVML reason: the GPU was idle
+_REASONS = {  # by NVML bit
     IDLE: "idle",
     0x02: "clocks set by a user",
     0x04: "power cap",
@@ -17,7 +17,7 @@ _REASONS = {  # by NVML's bit
     0x80: "power brake",
     0x100: "clocks of a display",
 }
-_SPACE = "\u00a0"  # no-break: a number and its unit stay on one line
+_SPACE = "\u00a0"  # no-break space between a number and its unit
 
 
 def count(number: int) -> str:
@@ -30,51 +30,53 @@ def counted(number: int, singular: str, plural: str) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio, with enough digits to tell close configs apart: `1.043×`, `12.6×`."""
+    """Format a ratio with enough digits to distinguish close configs: `1.043×`, `12.6×`."""
     return _finite(ratio, f"{ratio:.3f}×" if ratio < 10 else f"{ratio:.1f}×")
 
 
 def percent(share: float) -> str:
-    """A fraction as a percentage: 0.031 is `3.1 %`, 0.24 is `24 %`, 0.0002 is `<0.1 %`."""
+    """Format a fraction as a percentage: 0.031 is `3.1 %`, 0.24 is `24 %`, 0.0002 is `<0.1 %`."""
     if 0 < share < 0.0005:
         return f"<0.1{_SPACE}%"
     return _finite(share, f"{100 * share:.{0 if share >= 0.0995 else 1}f}{_SPACE}%")
 
 
 def change(share: float) -> str:
-    """A signed fraction: `+3.1 %`, `−0.4 %`."""
+    """Format a signed fraction: `+3.1 %`, `−0.4 %`."""
     return f"{'−' if share < 0 else '+'}{percent(abs(share))}"
 
 
 def significant(value: float) -> str:
-    """Three significant digits: `0.00231`, `2.31e-05`."""
+    """Format three significant digits: `0.00231`, `2.31e-05`."""
     return _finite(value, f"{value:.3g}")
 
 
 def worst_case(error: OutputError, problem: Fields) -> str:
-    """What an error was found on, beside `problem`: `seq_q=1 seq_k=77 one_hot, relative to terms that cancel`."""
+    """Format the case of an error, without `problem`'s fields: `seq_q=1 seq_k=77 one_hot, relative to terms that
+    cancel`.
+    """
     return f"{error.case_on(problem)}{', relative to terms that cancel' if error.cancels else ''}"
 
 
 def microseconds(value: float) -> str:
-    """A time in µs without its unit, which stands in the heading."""
+    """Format a time in µs without its unit, which is in the heading."""
     return _finite(value, f"{value:.2f}" if value < 1000 else f"{value:.1f}")
 
 
 def reasons(throttle: int) -> str:
-    """NVML's reasons for a clock that is not the highest, in words; empty for none."""
+    """Return NVML's throttle reasons in words; empty for none."""
     unknown = throttle & ~sum(_REASONS)
     texts = [text for bit, text in _REASONS.items() if throttle & bit]
     return ", ".join([*texts, *([f"0x{unknown:x}"] if unknown else [])])
 
 
 def kib(nbytes: int) -> str:
-    """Bytes in KiB without the unit, which stands in the heading."""
+    """Format bytes in KiB without the unit, which is in the heading."""
     return f"{nbytes / 1024:.1f}"
 
 
 def duration(seconds: float) -> str:
-    """How long people waited: `0.31 s`, `42 s`, `4 min 10 s`, `2 h 05 min`."""
+    """Format a duration: `0.31 s`, `42 s`, `4 min 10 s`, `2 h 05 min`."""
     if seconds < 9.95:
         return f"{seconds:.2g}{_SPACE}s"
     total = round(seconds)

@@ -1,4 +1,4 @@
-"""Stored attempts as an Optuna study, which optuna-dashboard and Optuna's own tools open."""
+"""Stored attempts as an Optuna study, for optuna-dashboard and Optuna's own tools."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tuner.results.verdict import Verdict
 from tuner.spec.space import Value
 from tuner.store.sql.rows import StoredAttempt
 
-_OURS = {"attempts", "records", "verdicts"}  # tables that no database of Optuna has
+_OURS = {"attempts", "records", "verdicts"}  # tables that no Optuna database has
 _OBJECTIVES = {Evidence.MEASURED: "time in µs", Evidence.PREDICTED: "predicted cost"}
 
 Choices = Mapping[str, Mapping[str, Sequence[Value]]]  # implementation → parameter → values
@@ -21,14 +21,14 @@ Choices = Mapping[str, Mapping[str, Sequence[Value]]]  # implementation → para
 def write(
     url: str, name: str, stored: Sequence[StoredAttempt], verdicts: Mapping[int, Verdict], choices: Choices
 ) -> int:
-    """Add a study named `name` to Optuna's storage at `url`; the number of its trials.
+    """Add a study named `name` to Optuna's storage at `url`; return the number of its trials.
 
-    A trial has the implementation and its config as parameters; of several implementations, the parameters of one are
+    The parameters of a trial are the implementation and its config; with several implementations, their parameters are
     named `<implementation>.<parameter>`, as in a conditional space. An attempt that failed, or whose config failed its
-    check, is a failed trial, whose user attributes `stage` and `reason` say why. Raises UsageError where the storage
-    is none of Optuna's, or has a study of that name.
+    check, is a failed trial with the user attributes `stage` and `reason`. Raises UsageError if the storage is not
+    Optuna's, or already has a study of that name.
     """
-    import optuna  # a second to load
+    import optuna  # imported here because it takes a second
 
     _refuse_ours(url)
     evidence = Evidence.MEASURED if any(row.attempt.measurement for row in stored) else Evidence.PREDICTED
@@ -38,7 +38,7 @@ def write(
         study = optuna.create_study(storage=url, study_name=name, direction="minimize")
     except optuna.exceptions.DuplicatedStudyError:
         raise UsageError(f"{url} has a study named {name!r}: name another with --study") from None
-    except Exception as error:  # SQLAlchemy's, or a driver's that is missing
+    except Exception as error:  # an error of SQLAlchemy, or a missing driver
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         advice = "give a URL such as sqlite:///study.db"
         raise UsageError(f"cannot use {url!r} as a storage of Optuna: {reason}; {advice}") from error
@@ -79,7 +79,7 @@ def _trial(optuna: Any, row: StoredAttempt, verdict: Verdict | None, evidence: E
 
 
 def _parameters(attempt: Attempt, choices: Choices) -> Iterator[tuple[str, tuple[Value, Sequence[Value]]]]:
-    """(name, (value, what it may be)) of each parameter of a trial."""
+    """Yield (name, (value, choices)) for each parameter of a trial."""
     implementation = attempt.identity.implementation
     several = len(choices) > 1
     if several:
@@ -90,7 +90,7 @@ def _parameters(attempt: Attempt, choices: Choices) -> Iterator[tuple[str, tuple
 
 
 def _with_stored(choices: Choices, stored: Sequence[StoredAttempt]) -> dict[str, dict[str, tuple[Value, ...]]]:
-    """Today's choices, and behind them those that only stored configs have; only of implementations with attempts."""
+    """Return the current choices followed by values of stored configs, for implementations with attempts."""
     listed: dict[str, dict[str, tuple[Value, ...]]] = {}
     for row in stored:
         name = row.attempt.identity.implementation
@@ -122,7 +122,7 @@ def _about(attempt: Attempt, evidence: Evidence) -> dict[str, str]:
 
 
 def _refuse_ours(url: str) -> None:
-    """Optuna would fail on a database of this program half-way, since both have a table `studies`."""
+    """Raise UsageError for a database of this program: both have a table `studies`, so Optuna would fail half-way."""
     path = Path(url.removeprefix("sqlite:///"))
     if url.startswith("sqlite:///") and path.is_file():
         import sqlite3

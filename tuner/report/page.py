@@ -1,4 +1,4 @@
-"""ReportData → one HTML file that needs nothing else, or a short Markdown text."""
+"""ReportData → one self-contained HTML file, or a short Markdown text."""
 
 import os
 import re
@@ -27,22 +27,22 @@ from tuner.search.portfolio import Family
 from tuner.spec.command_line import minimal_fields
 from tuner.spec.problem import canonical
 
-LIMIT = 4_000_000  # bytes of a page, which a mail takes and a browser opens at once
-_LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log that a page shows
-_LONGEST = 150  # characters of a name; file systems take 255 bytes
-_ODD = re.compile(r"[^A-Za-z0-9_.+-]")  # what a text of a problem may hold, and a file's name had better not
+LIMIT = 4_000_000  # maximum bytes of a page, which fits a mail and opens quickly in a browser
+_LOG_HEAD, _LOG_TAIL = 3000, 1500  # characters of a log on a page
+_LONGEST = 150  # maximum characters of a name; file systems allow 255 bytes
+_ODD = re.compile(r"[^A-Za-z0-9_.+-]")  # characters that are replaced in file names
 
 
 def render(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
-    """The page of one or more problems, and the portfolios for them: the same data give the same bytes.
+    """Return the page of one or more problems and their portfolios; the same data give the same bytes.
 
-    A page of more than `LIMIT` bytes shows its last problems in brief, and says so.
+    If a page exceeds `LIMIT` bytes, its last problems are abbreviated, with a note.
     """
     shown = sections(data)
     problems: Any = _environment(escape=True).get_template("section.html.jinja").make_module()
     drawn = cache(lambda index: problems.section(shown[index], len(shown) > 1))
     sizes = accumulate(len(drawn(index).encode()) for index in range(len(shown)))
-    full = sum(1 for _ in takewhile(lambda size: size <= LIMIT, sizes))  # at most; more are not drawn
+    full = sum(1 for _ in takewhile(lambda size: size <= LIMIT, sizes))  # upper bound; further problems are not drawn
     while True:
         json = script_json(data[:full], families)
         page = document("report.html.jinja", sections=shown, drawn=drawn, whole=full, families=families, json=json)
@@ -52,22 +52,22 @@ def render(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
 
 
 def document(template: str, **values: object) -> str:
-    """A page of its own, of any template in reports/: style and script are inlined, and nothing can be loaded."""
+    """Return a page from any template in reports/ with style and script inlined and external resources blocked."""
     style, script = _asset("style.css"), _asset("script.js")
     page = _environment(escape=True).get_template(template)
     return page.render(style=style, script=script, csp=_policy(style, script), **values)
 
 
 def markdown(data: Sequence[ReportData], families: Sequence[Family] = ()) -> str:
-    """The short version: winner, margin, verdict, runner-ups, failures, how to repeat it."""
+    """Return the short version: winner, margin, verdict, runner-ups, failures, and the command to repeat it."""
     return _environment(escape=False).get_template("report.md.jinja").render(sections=sections(data), families=families)
 
 
 def default_path(about: str, gpu: str, problems: Sequence[Any], database: str = "") -> Path:
-    """`reports/out/<about>-<gpu>-<problem>.html`, in a checkout or else in the current folder.
+    """Return `reports/out/<about>-<gpu>-<problem>.html`, in a checkout or else in the current folder.
 
-    Of a problem the name has the fields that are not the default; equal problems have equal names, others have others.
-    So have reports from another `database` than the user's own.
+    The name contains the problem's non-default fields; equal problems have equal names, and different ones different
+    names. Reports from another `database` than the user's have distinct names.
     """
     folder = REPORTS / "out" if (REPORTS.parent / "pyproject.toml").is_file() else Path("reports/out")
     texts = [canonical(problem) for problem in problems]
@@ -80,7 +80,7 @@ def default_path(about: str, gpu: str, problems: Sequence[Any], database: str = 
 
 
 def _words(problem: Any) -> list[str]:
-    """`["head_dim_72", "causal"]`"""
+    """Return the words of a problem: `["head_dim_72", "causal"]`."""
     items = minimal_fields(problem).items()
     return [name if value is True else f"no_{name}" if value is False else f"{name}_{value}" for name, value in items]
 
@@ -90,7 +90,7 @@ def _digest(words: Sequence[str]) -> str:
 
 
 def prepare(path: Path) -> None:
-    """Make the folder of a page, before work that ends in one. Raises MachineError where the page would not fit."""
+    """Create the folder of a page before long work. Raises MachineError if the page cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent) as draft:
@@ -100,7 +100,7 @@ def prepare(path: Path) -> None:
 
 
 def write(html: str, path: Path) -> None:
-    """Replace `path` at once: a reader sees the old file or the whole new one. Raises MachineError."""
+    """Replace `path` atomically. Raises MachineError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _refused(path: Path, error: OSError) -> MachineError:
 
 
 def _policy(style: str, script: str) -> str:
-    """A content security policy that lets this page's own style and script run, and nothing be loaded."""
+    """Return a content security policy that allows only this page's own style and script, and no external resources."""
     sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
 
@@ -148,14 +148,14 @@ def _environment(*, escape: bool) -> jinja2.Environment:
 
 
 def _printable(value: object) -> object:
-    """Refuse what a reader should never see; a template must say what an absent value means."""
+    """Raise TypeError for values that readers should never see; a template must explain an absent value."""
     if value is None or value != value:
         raise TypeError(f"the report would print {value!r}")
     return value
 
 
 def _shortened(log: str) -> str:
-    """The head and the tail of a long log."""
+    """Return the head and the tail of a long log."""
     left_out = len(log) - _LOG_HEAD - _LOG_TAIL
     if left_out <= 0:
         return log
@@ -163,6 +163,6 @@ def _shortened(log: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that may stand in a Markdown table or line: no pipes, no breaks, no markup."""
+    """Return text for a Markdown table or line: no pipes, no breaks, no markup."""
     flat = " ".join(text.split())
     return "".join(f"\\{char}" if char in "\\|`*<[]" else char for char in flat)

@@ -1,4 +1,4 @@
-"""The figure of parallel coordinates: an axis a parameter that varies and one for the value, a line a config."""
+"""The parallel-coordinates figure: one axis per varying parameter and one for the value, one line per config."""
 
 import math
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from tuner.report.standing import parameters
 from tuner.report.values import Axis, axis, named
 from tuner.report.vega import category, layer, linked, mark, quantity
 
-LINES, FEWEST = 300, 30  # besides the best tenth: of all problems of a page, and of one
+LINES, FEWEST = 300, 30  # besides the best tenth: for all problems of a page, and for one
 _WIDTH, _HEIGHT = 830, 280
-_TICKS = 16  # values that an axis names
+_TICKS = 16  # maximum number of labels per axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Parallel:
     names: tuple[str, ...]  # of the parameters
     n_drawn: int
     n_total: int
-    n_best: int  # the best tenth
+    n_best: int  # size of the best tenth
 
 
 def parallel(section: Section) -> Parallel | None:
-    """Configs of the winner's implementation, as others have other parameters; None where none of these varies."""
+    """Return the figure of the winner's implementation; None if none of its parameters varies."""
     implementation = section.entries[0].attempt.identity.implementation
     entries = [entry for entry in section.entries if entry.attempt.identity.implementation == implementation]
     configs = [entry.attempt.config for entry in entries]
@@ -40,7 +40,7 @@ def parallel(section: Section) -> Parallel | None:
     n_best = math.ceil(len(entries) / 10)
     most = max(FEWEST, LINES // section.of)
     rest = range(n_best, len(entries), max(1, math.ceil((len(entries) - n_best) / most)))
-    drawn = [*rest, *range(n_best - 1, -1, -1)]  # the winner last, on top
+    drawn = [*rest, *range(n_best - 1, -1, -1)]  # the winner is drawn last, on top
     value = axis(section, entries)
     ends = [
         {**named(section, entries[row]), "axis": value.title, "value": value.at(entries[row].value)} for row in drawn
@@ -67,7 +67,7 @@ def _spec(
     bare = {"ticks": False, "domain": False, "grid": True, "gridColor": "var(--soft)", "labelColor": "var(--ink)"}
     x = category("axis", scale={"domain": list(names), "padding": 0}, axis=top | bare)
     y = quantity("height", scale={"domain": [0, 1]}, axis=None)
-    line = {"type": "line", "aria": False}  # the dots at the ends say the same
+    line = {"type": "line", "aria": False}  # the dots at the ends carry the same labels
     look = {
         "color": _by_kind("var(--thin)", "var(--accent)", "var(--ink)"),
         "strokeWidth": _by_kind(0.7, 1.3, 2.6),
@@ -77,7 +77,7 @@ def _spec(
     text = {"type": "text", "align": "left", "dx": 5}
     right = value.channel(reverse=True, orient="right", title=None, grid=False)
     return {
-        "padding": {"left": 5, "right": 40, "top": 8, "bottom": 5},  # slanted text reaches farther than is reckoned
+        "padding": {"left": 5, "right": 40, "top": 8, "bottom": 5},  # slanted text extends further than computed
         "width": _WIDTH,
         "height": _HEIGHT,
         "resolve": {"scale": {"y": "independent"}},
@@ -96,7 +96,7 @@ def _by_kind(rest: object, best: object, winner: object) -> dict[str, Any]:
 
 
 def _heights(column: Sequence[Scalar | None]) -> list[float]:
-    """Equally spaced places for the values; rows of one value fan out by rank, the best on top, to show as bands."""
+    """Return equally spaced heights for the values; rows of one value are spread by rank, the best on top, as bands."""
     kinds, heights = _kinds(column), [0.0] * len(column)
     for nth, kind in enumerate(kinds):
         members = [row for row, value in enumerate(column) if value == kind]
@@ -117,7 +117,7 @@ def _kinds(column: Sequence[Scalar | None]) -> list[Scalar | None]:
 
 
 def _order(value: Scalar | None) -> tuple[int, float, str]:
-    """Absent values first, then numbers by size, then text."""
+    """A sort key: absent values first, then numbers by size, then text."""
     if value is None:
         return (0, 0.0, "")
     return (2, 0.0, value) if isinstance(value, str) else (1, float(value), "")

@@ -1,4 +1,4 @@
-"""The implementations that raced the winner: the best of each, and what the prediction says it lost by."""
+"""The other implementations of a search: the best config of each, and why it lost by prediction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ class Rival:
     """An implementation that did not win."""
 
     implementation: str
-    best: Entry | None  # None: no config of it came through
-    deltas: tuple[Delta, ...]  # where its best differs from the winner, in predicted terms
+    best: Entry | None  # None: none of its configs succeeded
+    deltas: tuple[Delta, ...]  # predicted terms in which its best config differs from the winner
     tried: int
     closed: str  # why the search gave it no more tries; empty if it did not
 
     @property
     def reason(self) -> str:
-        """Why it lost, in one line."""
+        """Return why it lost, in one line."""
         if self.best is None:
             return f"none of {self.tried} tries came through" if self.tried else "it was not tried"
         unit = "time" if self.best.attempt.measurement else "predicted cost"
@@ -42,15 +42,15 @@ def rivals_of(
     record: TuningRecord | None,
     closed: Mapping[str, str],
 ) -> tuple[Rival, ...]:
-    """The rivals in a search, of which nothing is ranked yet."""
+    """Return the rivals in a search whose attempts are not ranked yet."""
     checked = judged(attempts, verdicts)
     return rivals(checked, standing(checked, evidence, record), closed)
 
 
 def rivals(attempts: Sequence[Attempt], entries: Sequence[Entry], closed: Mapping[str, str]) -> tuple[Rival, ...]:
-    """Every implementation in the race but the winner's, best first; `entries` stand in the order of their rank.
+    """Return every implementation except the winner's, best first; `entries` are sorted by rank.
 
-    `closed` has all that raced: why the search gave up on each (empty: it did not).
+    `closed` maps all implementations in the search to the reason why it dropped them, or to an empty string.
     """
     if not entries:
         return ()

@@ -1,4 +1,4 @@
-"""What a search found, for a terminal: its winner as labels and values."""
+"""The winner of a search as labels and values, for a terminal."""
 
 from tuner.base.canonical import decode
 from tuner.base.fields import fields_from, formatted
@@ -13,7 +13,7 @@ from tuner.search.study import Outcome
 
 
 def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """The record, how it stands beside the others, and how the search went."""
+    """Return the record, its position relative to the others, and the course of the search."""
     record, won = outcome.record, winner(outcome)
     assert record is not None and won is not None
     prediction = record.prediction
@@ -48,7 +48,7 @@ def winner_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def _tried(outcome: Outcome) -> str:
-    """`128 in 116 s`; of a resumed search, the time is that of the new attempts."""
+    """Format `128 in 116 s`; for a resumed search, the time is that of the new attempts."""
     new = len(outcome.tried) - outcome.reused
     if not outcome.reused:
         return f"{new} in {outcome.seconds:.0f} s"
@@ -61,7 +61,7 @@ def _winning_beliefs(outcome: Outcome) -> list[BeliefFacts]:
 
 
 def _lint(used: Resources) -> str:
-    """What the rules on machine code say of a kernel."""
+    """Return the result of the rules on a kernel's machine code."""
     if used.lint is None:
         return "; ".join(used.flaws) or "not checked"
     return "; ".join((*used.lint.failures, *used.lint.unchecked)) or "no rule is broken"
@@ -77,7 +77,7 @@ def _resources(record: TuningRecord) -> str:
 
 
 def _errors(record: TuningRecord) -> list[tuple[str, str]]:
-    """Of each output the error that takes most of what is allowed, and what it was found on."""
+    """Return, for each output, the error with the largest fraction of its limit, and the case."""
     problem = fields_from(decode(record.identity.problem))
     cases = [(error, worst_case(error, problem)) for error in record.verdict.errors]
     return [
@@ -87,7 +87,7 @@ def _errors(record: TuningRecord) -> list[tuple[str, str]]:
 
 
 def _to_runner_up(outcome: Outcome, record: TuningRecord) -> str:
-    """A margin of 0 is a tie, or there is nothing to compare with."""
+    """Return the margin; 0 is a tie, or there is no runner-up."""
     if record.margin or len(passed(outcome.tried)) > 1:
         return f"{record.margin:.1%} to the runner-up"
     if len(outcome.tried) == 1:
@@ -111,7 +111,7 @@ def _to_default(outcome: Outcome) -> str:
 
 
 def _belief_words(fact: BeliefFacts) -> str:
-    """`history of H100: rank correlation 0.80, kept`."""
+    """Format `history of H100: rank correlation 0.80, kept`."""
     rank = "too few results to judge" if fact.correlation is None else f"rank correlation {fact.correlation:.2f}"
     return f"{fact.source}: {rank}, {'kept' if fact.kept else 'dropped'}"
 

@@ -1,4 +1,4 @@
-"""Everything that a page says about one problem, worked out from its ReportData before a template sees it."""
+"""The contents of a page for one problem, computed from its ReportData before a template uses it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ FINALISTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """One of the best configs, beside the winner."""
+    """One of the best configs, compared with the winner."""
 
     entry: Entry
     is_default: bool
     fields: Fields  # its implementation and config
     twins: int  # other configs with the same machine code
     verdict: Verdict | None
-    differs: frozenset[str]  # parameters whose value is not the winner's
+    differs: frozenset[str]  # parameters whose value differs from the winner's
     deltas: tuple[Delta, ...]
     remarks: tuple[str, ...]
 
@@ -57,8 +57,10 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Predicted terms, the heaviest first, as shares of the winner's cost: one row an entry. They overlap in time, so
-    that they do not add up to a cost."""
+    """Predicted terms, the largest first, as fractions of the winner's cost, one row per entry.
+
+    Terms overlap in time, so they do not add up to a cost.
+    """
 
     terms: tuple[str, ...]
     rows: tuple[tuple[float, ...], ...]
@@ -66,7 +68,7 @@ class Profile:
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What the terms stand for, those that today's model has."""
+        """The descriptions of the terms in the current model."""
         return {term: TERMS[term] for term in self.terms if term in TERMS}
 
 
@@ -75,13 +77,13 @@ class Section:
     data: ReportData
     id: str
     title: str
-    label: str  # what tells it from the others of a page
-    of: int  # problems on the page
-    attempts: tuple[Attempt, ...]  # a bad verdict is a failure here
+    label: str  # distinguishes it from other sections of the page
+    of: int  # number of problems on the page
+    attempts: tuple[Attempt, ...]  # failed verdicts count as failures
     entries: tuple[Entry, ...]  # best first
     finalists: tuple[Finalist, ...]
     rivals: tuple[Rival, ...]  # the best of the other implementations
-    shared: Fields  # fields that all finalists have in common
+    shared: Fields  # fields with the same value in all finalists
     varying: tuple[str, ...]  # the other parameters of the finalists
     parameters: tuple[str, ...]  # of all attempts
     failures: tuple[FailureGroup, ...]
@@ -98,12 +100,12 @@ class Section:
 
     @property
     def winner(self) -> Entry | None:
-        """The record's config, or the best one found where none has a good verdict."""
+        """The record's config, or the best one if none has a passing verdict."""
         return self.entries[0] if self.entries else None
 
     @property
     def time(self) -> Measurement | None:
-        """The winner's time: of the final race where there was one, else of its try; None where nothing was timed."""
+        """The winner's time, from the final race if there was one, else from its attempt; None if nothing was timed."""
         if self.data.record is not None:
             return self.data.record.measurement
         return self.winner.attempt.measurement if self.winner else None
@@ -114,7 +116,7 @@ class Section:
 
     @property
     def n_passed_over(self) -> int:
-        """Configs with a better value than the winner's that rank behind it for their flaws."""
+        """The number of configs with a better value than the winner's that rank behind it for their flaws."""
         return sum(entry.relative < 1 and bool(entry.flaws) for entry in self.entries)
 
     @property
@@ -123,27 +125,27 @@ class Section:
 
     @property
     def default(self) -> Attempt | None:
-        """The default config's attempt, judged like the others."""
+        """The default config's attempt, with its verdict."""
         default = self.data.default
         return next((a for a in self.attempts if default and key_of(a) == key_of(default)), default)
 
     @property
     def default_config(self) -> Fields:
-        """The default config, where it is of the winner's implementation; otherwise there is nothing to compare."""
+        """The default config if it belongs to the winner's implementation; otherwise empty."""
         default, record = self.data.default, self.data.record
         same = default and record and default.identity.implementation == record.identity.implementation
         return default.config if default and same else {}
 
     @property
     def changed(self) -> Fields:
-        """The winner's parameters that are not the default's; all where there is no default to compare with."""
+        """The winner's parameters that differ from the default; all if there is no default for comparison."""
         default, record = self.default_config, self.data.record
         config = record.config if record else {}
         return {name: value for name, value in config.items() if not default or default.get(name) != value}
 
     @property
     def over_default(self) -> float | None:
-        """The default config's value over the winner's."""
+        """The ratio of the default config's value to the winner's."""
         value = value_of(self.default, self.data.evidence) if self.default else None
         return value / self.entries[0].value if value is not None and self.entries and self.entries[0].value else None
 
@@ -153,14 +155,14 @@ class Section:
 
     @property
     def per_minute(self) -> float | None:
-        """Attempts a minute of this session; None where it made none."""
+        """Attempts per minute in this session; None if it made none."""
         search = self.data.search
         new = len(self.attempts) - search.resumed
         return 60 * new / search.seconds if new > 0 and search.seconds > 0 else None
 
 
 def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
-    """One section a problem; a title names the fields in which the problems of its operator differ."""
+    """Return one section per problem; a title contains the fields in which the problems of its operator differ."""
     common = shared_fields([_identity(problem) for problem in data])
     result = []
     for number, problem in enumerate(data, 1):
@@ -219,7 +221,7 @@ def _with_implementation(entry: Entry) -> Fields:
 
 
 def _finalists(data: ReportData, entries: Sequence[Entry]) -> tuple[Finalist, ...]:
-    """The best configs of distinct machine code, and the default."""
+    """Return the best configs with distinct machine code, and the default."""
     groups: dict[object, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(machine_code(entry), []).append(entry)
@@ -255,7 +257,7 @@ def _differences(entry: Entry, winner: Entry) -> frozenset[str]:
 
 
 def _remarks(entry: Entry, winner: Entry) -> tuple[str, ...]:
-    """What else decided between a config and the winner."""
+    """Return other facts that decided between a config and the winner."""
     if entry is winner:
         return ()
     remarks = []
@@ -285,7 +287,7 @@ def _tries(attempts: Sequence[Attempt], entries: Sequence[Entry]) -> tuple[Try, 
 
 
 def profile(entries: Sequence[Entry]) -> Profile | None:
-    """Predicted terms of `entries` against the first one's cost; None where it has no prediction."""
+    """Return the predicted terms of `entries` relative to the first one's cost; None if it has no prediction."""
     first = entries[0].attempt.prediction if entries else None
     if first is None or first.cost <= 0:
         return None

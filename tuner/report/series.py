@@ -1,4 +1,4 @@
-"""The figures of a comparison: lines over a size, and bars side by side."""
+"""The figures of a comparison: lines over a size, and bars."""
 
 import json
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from tuner.report.vega import category, layer, linked, mark, quantity
 
 _WIDTH, _HEIGHT, _BAR = 600, 330, 26
 _COLOURS = tuple(f"var(--{name})" for name in ("accent", "soft", "bad", "good", "warn-rule", "key"))
-_DASHES = ([1, 0], [2, 4], [8, 3], [12, 3, 2, 3], [5, 2])  # five, so that each meets all six colours
+_DASHES = ([1, 0], [2, 4], [8, 3], [12, 3, 2, 3], [5, 2])  # five, so that each is combined with all six colours
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One kernel's on one problem, with its interval; `row` is the id of what the page says about it."""
+    """A kernel's value on one problem with its interval; `row` is the id of its row on the page."""
 
     name: str
     mid: float
@@ -26,14 +26,15 @@ class Value:
 
 
 def lines(values: Sequence[tuple[float, Value]], size_name: str, value_name: str) -> Markup | None:
-    """A line a kernel over (size, value), on logarithmic axes; None where fewer than two sizes have a value."""
+    """Draw a line per kernel over (size, value) on logarithmic axes; None if fewer than two sizes have a value."""
     sizes = sorted({size for size, _ in values})
     if len(sizes) < 2:
         return None
     rows = [_row(value) | {"size": size} for size, value in sorted(values, key=lambda pair: pair[0])]
     ends = {value.name: (-size, -value.mid) for size, value in sorted(values, key=lambda pair: pair[0])}
     own = {"field": "name", "type": "nominal", "legend": {"title": None, "values": sorted(ends, key=ends.__getitem__)}}
-    names = list(dict.fromkeys(value.name for _, value in values))  # the legend has them as the lines end, from the top
+    # The legend lists them from the top, in the order of the lines' ends.
+    names = list(dict.fromkeys(value.name for _, value in values))
     colour = {"color": own | {"scale": {"domain": names, "range": list(_COLOURS)}}}
     dashes = {"strokeDash": own | {"scale": {"domain": names, "range": list(_DASHES)}}}
     x = quantity("size", title=size_name, scale=vega.scale(sizes[0], sizes[-1]))
@@ -55,7 +56,7 @@ def lines(values: Sequence[tuple[float, Value]], size_name: str, value_name: str
 
 
 def bars(values: Sequence[Value], value_name: str, unit: str) -> Markup | None:
-    """Bars from zero, one below the other, with the intervals of their values; None where there is no value."""
+    """Draw horizontal bars from zero with the intervals of their values; None if there is no value."""
     if not values:
         return None
     rows = [_row(value) | {"at": n, "text": f"{value.mid:.4g} {unit}"} for n, value in enumerate(values)]

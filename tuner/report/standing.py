@@ -1,4 +1,4 @@
-"""Who won and by how much: attempts ranked by one kind of evidence, and why the others lost or failed."""
+"""The ranking of attempts by one kind of evidence, and why the others lost or failed."""
 
 import math
 import re
@@ -13,18 +13,18 @@ from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
 
 Key = tuple[str, str]
-NOTABLE = 0.005  # a term that moved by less of the winner's cost explains nothing
+NOTABLE = 0.005  # fraction of the winner's cost; smaller differences of a term explain nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A config that came through."""
+    """A config that succeeded."""
 
-    index: int  # of its first attempt, in the order tried, from 0
+    index: int  # of its first attempt, in order, from 0
     attempt: Attempt  # the last one, which decides
-    rank: int  # 1 won
-    value: float  # µs where the evidence is measured, the model's cost otherwise
-    relative: float  # value over the winner's; under 1 for a config that is ranked behind for its flaws
+    rank: int  # 1 is the winner
+    value: float  # µs for measured evidence, the model's cost otherwise
+    relative: float  # value / the winner's; below 1 for a config that ranks behind because of flaws
 
     @property
     def flaws(self) -> tuple[str, ...]:
@@ -33,24 +33,24 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Attempts that failed alike: the same stage, and reasons that differ in numbers only."""
+    """Attempts with the same failure: the same stage, and reasons that differ only in numbers."""
 
     stage: Stage
-    reason: str  # of the first
-    log: str  # of the first
+    reason: str  # of the first attempt
+    log: str  # of the first attempt
     tries: tuple[int, ...]  # indices of the attempts
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """How much more of a predicted term a config has than the winner, as a fraction of the winner's cost."""
+    """The difference of a predicted term between a config and the winner, as a fraction of the winner's cost."""
 
     term: str
     share: float
 
 
 def key(implementation: str, config: Fields) -> Key:
-    """What makes two attempts the same config."""
+    """Return a key that is equal for attempts at the same config."""
     return implementation, canonical.encode(config)
 
 
@@ -59,7 +59,7 @@ def key_of(attempt: Attempt) -> Key:
 
 
 def judged(attempts: Sequence[Attempt], verdicts: Mapping[int, Verdict]) -> tuple[Attempt, ...]:
-    """The attempts, those with a bad verdict turned into failures."""
+    """Return the attempts, with failed verdicts turned into failures."""
     return tuple(_judge(attempt, verdicts.get(index)) for index, attempt in enumerate(attempts))
 
 
@@ -71,7 +71,7 @@ def _judge(attempt: Attempt, verdict: Verdict | None) -> Attempt:
 
 
 def value_of(attempt: Attempt, evidence: Evidence) -> float | None:
-    """Time in µs or predicted cost, never one for the other; None where there is none."""
+    """Return the time in µs or the predicted cost, depending on the evidence; None if it is missing."""
     if attempt.failure is not None:
         return None
     if evidence is Evidence.MEASURED:
@@ -82,9 +82,9 @@ def value_of(attempt: Attempt, evidence: Evidence) -> float | None:
 
 
 def standing(attempts: Sequence[Attempt], evidence: Evidence, record: TuningRecord | None) -> tuple[Entry, ...]:
-    """The configs that came through, best first: the record's, then those without flaws, then by value.
+    """Return the successful configs, best first: the record's, then those without flaws, then by value.
 
-    Of several attempts at one config the last decides: a config that failed its check later has no rank.
+    The last of several attempts at one config decides: a config that failed a later check has no rank.
     """
     winner = key(record.identity.implementation, record.config) if record else None
     first: dict[Key, int] = {}
@@ -98,7 +98,7 @@ def standing(attempts: Sequence[Attempt], evidence: Evidence, record: TuningReco
 
 
 def machine_code(entry: Entry) -> object:
-    """Equal for entries that run the same instructions in the same launch; unique where that is unknown."""
+    """Return a key that is equal for entries with the same instructions and launch; unique if unknown."""
     resources = entry.attempt.resources
     if resources is None or not resources.sass_digest:
         return key_of(entry.attempt)
@@ -106,13 +106,13 @@ def machine_code(entry: Entry) -> object:
 
 
 def predicted_ranks(attempts: Iterable[Attempt]) -> dict[Key, int]:
-    """The place of every predicted config among the predictions, from 1."""
+    """Return the rank of every predicted config among the predictions, from 1."""
     costs = {key_of(attempt): attempt.prediction.cost for attempt in attempts if attempt.prediction}
     return {k: rank for rank, k in enumerate(sorted(costs, key=costs.__getitem__), 1)}
 
 
 def losses(entry: Entry, winner: Entry) -> tuple[Delta, ...]:
-    """The predicted terms in which `entry` differs notably from the winner, the heaviest first, at most three."""
+    """Return up to three predicted terms in which `entry` differs notably from the winner, the largest first."""
     prediction, best = entry.attempt.prediction, winner.attempt.prediction
     if prediction is None or best is None or prediction.model != best.model or not best.cost:
         return ()
@@ -124,25 +124,25 @@ def losses(entry: Entry, winner: Entry) -> tuple[Delta, ...]:
 
 
 def numbers(terms: Fields) -> dict[str, float]:
-    """The terms that are finite numbers."""
+    """Return the terms that are finite numbers."""
     pairs = ((name, value) for name, value in terms.items() if isinstance(value, int | float))
     return {name: float(value) for name, value in pairs if math.isfinite(value)}
 
 
 def parameters(configs: Iterable[Fields]) -> tuple[str, ...]:
-    """Every parameter that any config has, in order of appearance."""
+    """Return every parameter of any config, in order of appearance."""
     return tuple(dict.fromkeys(name for config in configs for name in config))
 
 
 def shared_fields(configs: Sequence[Fields]) -> Fields:
-    """The fields that all configs have with the same value."""
+    """Return the fields with the same value in all configs."""
     absent = object()
     first: Fields = configs[0] if configs else {}
     return {name: value for name, value in first.items() if all(c.get(name, absent) == value for c in configs)}
 
 
 def failures(attempts: Sequence[Attempt]) -> tuple[FailureGroup, ...]:
-    """Failed attempts by stage, in the order in which stages are tried, then the most frequent reason first."""
+    """Return failed attempts by stage, in stage order, then the most frequent reason first."""
     groups: dict[tuple[Stage, str], list[int]] = {}
     for index, attempt in enumerate(attempts):
         if attempt.failure is not None:
@@ -160,7 +160,7 @@ def _group(attempts: Sequence[Attempt], tries: Sequence[int]) -> FailureGroup:
 
 
 def best_so_far(attempts: Sequence[Attempt], entries: Sequence[Entry]) -> tuple[float | None, ...]:
-    """After each attempt, the value of the best-ranked config among those tried until then."""
+    """Return, after each attempt, the value of the best-ranked config tried so far."""
     entered = {entry.index: entry for entry in entries}
     best: Entry | None = None
     values = []

@@ -1,4 +1,4 @@
-"""What a search found, as people and programs read it: report data, a winner's rows, JSON."""
+"""The results of a search for people and programs: report data, a winner's rows, JSON."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ from tuner.spec.problem import from_fields, statics, to_fields
 
 
 def write(outcomes: Sequence[Outcome], path: Path, families: Sequence[Family] = ()) -> None:
-    """Write the page of one or more searches. Raises MachineError where nothing can be written."""
+    """Write the page of one or more searches. Raises MachineError if it cannot be written."""
     report.write(text(outcomes, "html", families), path)
 
 
@@ -42,12 +42,12 @@ FORMATS: Mapping[str, Callable[[Sequence[ReportData], Sequence[Family]], str]] =
 
 
 def text(outcomes: Sequence[Outcome], form: str, families: Sequence[Family] = ()) -> str:
-    """The report in one of FORMATS."""
+    """Return the report in one of FORMATS."""
     return FORMATS[form]([report_data(outcome) for outcome in outcomes], families)
 
 
 def report_data(outcome: Outcome) -> ReportData:
-    """Everything the report shows of one search."""
+    """Return the report data of one search."""
     request, record, won = outcome.request, outcome.record, winner(outcome)
     default = default_tried(outcome)
     first = headline(outcome)
@@ -80,7 +80,7 @@ def report_data(outcome: Outcome) -> ReportData:
 
 
 def default_tried(outcome: Outcome) -> Tried | None:
-    """The winner's implementation's default config, where it was tried."""
+    """Return the attempt at the default config of the winner's implementation, if it was tried."""
     won = winner(outcome)
     if won is None:
         return None
@@ -89,7 +89,7 @@ def default_tried(outcome: Outcome) -> Tried | None:
 
 
 def winner(outcome: Outcome) -> Instance | None:
-    """What the record is of."""
+    """Return the instance of the record."""
     if outcome.record is None:
         return None
     operator, of = outcome.request.operator, outcome.record
@@ -102,7 +102,7 @@ def winning_arm(outcome: Outcome) -> Arm | None:
 
 
 def rivals(outcome: Outcome) -> tuple[Rival, ...]:
-    """The implementations that raced the winner and lost."""
+    """Return the implementations that lost to the winner."""
     arms = outcome.bandit.arms.values()
     verdicts = {i: tried.verdict for i, tried in enumerate(outcome.tried) if tried.verdict}
     attempts = [tried.attempt for tried in outcome.tried]
@@ -111,7 +111,7 @@ def rivals(outcome: Outcome) -> tuple[Rival, ...]:
 
 
 def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
-    """What the winner does against the least that any implementation must do, and at what rate where it was timed."""
+    """Return the winner's work relative to the minimum, and its rates if it was timed."""
     least, time = won.operator.cost(won.problem), _time_facts(gpu, record)
     if not won.implementation.declares_work:
         return (*time, UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
@@ -124,7 +124,7 @@ def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...
 
 
 def _time_facts(gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
-    """The predicted time at the boost clock, with its band, or that the cost is a rank."""
+    """Return the predicted time at the boost clock with its band, or a note that the cost is only a rank."""
     if record.prediction is None:
         return ()
     time = predicted_time(record.prediction, gpu)
@@ -145,7 +145,7 @@ def _rate_facts(least: Cost, gpu: GPU, record: TuningRecord, *, multiplies: bool
 
 
 def data(outcome: Outcome) -> dict[str, Any]:
-    """One search as JSON-able data."""
+    """Return one search as JSON-compatible data."""
     return {
         "operator": outcome.request.operator.name,
         "problem": to_fields(outcome.request.problem),
@@ -165,14 +165,14 @@ def data(outcome: Outcome) -> dict[str, Any]:
 
 
 def _predicted_time(outcome: Outcome) -> dict[str, Any] | None:
-    """That of the winner with its band; null where no device has judged its class of kernels."""
+    """Return the winner's predicted time with its band; null without measurements of its class of kernels."""
     prediction = outcome.record.prediction if outcome.record else None
     time = predicted_time(prediction, outcome.request.gpu) if prediction else None
     return asdict(time) if time else None
 
 
 def _gain(first: Headline | None) -> dict[str, Any] | None:
-    """The headline as data: gains are shares, null where there is nothing to compare with."""
+    """Return the headline as data: gains are fractions, null if there is nothing to compare with."""
     if first is None:
         return None
     baselines = {"untuned": first.untuned, "default": first.default}
@@ -183,7 +183,7 @@ def _gain(first: Headline | None) -> dict[str, Any] | None:
 
 
 def environment(record: TuningRecord | None) -> dict[str, str]:
-    """What the result depends on besides the config."""
+    """Return what the result depends on besides the config."""
     facts = {
         "tuner": __version__,
         "Python": platform.python_version(),
@@ -202,7 +202,7 @@ def environment(record: TuningRecord | None) -> dict[str, str]:
 
 
 def usage(operator: Operator[Any], problem: Any) -> str:
-    """Python that runs the winner: the call's tensors by name, and the options that this problem takes."""
+    """Return Python code that runs the winner: the call's tensors by name, and the options of this problem."""
     words = (_passed(operator, problem, parameter) for parameter in signature(operator.call).parameters.values())
     outputs = ", ".join(argument.name for argument in operator.outputs)
     call = f"dispatcher.{operator.name}({', '.join(filter(None, words))})"
@@ -211,12 +211,12 @@ def usage(operator: Operator[Any], problem: Any) -> str:
 
 
 def export(operator: Operator[Any], problem: Any, gpu: GPU) -> str:
-    """The command that writes what serves a problem as C++."""
+    """Return the command that exports the kernel of a problem as C++."""
     return search_command(operator, problem, gpu).replace("tuner search", "tuner render", 1) + " --standalone DIR"
 
 
 def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
-    """A parameter as the call spells it; empty where the call leaves it out."""
+    """Return a parameter as written in the call; empty if the call omits it."""
     name, required = parameter.name, parameter.default is Parameter.empty
     option = getattr(problem, name, parameter.default)
     tensor = next((argument for argument in operator.arguments if argument.name == name and argument.supplied), None)
@@ -224,13 +224,13 @@ def _passed(operator: Operator[Any], problem: Any, parameter: Parameter) -> str:
         return f"{name}={name}" if all(tensor.shape(problem)) else ""
     if tensor is not None or option is Parameter.empty:
         return f"{name}={name}" if parameter.kind is Parameter.KEYWORD_ONLY else name
-    absent = (parameter.default is None and not option) or _switched_off(problem, name)  # 0 of what need not be given
+    absent = (parameter.default is None and not option) or _switched_off(problem, name)  # 0 for optional values
     passed = not absent and option != parameter.default and isinstance(option, bool | int | float | str)
     return f"{name}={option!r}" if passed else ""
 
 
 def _switched_off(problem: Any, name: str) -> bool:
-    """Whether a field says that a problem goes without: window_left is nothing where use_window is not set."""
+    """Return whether a field is unused in a problem: window_left is unused unless use_window is set."""
     switches = (field for field in statics(problem) if field.startswith("use_"))
     return any(
         name.startswith(f"{switch.removeprefix('use_')}_") and not getattr(problem, switch) for switch in switches
@@ -253,7 +253,7 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
 
 
 def belief_facts(arm: Arm) -> list[BeliefFacts]:
-    """What an implementation's order of configs was believed from; empty where that is the prediction alone."""
+    """Return the sources of an implementation's prior order; empty if it is the prediction alone."""
     name = arm.implementation.name
     results, random = arm.observations, arm.sampler.random
     facts = [

@@ -1,4 +1,4 @@
-"""What the figures of a problem have in common: the axis of values, and what a mark links to and is called."""
+"""Common parts of a problem's figures: the axis of values, and the links and labels of marks."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from tuner.report.notation import microseconds, times
 from tuner.report.section import Section
 from tuner.report.standing import Entry
 
-CEILING = 4.0  # values above this many times the best are drawn at the edge, or they would flatten all the others
+CEILING = 4.0  # values above this multiple of the best are drawn at the edge, so that they do not flatten the others
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Times in µs, or predicted costs as multiples of the winner's: a cost of its own means nothing to a reader."""
+    """An axis of times in µs, or of predicted costs relative to the winner's, since absolute costs have no meaning."""
 
     unit: float
     best: float
@@ -30,7 +30,9 @@ class Axis:
         return min(self.of(value), self.ceiling)
 
     def share(self, value: float) -> float:
-        """Where the value lies from the ceiling, 0, to the best, 1: as far as `channel` without room draws it."""
+        """Return the position of a value between the ceiling (0) and the best (1), as `channel` without a margin draws
+        it.
+        """
         if self.best <= 0:
             return (self.ceiling - self.at(value)) / (self.ceiling - self.best)
         return math.log(self.ceiling / self.at(value)) / math.log(self.ceiling / self.best)
@@ -42,7 +44,7 @@ class Axis:
 
 
 def axis(section: Section, entries: Sequence[Entry]) -> Axis:
-    """From the best of `entries` to the ceiling."""
+    """Return the axis from the best of `entries` to the ceiling."""
     winner = section.entries[0].value
     relative = not section.measured and winner > 0
     unit = winner if relative else 1.0
@@ -54,11 +56,11 @@ def axis(section: Section, entries: Sequence[Entry]) -> Axis:
 
 
 def named(section: Section, entry: Entry) -> dict[str, Any]:
-    """The link and the label of an entry's mark."""
+    """Return the link and the label of an entry's mark."""
     value = f"{microseconds(entry.value)} µs" if section.measured else times(entry.relative)
     return {"row": row(section, entry.index), "label": f"try {entry.index + 1}, rank {entry.rank}: {value}"}
 
 
 def row(section: Section, index: int) -> str:
-    """A link to an attempt's row in the table of all."""
+    """Return a link to an attempt's row in the table of all attempts."""
     return f"#{section.id}-try-{index + 1}"
