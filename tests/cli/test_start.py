@@ -107,3 +107,28 @@ def test_show_of_a_database_that_is_not_there_makes_none(tmp_path: Path) -> None
     done = CliRunner().invoke(build(), ["show", "--db", str(tmp_path / "none.db")])
     assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])
     assert "no records in" in done.stderr
+
+
+def test_a_table_of_many_records_is_cut_and_says_how_to_get_the_others(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        for number in range(5):
+            store.promote(record(problem={"T": 100 + number}))
+            store.promote(record(32, problem={"T": 100 + number}, gpu="sm_80"))
+
+    def shown(*options: str) -> tuple[int, bool]:
+        done = CliRunner().invoke(build(), ["show", "--db", str(db), *options])
+        assert done.exit_code == 0, done.output
+        return done.output.count("\nscan "), "these are the first" in done.output
+
+    assert shown("--limit", "3") == (3, True)
+    assert shown("--limit", "10") == shown() == (10, False)
+    assert shown("--limit", "3", "--gpu", "sm_80") == (3, True)
+    assert (
+        len(
+            json.loads(CliRunner().invoke(build(), ["show", "--db", str(db), "--limit", "3", "--json"]).stdout)[
+                "records"
+            ]
+        )
+        == 10
+    )

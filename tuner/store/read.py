@@ -272,6 +272,20 @@ class DatabaseRecords(RecordSource):
             rows = connection.execute(query, tuple(asked))
             return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
 
+    def first(self, limit: int, operator: str | None, gpu: str | None) -> list[StoredRecord]:
+        """The current record of the first operators, GPUs and problems, in this order."""
+        asked = {"operator": operator, "gpu": gpu}
+        values = [value for value in asked.values() if value is not None]
+        where = " AND ".join(f"{name} = ?" for name, value in asked.items() if value is not None) or "1"
+        best = (
+            "row_number() OVER (PARTITION BY operator, gpu, problem ORDER BY evidence = 'predicted', id DESC) AS rank"
+        )
+        ranked = f"SELECT id, operator, gpu, problem, {best} FROM records WHERE {where}"
+        chosen = f"SELECT id FROM ({ranked}) WHERE rank = 1 ORDER BY operator, gpu, problem LIMIT ?"
+        with self._connection() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM records WHERE id IN ({chosen})", (*values, limit))
+            return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
+
     def proofs(self, operator: str, gpu: str) -> dict[CheckedCode, bool]:
         """By the newest row for each code. A database from before proofs has none."""
         names = ", ".join(field.name for field in fields(CheckedCode))
@@ -317,6 +331,16 @@ def read(source: str | Path) -> tuple[list[StoredRecord], list[str]]:
     opened = open_source(source)
     records = opened.records()
     return records, [f"{place}: {why}" for place, why in opened.refused.items()]
+
+
+def first(source: str | Path, limit: int, operator: str | None, gpu: str | None) -> list[StoredRecord] | None:
+    """The current records of the first problems of a SQLite file; None where it has fewer than `limit`, or is text.
+
+    Raises StoreError where the source cannot be read.
+    """
+    opened = open_source(source)
+    found = opened.first(limit, operator, gpu) if isinstance(opened, DatabaseRecords) else []
+    return found if len(found) >= limit else None
 
 
 def races(source: str | Path) -> list[FinalRace]:

@@ -28,6 +28,9 @@ def show(
     sign: Annotated[
         Path | None, typer.Option(metavar="KEY", help="sign what --out writes, with a private ed25519 key")
     ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="most records in the table; --json and --out have all")
+    ] = 200,
     as_json: JsonOption = False,
 ) -> None:
     """List the records: the best config known for each problem and GPU."""
@@ -38,7 +41,9 @@ def show(
     gpu_name = _named(gpu) if gpu else None
     if operator is not None:
         _operators().load(operator)
-    stored, source = _stored(db or places.database())
+    whole = as_json or out is not None
+    few = None if whole else _first(db or places.database(), limit + 1, operator, gpu_name)
+    stored, source = few or _stored(db or places.database())
     records = [
         record
         for record in stored
@@ -56,8 +61,11 @@ def show(
         say(f"no records in {source}: find some with `tuner search`")
         return
     names = ("operator", "problem", "GPU", "winner", "config", "evidence", "over runner-up", "tried", "made")
-    table(f"records in {source}", names, [_row(record) for record in records], right=("over runner-up", "tried"))
-    for record in records:
+    shown = records[:limit]
+    table(f"records in {source}", names, [_row(record) for record in shown], right=("over runner-up", "tried"))
+    if len(records) > limit:
+        say(f"these are the first {limit}: give --limit N, --json or --out FILE.jsonl for the others")
+    for record in shown:
         if flaws := record.resources.flaws:
             identity = record.identity
             say(f"{identity.operator} on {identity.gpu}, {_problem(identity)}: {'; '.join(flaws)}")
@@ -98,6 +106,20 @@ def _stored(source: str) -> tuple[list[TuningRecord], str]:
     for sentence in refused:
         say(f"passed over: {sentence}")
     return lines.current(row.record for row in stored), source
+
+
+def _first(source: str, limit: int, operator: str | None, gpu: str | None) -> tuple[list[TuningRecord], str] | None:
+    """The first records of a database that has so many, without reading the others; None for another place."""
+    if "://" in source:
+        from tuner.store.sql import Store
+
+        with Store.open(source) as store:
+            return store.records(operator, gpu=gpu, limit=limit), store.place
+    try:
+        rows = read.first(source, limit, operator, gpu)
+    except StoreError:  # which `_stored` explains
+        return None
+    return (lines.current(row.record for row in rows), source) if rows else None
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:
