@@ -23,13 +23,17 @@ from tuner.compiler.sass.cta.rates import Rates, rates_of
 from tuner.compiler.sass.cta.registers import Registers
 from tuner.compiler.sass.cta.roles import destinations, sources
 from tuner.compiler.sass.cta.state import Trace
-from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.sass.decode import Instruction, nvdisasm
 from tuner.compiler.source import Source
-from tuner.errors import UsageError
+from tuner.errors import MachineError, UsageError
 from tuner.evaluate.predict.replayed import kernel_launch, replay_launch
 from tuner.operators.flash_attention.operator import Problem
 from tuner.spec.instance import Instance
 
+try:
+    nvdisasm()
+except MachineError as error:
+    pytest.skip(str(error), allow_module_level=True)
 KERNELS = Path(__file__).parent / "kernels" / "cta.cu"
 H100 = gpu("H100")
 RATES = rates_of(H100, H100.device.clock_mhz)
