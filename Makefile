@@ -23,6 +23,13 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),sass,dev]'
 	@touch $@
 
+# What a search needs and nothing else: no tools of developers, and CuPy only beside a GPU.
+RUN := $(if $(wildcard /proc/driver/nvidia/version),$(CUDA),run)
+$(VENV)/.searches: pyproject.toml
+	test -e $(STAMP) || { $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(RUN)]'; }
+	@touch $@
+
 $(CLIENTS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(CLIENTS)
 	pip="$(CLIENTS)/bin/python -m pip --disable-pip-version-check"; torch="$(TORCH)"; \
@@ -64,8 +71,8 @@ lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-search: $(STAMP) ## a first search: flash attention, head_dim 72, for Hopper, on any machine
-	$(BIN)/tuner search flash_attention --gpu sm_90a --head-dim 72 --causal --effort quick
+search: $(VENV)/.searches ## a first search: flash attention, head_dim 72, for Hopper, on any machine
+	$(BIN)/tuner search flash_attention --gpu sm_90a --head-dim 72 --causal --budget 16
 	@echo
 	@echo "Next: type '. $(BIN)/activate', then tuner is a command of this shell (or type $(BIN)/tuner):"
 	@echo "  tuner explain flash_attention --gpu sm_90a --head-dim 72 --causal    # what a call would run, and why"

@@ -247,13 +247,15 @@ def _search_facts(outcome: Outcome) -> SearchFacts:
         stopped=outcome.why_stopped,
         seconds=outcome.seconds,
         resumed=outcome.reused,
-        prior_correlation=arm.sampler.prior_correlation if arm else None,
+        prior_correlation=arm.sampler.prior_correlation if arm and arm.asked else None,
         beliefs=tuple(fact for arm in outcome.bandit.arms.values() for fact in belief_facts(arm)),
     )
 
 
 def belief_facts(arm: Arm) -> list[BeliefFacts]:
     """Return the sources of an implementation's prior order; empty if it is the prediction alone."""
+    if not arm.asked:  # a search that asks for nothing has no beliefs
+        return []
     name = arm.implementation.name
     results, random = arm.observations, arm.sampler.random
     facts = [

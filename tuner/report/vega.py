@@ -2,9 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 from markupsafe import Markup
+
+from tuner.base.cache import Cache, Entry, key_of
+from tuner.base.canonical import encode
 
 Spec = Mapping[str, Any]
 ABOVE = {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleY": -14, "titlePadding": 0}  # for a y axis
@@ -25,6 +30,7 @@ _CONFIG = {
     "rule": {"color": "var(--soft)"},
     "text": {"color": "var(--soft)", "fontSize": 12, "baseline": "middle"},
 }
+_VEGA_LITE = "6.4"
 _PLACES = re.compile(r' (?:d|transform)="[^"]*"')
 _UNSEEN = re.compile(r"(\.\d)\d+")  # less than a tenth of a pixel, and a third of a drawing's bytes
 _LINK = re.compile(r'<a xlink:href="[^"#]*#')  # the converter adds a base to links within the page
@@ -34,13 +40,28 @@ def draw(spec: Spec) -> Markup:
     """Return a drawing that needs no script.
 
     Marks are focusable only through the page's script, by arrow keys, because hundreds of tab stops would block
-    navigation.
+    navigation. Drawings are cached, because starting the converter takes longer than the rest of a page.
     """
+    key = key_of("figure", _converter(), _VEGA_LITE, encode([spec, _CONFIG]))
+    drawings = Cache.of("figure")
+    if (stored := drawings.get(key)) is not None:
+        return Markup(stored.data.decode())
+    svg = _drawn(spec)
+    drawings.put(key, Entry(svg.encode()))
+    return Markup(svg)
+
+
+@cache
+def _converter() -> str:
+    return version("vl-convert-python")
+
+
+def _drawn(spec: Spec) -> str:
     import vl_convert  # imported here because it includes a JavaScript engine, which most commands do not need
 
-    svg = vl_convert.vegalite_to_svg(dict(spec), vl_version="6.4", config=_CONFIG, allowed_base_urls=[])
+    svg = vl_convert.vegalite_to_svg(dict(spec), vl_version=_VEGA_LITE, config=_CONFIG, allowed_base_urls=[])
     svg = _PLACES.sub(lambda match: _UNSEEN.sub(r"\1", match[0]), svg)
-    return Markup(_LINK.sub('<a tabindex="-1" href="#', svg))
+    return _LINK.sub('<a tabindex="-1" href="#', svg)
 
 
 def layer(kind: str | Spec, rows: Sequence[Spec], **channels: object) -> dict[str, Any]:

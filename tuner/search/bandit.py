@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tuner.search.history import TransferResults
-from tuner.search.sampler import Sampler, predict
+from tuner.search.sampler import Sampler, importance, predict
 from tuner.search.sampler.observations import Observations, Prior, combine_priors
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation
@@ -18,7 +19,8 @@ from tuner.spec.space import Array, Space
 # then reach .76, .86 and .93 of the optimum; nine out of ten runs reach .81, .91 and .94.
 _GAIN = 8
 _ENOUGH = 8  # tries after which an implementation without any success is dropped
-_RANKED = 4096  # configs of a space that are ranked before the search, which takes a second
+# Configs of a space that are ranked before the search, at less than a millisecond each: so many for each try.
+_RANKED_A_TRY, _LEAST_RANKED, _MOST_RANKED = 128, 512, 4096
 _SAMPLED = 64  # configs compiled before the search if there are no predictions without compiling
 _CLIMBED = 16  # number of best configs in a large space whose neighbours are also ranked
 _TRANSFERRED_STARTS = 6  # best configs of earlier results elsewhere that are tried again
@@ -35,12 +37,16 @@ class Method:
 
 @dataclass
 class Arm:
-    """One implementation in a search. `priors` rank its configs before the search."""
+    """One implementation in a search.
+
+    The priors, orders of its configs from before the search, and the sampler are made when they are first needed:
+    ranking a space takes seconds, and a search that has nothing left to try asks for none of them.
+    """
 
     default: Instance
     space: Space[Any]
     make_sampler: Callable[[Sequence[Prior]], Sampler] = field(repr=False)
-    priors: tuple[Prior, ...] = ()
+    make_priors: Callable[[], tuple[Prior, ...]] = field(repr=False, default=tuple)
     expected: float = math.nan  # predicted cost of its default, if available; compares arms until a config succeeds
     results: dict[int, float | None] = field(default_factory=dict)  # by index of the config, in order of completion
     best: float = math.inf
@@ -49,9 +55,35 @@ class Arm:
     closed_because: str = ""
 
     def __post_init__(self) -> None:
-        self.kept_priors = self.priors
         self._expected: tuple[int, Array | None] = (0, None)  # (number of results, predicted cost of every config)
-        self.sampler = self.make_sampler(self.kept_priors)
+        self._sampler: Sampler | None = None
+
+    @cached_property
+    def priors(self) -> tuple[Prior, ...]:
+        return self.make_priors()
+
+    @cached_property
+    def kept_priors(self) -> tuple[Prior, ...]:
+        """The priors that random tries did not contradict."""
+        return self.priors
+
+    @property
+    def sampler(self) -> Sampler:
+        if self._sampler is None:
+            self._sampler = self._taught(self.kept_priors)
+        return self._sampler
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything was asked of the sampler, and so of the priors."""
+        return self._sampler is not None
+
+    def _taught(self, priors: Sequence[Prior]) -> Sampler:
+        """A new sampler that was told all results."""
+        sampler = self.make_sampler(priors)
+        for index, value in self.results.items():
+            sampler.tell(index, value)
+        return sampler
 
     @property
     def implementation(self) -> Implementation[Any, Any]:
@@ -75,7 +107,8 @@ class Arm:
 
     def observe(self, config: Any, value: float | None, *, flawed: bool) -> None:
         index = self.space.index(config)
-        self.sampler.tell(index, value)
+        if self._sampler is not None:
+            self._sampler.tell(index, value)
         self.results[index] = value
         if value is not None:
             self.best = min(self.best, value)
@@ -86,13 +119,13 @@ class Arm:
 
         A single prior is judged by the sampler itself.
         """
+        if not self.asked:
+            return
         random = self.sampler.random
         kept = tuple(prior for prior in self.priors if prior.holds(self.observations, random))
         if len(self.priors) > 1 and kept != self.kept_priors:
-            self.kept_priors, self.sampler = kept, self.make_sampler(kept)
+            self.kept_priors, self._sampler = kept, self._taught(kept)
             self.sampler.mark_random(random)
-            for index, value in self.results.items():
-                self.sampler.tell(index, value)
 
     def neighbours(self, config: Any) -> list[Any]:
         """Return untried configs that differ in one parameter, the most promising first."""
@@ -180,7 +213,7 @@ class Bandit:
 
     def importance(self) -> dict[str, Mapping[str, float]]:
         """Return, per implementation, the fraction of the variance that each parameter explains."""
-        return {name: arm.sampler.importance() for name, arm in self.arms.items() if arm.tries >= 2}
+        return {name: importance(arm.space, arm.results) for name, arm in self.arms.items() if arm.tries >= 2}
 
     def _running(self) -> list[Arm]:
         return [arm for arm in self.arms.values() if arm.open]
@@ -250,12 +283,20 @@ def prepared(
         return Sampler(space, method=name, seed=method.seed, starts=starts, prior=cost, measured=measured)
 
     expected = prior(default) if prior else math.nan
-    costs = (
-        _costs(default, space, prior, compiled_costs, declared=not math.isnan(expected))
-        if prior and len(space) and space.enumerated
-        else None
-    )
-    return Arm(default, space, make, _priors(space, costs, transferred, results), expected)
+
+    def make_priors() -> tuple[Prior, ...]:
+        if prior is None or not len(space) or not space.enumerated:
+            return ()
+        ranked = _ranked_configs(method.tries)
+        costs = _costs(default, space, prior, compiled_costs, ranked if not math.isnan(expected) else 0)
+        return _priors(space, costs, transferred, results)
+
+    return Arm(default, space, make, make_priors, expected)
+
+
+def _ranked_configs(tries: int) -> int:
+    """How many configs of a space to rank for a search that makes so many tries in it."""
+    return min(_MOST_RANKED, max(_LEAST_RANKED, _RANKED_A_TRY * tries))
 
 
 def _costs(
@@ -263,12 +304,11 @@ def _costs(
     space: Space[Any],
     prior: Callable[[Instance], float],
     compiled_costs: Callable[[Sequence[Instance]], Sequence[float]] | None,
-    *,
-    declared: bool,
+    ranked: int,
 ) -> Array:
-    """Return the predicted cost of the configs, by `prior` if their work is `declared`; NaN if unknown."""
-    if declared:
-        return _ranked(space, lambda index: prior(default.with_config(space[index])))
+    """What is predicted of a space's configs: of `ranked` of them by `prior`, where that is not 0; NaN elsewhere."""
+    if ranked:
+        return _ranked(space, lambda index: prior(default.with_config(space[index])), ranked)
     cost = np.full(len(space), np.nan)
     if compiled_costs is None:
         return cost
@@ -280,24 +320,20 @@ def _costs(
 
 def _priors(
     space: Space[Any],
-    costs: Array | None,
+    costs: Array,
     transferred: Sequence[TransferResults],
     results: Sequence[Mapping[int, float | None]],
 ) -> tuple[Prior, ...]:
-    if costs is None:
-        return ()
     predicted = () if np.isnan(costs).all() else (Prior(costs, source="prediction"),)
     learnt = [(transfer.source, predict(space, values)) for transfer, values in zip(transferred, results, strict=True)]
     return (*predicted, *(Prior(cost, measured=True, source=source) for source, cost in learnt if cost is not None))
 
 
-def _ranked(space: Space[Any], cost_of: Callable[[int], float]) -> Array:
-    """Return the prior's cost of every config of a small space.
-
-    In a large space only random configs and the neighbours of the best of these have a cost; the others are NaN.
-    """
+def _ranked(space: Space[Any], cost_of: Callable[[int], float], count: int) -> Array:
+    """The prior's cost of every config of a space of up to `count`; of a larger one, of `count` configs drawn from it
+    and of the neighbours of the best of these, NaN elsewhere."""
     cost = np.full(len(space), np.nan)
-    drawn = np.random.default_rng(0).permutation(len(space))[:_RANKED]
+    drawn = np.random.default_rng(0).permutation(len(space))[:count]
     cost[drawn] = [cost_of(int(index)) for index in drawn]
     if len(drawn) < len(space):
         best = drawn[np.argsort(cost[drawn], kind="stable")[:_CLIMBED]]

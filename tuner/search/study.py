@@ -34,7 +34,8 @@ __all__ = [
     "search",
 ]
 
-_ROUNDS = 4  # batches of FINALISTS checks while every check fails
+_MOST_VERDICTS = 4 * FINALISTS  # of which every one may be negative
+_PREDICTED = 2  # configs to check where costs are predicted: the winner and the runner-up, since costs have no noise
 
 
 @dataclass(frozen=True)
@@ -246,13 +247,20 @@ def _why(stop: Stop, swept: Swept) -> str:
 
 
 def _decide(run: RunningSearch) -> TuningRecord | None:
-    """Check the best configs in order until one is correct; the best correct one becomes the record."""
-    log = run.log
-    for _ in range(_ROUNDS):
-        run.check([candidate for candidate in rank_candidates(log.tried)[:FINALISTS] if candidate.verdict is None])
-        if right := passed(log.tried, FINALISTS):
-            return record_of(right, run.evaluator.evidence, len(log.tried))
-    return None
+    """Give the best configs a verdict, going down the list until one is right; the best that is becomes the record.
+
+    Where times were measured, any of the finalists may win the race, so all of them are checked.
+    """
+    log, measured = run.log, run.evaluator.evidence is Evidence.MEASURED
+    count = FINALISTS if measured else _PREDICTED
+    right: Sequence[Tried] = ()
+    for _ in range(_MOST_VERDICTS // count):
+        unchecked = [candidate for candidate in rank_candidates(log.tried)[:count] if candidate.verdict is None]
+        run.check(unchecked)
+        right = passed(log.tried, count)
+        if not unchecked or len(right) >= (1 if measured else count):
+            break
+    return record_of(right, run.evaluator.evidence, len(log.tried)) if right else None
 
 
 def record_of(right: Sequence[Tried], evidence: Evidence, tried: int) -> TuningRecord:

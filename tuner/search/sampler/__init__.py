@@ -31,6 +31,16 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
     return predicted_scores(space, observations)
 
 
+def importance(space: Space[Any], results: Mapping[int, float | None]) -> dict[str, float]:
+    """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.
+
+    `results` are as of `predict`. Empty before there are two different values.
+    """
+    from tuner.search.sampler.trials import importance_of
+
+    return importance_of(space, results)
+
+
 class Sampler:
     """Suggests configs of `space` by their index, and learns from their values.
 
