@@ -334,7 +334,7 @@ def test_progress_tells_of_every_attempt_and_every_check(store: Store) -> None:
     steps: list[study.Progress] = []
     study.search(request(), store, Recorded(), steps.append)
     assert [step.done for step in steps if step.phase in ("explore", "sweep")] == list(range(1, 25))
-    assert [step.done for step in steps if step.phase == "check"] == list(range(1, FINALISTS + 1))
+    assert [step.done for step in steps if step.phase == "check"] == [1, 2]  # costs have no noise
 
 
 def test_progress_counts_to_the_end_of_a_space_that_is_smaller_than_the_budget(store: Store) -> None:

@@ -7,7 +7,7 @@ from tuner.dispatcher import choice
 from tuner.errors import UsageError
 from tuner.report.notation import percent
 from tuner.results.attempt import Attempt, Evidence
-from tuner.search.study import Outcome, Tried
+from tuner.search.study import Outcome, SearchRequest, Tried
 from tuner.store.records import Snapshot
 
 
@@ -77,7 +77,7 @@ def headline(outcome: Outcome) -> Headline | None:
     value = None if record is None else _value_of(outcome)
     if record is None or not value:
         return None
-    untuned = _untuned(outcome)
+    untuned = untuned_call(outcome.request)
     own = next((tried for tried in outcome.tried if tried.attempt.identity == record.identity), None)
     default = None
     if own is not None:
@@ -92,9 +92,8 @@ def _value_of(outcome: Outcome) -> float | None:
     return record.measurement.time_us if record.measurement else record.prediction.cost if record.prediction else None
 
 
-def _untuned(outcome: Outcome) -> tuple[str, object] | None:
-    """Return (implementation, key of its config) of a call without a record; None if the dispatcher refuses it."""
-    request = outcome.request
+def untuned_call(request: SearchRequest) -> tuple[str, object] | None:
+    """(implementation, key of its config) of what the dispatcher runs without a record; None where it refuses."""
     try:
         chosen = choice.choose(request.operator, request.problem, [request.gpu], Snapshot.load([]))
     except UsageError:

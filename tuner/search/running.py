@@ -25,6 +25,7 @@ class Progress:
     total: int
     failed: int
     best: Tried | None
+    latest: Tried | None = None  # that this step is about
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class RunningSearch:
     def _evaluate(self, batch: Sequence[Instance], phase: str, total: int) -> None:
         for position, attempt in self.evaluator.try_all(batch):
             self.log.add(batch[position], attempt)
-            self.observe(Progress(phase, len(self.log.tried), total, self.log.failed, self.log.best))
+            latest = self.log.find(batch[position])
+            self.observe(Progress(phase, len(self.log.tried), total, self.log.failed, self.log.best, latest))
             if self.stopped():
                 return
 

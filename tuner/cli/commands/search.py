@@ -34,6 +34,7 @@ from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import too_large
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.report import default_path, prepare, summary
+from tuner.report.headline import untuned_call
 from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.search.campaign import Campaign, CampaignRequest, run
@@ -173,7 +174,8 @@ def _warn_of_promises(request: study.SearchRequest, tried: Sequence[Implementati
 
 @contextmanager
 def _shown(evidence: Evidence, quiet: bool, request: study.SearchRequest) -> Iterator[Observe]:
-    with Display(title(request), evidence, request.gpu, quiet) as display:
+    untuned = untuned_call(request)
+    with Display(title(request), evidence, request.gpu, quiet, untuned[1] if untuned else None) as display:
         yield display.step
 
 
