@@ -21,7 +21,7 @@ from tuner.backends.emulator import Finding
 from tuner.compiler.render import header
 from tuner.errors import TemplateError, UsageError
 from tuner.results.attempt import Attempt, Failed, Identity, Measurement, Resources, Stage
-from tuner.results.ranking import FINALISTS, rank, rank_candidates
+from tuner.results.ranking import rank, rank_candidates
 from tuner.results.verdict import Verdict
 from tuner.search import study
 from tuner.search.explore import Patience
