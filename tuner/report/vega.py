@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tuner.base.cache import Cache, Entry, key_of
+from tuner.base.cache import Cache, CacheEntry, key_of
 from tuner.base.canonical import encode
 
 Spec = Mapping[str, Any]
@@ -47,7 +47,7 @@ def draw(spec: Spec) -> Markup:
     if (stored := drawings.get(key)) is not None:
         return Markup(stored.data.decode())
     svg = _drawn(spec)
-    drawings.put(key, Entry(svg.encode()))
+    drawings.put(key, CacheEntry(svg.encode()))
     return Markup(svg)
 
 
