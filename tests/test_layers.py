@@ -16,7 +16,7 @@ from tuner.base.assets import ROOT, TEMPLATES
 
 LAYERS = """
 cli
-bench foreign transformers
+bench flashinfer foreign transformers
 report torch jax
 search dispatcher
 evaluate

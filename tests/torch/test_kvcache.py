@@ -66,8 +66,8 @@ def test_packed_queries_attend_what_their_sequences_have_in_pages(left: int) -> 
     of_each = [expected(q[b : b + 1, :n], k[b:], v[b:], LENGTHS[b : b + 1], True, left) for b, n in ((0, 5), (1, 1))]
     assert torch.allclose(o.double(), torch.cat([each[0] for each in of_each]), atol=4e-3)
     assert lse.shape == (H, 6)
-    with pytest.raises(UsageError, match="causal=False is not served with block_table"):
-        flash_attn_varlen_func(packed, pages, of_v, *bounds, 5, max(LENGTHS), block_table=table)
+    with pytest.raises(UsageError, match="a window_size without causal is not served with block_table"):
+        flash_attn_varlen_func(packed, pages, of_v, *bounds, 5, max(LENGTHS), block_table=table, window_size=(3, -1))
 
 
 def test_the_sums_of_queries_that_see_all_keys_are_theirs() -> None:

@@ -107,8 +107,8 @@ def flash_attn_varlen_func(
 
     With block_table, integers [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size of any number:
     position j of sequence n is row j % page_size of page block_table[n, j // page_size]. seqused_k, integers [N], or
-    cu_seqlens_k says how many positions each has, those of its queries among them. causal, a must where a sequence has
-    several queries, may then have a window to the left; there is no gradient. k_descale, v_descale: fp32 [N, HK], what
+    cu_seqlens_k says how many positions each has, those of its queries among them. causal may then have a window to the
+    left; there is no gradient. k_descale, v_descale: fp32 [N, HK], what
     the keys and values of caches of torch.float8_e4m3fn are multiplied with.
 
     Otherwise o and lse have gradients. Raises InputError for dropout, alibi_slopes, with block_table a window that is
@@ -180,12 +180,16 @@ def _streams(masks: dict[str, Any]) -> bool:
     return bool(masks["causal"] and masks["window_left"] >= 0)
 
 
-def _window(function: str, masks: dict[str, Any], longest: int) -> int:
-    """How many keys a query attends up to its own in pages, 0 for all. A single query's own key is the last."""
-    if not masks["causal"] and longest > 1:
-        what = "causal=False" if masks["window_right"] < 0 else "a window_size to the right"
-        raise InputError(f"{function}: {what} is not served with block_table for several queries of a sequence")
-    return int(masks["window_left"]) + 1
+def _window(function: str, masks: dict[str, Any], longest: int) -> int | None:
+    """How many keys a query attends up to its own in pages, 0 for all; None where it attends those behind its own too.
+    A single query's own key is the last."""
+    if masks["causal"] or longest == 1:
+        return int(masks["window_left"]) + 1
+    if masks["window_left"] >= 0 or masks["window_right"] >= 0:
+        raise InputError(
+            f"{function}: a window_size without causal is not served with block_table for several queries of a sequence"
+        )
+    return None
 
 
 def _logits(s_aux: Any) -> Any:

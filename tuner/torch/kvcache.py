@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
+from tuner.torch import every_key
 from tuner.torch.padded import padded, scale_of
 from tuner.torch.pages import in_powers_of_two, int32, longest_of, with_room
 from tuner.torch.results import returned
@@ -92,9 +93,8 @@ def flash_attn_with_kvcache(
     if cu_seqlens_q is not None:
         longest = longest_of(q, max_seqlen_q)
         window = _window(window_size, causal or longest == 1)
-        if block_table is None or window is None:
-            missing = "block_table" if block_table is None else "causal=True"
-            raise InputError(f"{_NAME}: {missing} is missing: packed queries attend keys in pages, up to their own")
+        if block_table is None:
+            raise InputError(f"{_NAME}: block_table is missing: packed queries attend keys in pages")
         scores["window"] = window
         o, lse = attend_packed(_NAME, q, k_cache, v_cache, block_table, lengths, cu_seqlens_q, longest, scores)
     else:
@@ -116,13 +116,19 @@ def attend_packed(
 ) -> tuple[Any, Any]:
     """o [T, H, D] and lse [H, T] of N sequences' queries behind each other, q [T, H, D], over caches in pages.
 
-    `options` are paged_attention's: window, softmax_scale, softcap, s_aux, k_descale, v_descale.
+    `options` are paged_attention's: window, softmax_scale, softcap, s_aux, k_descale, v_descale. A window of None
+    attends all keys of a sequence, those behind a query's own too.
     """
     with_room(function, "cache_seqlens or seqused_k", lengths, _room(k_cache, block_table))
     wide, k_cache, v_cache = padded(q, k_cache, v_cache)
     table, k_cache, v_cache = in_powers_of_two(function, block_table, k_cache=k_cache, v_cache=v_cache)
     rows, bounds, longest = addressable(wide)[None], dense(int32(cu_seqlens_q)), max_seqlen_q
     scores = {**options, "softmax_scale": scale_of(q, options["softmax_scale"])}
+    if scores["window"] is None and longest > 1:
+        del scores["window"]
+        o, lse = every_key.attend(rows[0], (k_cache, v_cache), table, int32(lengths), bounds, longest, scores)
+        return o[..., : q.shape[-1]], lse
+    scores["window"] = scores["window"] or 0
     paged = torch.ops.tuner.paged_attention
     o, lse = paged(rows, k_cache, v_cache, table, int32(lengths), bounds, max_seqlen_q=longest, **scores)
     return o[0][..., : q.shape[-1]], lse[0]
@@ -133,18 +139,17 @@ def _attend_batch(
 ) -> tuple[Any, Any]:
     """o [B, T, H, D] and lse [B, H, T]. Without a window all queries of a sequence attend all of its keys: they are
     rows like heads."""
-    batch, queries, heads, D = q.shape
+    queries, D = q.shape[1], q.shape[3]
     scores["softmax_scale"], kv_heads = scale_of(q, scores["softmax_scale"]), k_cache.shape[2]
     wide, k_cache, v_cache = padded(q, k_cache, v_cache)
     if window is not None:
         o, lse = _attend(addressable(wide), k_cache, v_cache, lengths, block_table, window, scores)
         return o[..., :D], lse
-    of_heads = (batch, kv_heads, queries, heads // kv_heads)
     if "s_aux" in scores:
-        scores["s_aux"] = scores["s_aux"].view(kv_heads, 1, -1).expand(of_heads[1:]).flatten()
-    o, lse = _attend(_beside_heads(wide, kv_heads), k_cache, v_cache, lengths, block_table, 0, scores)
-    o = o.view(*of_heads, o.shape[-1]).transpose(1, 2).reshape(wide.shape)
-    return o[..., :D], lse.view(of_heads).transpose(2, 3).reshape(batch, heads, queries)
+        scores["s_aux"] = every_key.logits_beside_heads(scores["s_aux"], kv_heads, queries)
+    rows = every_key.beside_heads(wide, kv_heads)
+    o, lse = every_key.from_heads(*_attend(rows, k_cache, v_cache, lengths, block_table, 0, scores), queries, kv_heads)
+    return o[..., :D], lse
 
 
 def descales(k_descale: Any, v_descale: Any) -> dict[str, Any]:
@@ -175,12 +180,6 @@ def _window(window_size: Any, causal: bool) -> int | None:
             "or (-1, -1)"
         )
     return None
-
-
-def _beside_heads(q: Any, kv_heads: int) -> Any:
-    """q [B, T, H, D] as one query of T · H heads, those of a KV head together: [B, 1, HK · T · H / HK, D]."""
-    batch, queries, heads, D = q.shape
-    return q.unflatten(2, (kv_heads, -1)).transpose(1, 2).reshape(batch, 1, queries * heads, D)
 
 
 def _room(cache: Any, block_table: Any) -> int:
