@@ -247,7 +247,7 @@ def test_in_the_space_of_a_t1_file_what_was_not_recorded_has_failed(tmp_path: Pa
         (("TuningParameters", 0, "Values"), "range(10 ** 12)", "a range of 1,000,000,000,000 values is too long"),
         (("Conditions", 0, "Expression"), "block <", "cannot compute 'block <'"),
         (("TuningParameters", 0, "Type"), "complex", "type 'complex' of block"),
-        (("TuningParameters", 0, "Values"), "[16, sizes]", "'sizes' stands for nothing"),
+        (("TuningParameters", 0, "Values"), "[16, sizes]", "'sizes' has no meaning"),
         (("TuningParameters",), [{"Name": "block"}], "KeyError 'Type' in its ConfigurationSpace"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The whole command line: its options, and the commands by name."""
+"""The command line: its global options, and the commands by name."""
 
 import os
 import sys
@@ -16,11 +16,11 @@ from tuner.errors import TunerError
 
 
 def run() -> None:
-    """Do what argv says, and leave."""
+    """Run the command in argv, and exit."""
     warnings.formatwarning = _plain_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
+            stream.reconfigure(errors="replace")  # terminals without UTF-8 show question marks
     try:
         _add_folders(sys.argv[1:])
     except TunerError as error:
@@ -30,7 +30,7 @@ def run() -> None:
 
 
 def build() -> typer.Typer:
-    """The whole command line."""
+    """Build the command line."""
     app = typer.Typer(
         name="tuner",
         cls=registry.Root,
@@ -63,13 +63,13 @@ def _globals(
         typer.Option("--operators", metavar="DIR", help="a folder of your own operators (also TUNER_OPERATORS)"),
     ] = None,
 ) -> None:
-    """What stands before a command. The folders are read in `main`, before there are commands."""
+    """Accept the options before a command. Folders are added in `main`, before commands exist."""
 
 
 def _add_folders(arguments: Sequence[str]) -> None:
-    """Commands are made from what operators there are, so their folders must be known before options are parsed."""
+    """Add operator folders before parsing options, because commands are built from the available operators."""
     for folder in _folders(arguments):
-        from tuner import operators  # needs NumPy, which help does not
+        from tuner import operators  # imported here because it needs NumPy, which help does not
 
         operators.add_folder(folder)
 

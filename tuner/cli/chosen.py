@@ -1,4 +1,4 @@
-"""The config that a command is about: what the dispatcher would serve, or what was given by hand."""
+"""The config that a command uses: the one that the dispatcher would serve, or one given on the command line."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -31,19 +31,19 @@ def choose(
     settings: list[str] | None,
     db: str | None,
 ) -> Choice:
-    """What the dispatcher would serve, or the default of `implementation`, with `settings` over it."""
+    """Return the config that the dispatcher would serve, or the default of `implementation`, modified by `settings`."""
     return over(serving(operator, problems, gpu, snapshot(db)), implementation, settings)
 
 
 def serving(operator: Operator[Any], problems: Sequence[Any], gpu: str, records: Snapshot) -> Choice:
-    """What the dispatcher would serve for the one problem."""
+    """Return what the dispatcher would serve for the single problem."""
     if len(problems) != 1:
         raise UsageError(f"this command looks at one problem, and {len(problems)} were given: give one value an option")
     return choice.choose(operator, problems[0], [named(gpu)], records)
 
 
 def over(served: Choice, implementation: str | None, settings: list[str] | None) -> Choice:
-    """A choice, with what was given by hand in its place."""
+    """Return a choice with the implementation and settings from the command line."""
     instance, target = served.instance, served.gpu
     if implementation not in (None, instance.implementation.name):
         (other,) = serving_implementations(instance.operator, instance.problem, target, implementation)
@@ -56,30 +56,30 @@ def over(served: Choice, implementation: str | None, settings: list[str] | None)
 
 
 def compiled(chosen: Choice) -> Cubin | Failed:
-    """For its GPU. Raises MachineError without NVRTC."""
+    """Compile for the choice's GPU. Raises MachineError without NVRTC."""
     return nvrtc.compile(render(chosen.instance), Options(chosen.gpu.arch.name), Cache.of("cubin"))
 
 
 def about(chosen: Choice) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return the choice as JSON-compatible data."""
     return {**asdict(chosen.instance.fields()), "gpu": chosen.gpu.name, "why": chosen.why}
 
 
 def describe(chosen: Choice) -> None:
-    """Say what was chosen."""
+    """Print the choice."""
     runs = chosen.instance.fields()
     say(f"{runs.implementation} {formatted(runs.config)} ({chosen.why})")
 
 
 def refuse(chosen: Choice) -> None:
-    """Raises UsageError where the config is not one of its space."""
+    """Raise UsageError if the config is not in its space."""
     implementation, problem = chosen.instance.implementation, chosen.instance.problem
     if reasons := implementation.space(problem, chosen.gpu.arch).refusals(chosen.instance.config):
         raise UsageError(f"{implementation.name} refuses this config: {'; '.join(reasons)} ({chosen.why})")
 
 
 def snapshot(db: str | None) -> Snapshot:
-    """The records of every place where the dispatcher looks, or of one database; says what cannot be read there."""
+    """Return the records of all the dispatcher's sources, or of one database; print what cannot be read."""
     records = Snapshot.load([db] if db else None)
     for sentence in records.refused if db else ():
         say(f"passed over: {sentence}")

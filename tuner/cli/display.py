@@ -83,7 +83,7 @@ class Standing:
 
 
 class Display:
-    """Shows the steps of one search."""
+    """Displays the progress of one search."""
 
     def __init__(self, title: str, evidence: Evidence, gpu: GPU, quiet: bool, untuned: object | None = None) -> None:
         self._title, self._evidence, self._gpu, self._quiet = title, evidence, gpu, quiet
@@ -109,7 +109,7 @@ class Display:
             self._bar.stop()
 
     def step(self, step: Step) -> None:
-        """Show where the search stands."""
+        """Show the current progress."""
         standing = self._standing.after(step, time.monotonic())
         if (not self._live or stderr.width >= _ROOM_FOR_ALL) and (value := self._value(step.best)):
             standing += f" · {value}"

@@ -1,4 +1,4 @@
-"""What a search found, on stdout: the winner of one problem, or a table and the portfolios of several."""
+"""The results of a search on stdout: the winner of one problem, or a table and the portfolios of several."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,23 +22,23 @@ from tuner.spec.problem import to_fields
 
 _WINNERS = ("problem", "winner", "config", "margin", "tried")
 _NUMBERS = ("margin", "tried")
-_REASONS = 3  # told of why nothing was found; the report has all
+_REASONS = 3  # maximum number of reasons for a failed search; the report has all
 
 
 def title(request: study.SearchRequest) -> str:
-    """The problem and the GPU; fields that have their defaults are left out."""
+    """Return the problem and the GPU, without fields that have their defaults."""
     gpu, device = request.gpu, request.gpu.device.name
     assumed = "" if gpu.name == device else f" (predictions assume {device})"
     return f"{problem_title(request.operator.name, request.problem)} on {gpu.name}{assumed}"
 
 
 def problem_title(operator: str, problem: Any) -> str:
-    """`flash_attention head_dim=72 causal=True`: an operator, and what of its problem is not the default."""
+    """Format an operator and the non-default fields of a problem: `flash_attention head_dim=72 causal=True`."""
     return f"{operator} {formatted(minimal_fields(problem))}".rstrip()
 
 
 def show(result: Campaign, report: Path, *, as_json: bool) -> None:
-    """Print everything, in the order of the problems given."""
+    """Print all results, in the order of the given problems."""
     if as_json:
         searches = [summary.data(outcome) for outcome in result.outcomes]
         portfolios = [to_data(family) for family in result.families]
@@ -63,7 +63,7 @@ def _show_winner(outcome: study.Outcome) -> None:
 
 
 def _failures(outcome: study.Outcome) -> Iterator[tuple[str, str]]:
-    """Why nothing was found: how many configs failed of what, with one of them, the most frequent first."""
+    """Yield why nothing was found: the number of configs per failure with an example, the most frequent first."""
     for arm in outcome.bandit.arms.values():
         if not len(arm.space):
             refusing = "; ".join(f"{reason!r} refuses {count}" for reason, count in arm.space.counts())
@@ -124,7 +124,7 @@ def _show_family(family: Family) -> None:
 
 
 def described(family: Family) -> str:
-    """The size of a portfolio, and how far its configs are behind."""
+    """Return the size of a portfolio, and its regret."""
     worst = "not every problem is served" if family.worst is None else f"at most {family.worst:.1%} behind the best"
     return f"{counted(len(family.members), 'config', 'configs')} for {len(family.places)} problems, {worst}"
 
@@ -134,6 +134,6 @@ def _share(regret: float | None) -> str:
 
 
 def _told_apart(problems: Sequence[Fields]) -> list[str]:
-    """Each problem by the fields in which they differ."""
+    """Return each problem by the fields in which the problems differ."""
     varying = [name for name in problems[0] if len({problem[name] for problem in problems}) > 1]
     return [formatted({name: problem[name] for name in varying}) for problem in problems]

@@ -1,4 +1,4 @@
-"""Commands whose options are the fields of an operator's Problem: built from the dataclass, once an operator."""
+"""Commands whose options are the fields of an operator's Problem, built from the dataclass."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ from tuner.spec.operator import Operator
 
 Body = Callable[..., None]  # body(operator, problems, **own options)
 _FILE = "problems_file"
-_ACROSS = "(several operators)"  # the hidden command of a group's option that names them
+_ACROSS = "(several operators)"  # the hidden command of a group's `across` option
 
 
 class OperatorGroup(TyperGroup):
-    """A group with one command an operator, which says what operators there are when it does not know one.
+    """A group with one command per operator, which lists the operators if the name is unknown.
 
-    `across` is an option that names a file with problems of several operators: a command of its own takes it.
+    `across` is an option with a file of problems for several operators, handled by a separate command.
     """
 
     across = ""
@@ -60,10 +60,11 @@ def group_of(
     alone: Body | None = None,
     across: tuple[str, Callable[..., None]] | None = None,
 ) -> TyperGroup:
-    """The commands `name OPERATOR [problem options] [own options]`; `body` gets the operator and its problems.
+    """Return the commands `name OPERATOR [problem options] [own options]`; `body` receives the operator and its
+    problems.
 
-    `alone` is the command without an operator; by default that prints the help. `across` is an option, such as
-    `--misses`, and the function that runs where it stands in place of an operator.
+    `alone` is the command without an operator, by default the help. `across` is an option, such as `--misses`, and the
+    function that it runs in place of an operator.
     """
     more = f"Options: `{name} OPERATOR --help`."
     group = typer.Typer(
@@ -94,7 +95,7 @@ def group_of(
 
 
 def _unless_named(alone: Body) -> Callable[..., None]:
-    """The body of a group that runs where none of its commands is named."""
+    """Return the body of a group that runs if none of its commands is named."""
 
     def run(ctx: typer.Context, **options: Any) -> None:
         if ctx.invoked_subcommand is None:
@@ -115,7 +116,7 @@ def _summary(name: str) -> str:
 
 
 def _command(name: str, body: Body) -> Callable[..., None]:
-    """A function with the signature that Typer makes options of."""
+    """Return a function with the signature from which Typer builds options."""
     try:
         problem_fields = fields(operators.load(name).problem)
     except TunerError:
@@ -137,7 +138,7 @@ def _command(name: str, body: Body) -> Callable[..., None]:
 
 
 def _parameter(field: Field[Any]) -> inspect.Parameter:
-    """An option whose value is None where it is not given, so that a file of problems may name the field."""
+    """Return an option that is None by default, so that a file of problems may set the field."""
     flag, kind = _flag(field), bool if field.type is bool else list[str]
     usual = "required" if field.default is MISSING else f"default: {scalar(plain(field.default))}"
     option = typer.Option(
@@ -176,7 +177,7 @@ def _metavar(field: Field[Any]) -> str:
 
 
 def _choices(field: Field[Any]) -> str:
-    """What the field accepts, where its help leaves that open: the help of a number says it."""
+    """Return the values that the field accepts, unless its help already describes them, as for numbers."""
     return "" if field.type in (int, bool) else f" [{'|'.join(map(str, _accepted(field)))}]"
 
 
@@ -187,12 +188,12 @@ def _accepted(field: Field[Any]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A field's value as it is typed: an enum's by its own."""
+    """Return a field's value as typed on the command line: enums by their value."""
     return value.value if isinstance(value, Enum) else value
 
 
 def _problems(operator: Operator[Any], options: Mapping[str, Any], lines: Sequence[Line]) -> Iterator[Any]:
-    """One problem for every line of a file and combination of the values given; each problem once."""
+    """Yield one distinct problem for every line of a file and combination of given values."""
     problems: dict[Any, None] = {}
     for line in lines:
         try:
@@ -232,7 +233,7 @@ def _values(field: Field[Any], value: Any) -> list[Any]:
 
 
 def _spread(field: Field[Any], part: str) -> list[str]:
-    """`128..1024` as 128, 256, 512, 1024: each twice the one before, and none beyond the end."""
+    """Expand `128..1024` to 128, 256, 512, 1024: each is twice the previous one, up to the end."""
     first, dots, last = part.partition("..")
     if field.type is not int or not dots:
         return [part] if part else []
@@ -261,7 +262,7 @@ def _value(field: Field[Any], word: str) -> Any:
 
 
 def parse_config(config: type[Any], base: Any, settings: list[str]) -> Any:
-    """A config from `name=value` words over `base`. Raises UsageError for names or values it cannot have."""
+    """Parse a config from `name=value` words over `base`. Raises UsageError for invalid names or values."""
     kinds: dict[str, Any] = {field.name: field.type for field in fields(config)}
     values = {name: getattr(base, name) for name in kinds}
     for word in (word for text in settings for word in text.split(",") if word):

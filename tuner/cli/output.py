@@ -1,4 +1,4 @@
-"""What every command shares: tables to stdout, messages to stderr, JSON on request, exit codes."""
+"""Shared output of all commands: tables on stdout, messages on stderr, JSON on request, exit codes."""
 
 import errno
 import functools
@@ -21,7 +21,7 @@ from tuner.errors import MachineError, TunerError
 
 
 def literal(text: str) -> str:
-    """A help text as it stands: bare, rich would take `[words]` for markup and print nothing."""
+    """Escape a help text, since rich interprets `[words]` as markup and prints nothing."""
     return escape(text)
 
 
@@ -40,19 +40,19 @@ ConfigOption = Annotated[
 ]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_WORD = 26  # columns: longer words are folded, shorter ones never
+_WORD = 26  # column width up to which words are never folded
 
 stdout = Console(highlight=False, soft_wrap=False, markup=False)
 stderr = Console(stderr=True, highlight=False)
 
 
 def examples(lines: Sequence[str], operator: str = "OPERATOR") -> str:
-    """The end of a help text: commands to copy."""
+    """Return the end of a help text: example commands."""
     return "\n\n".join(("Examples:", *(literal(line.format(operator=operator)) for line in lines)))
 
 
 def without_bool_types(command: Any) -> None:
-    """Let the help of a command, and of those in it, show `--flag` for a boolean, and not `--flag <bool>`."""
+    """Make the help of a command and its subcommands show `--flag` for a boolean instead of `--flag <bool>`."""
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -68,7 +68,7 @@ def _without_type(option: Any) -> Any:
 
 
 def guarded(body: Callable[..., None]) -> Callable[..., None]:
-    """A command that ends as `ending` says."""
+    """Return a command that ends as documented in `ending`."""
 
     @functools.wraps(body)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -80,7 +80,9 @@ def guarded(body: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """End with the one message and exit code of a TunerError, with 130 after Ctrl-C, in peace where nobody reads on."""
+    """Exit with one message and the exit code of a TunerError, with 130 after Ctrl-C, silently if the reader is
+    gone.
+    """
     try:
         with _written():
             yield
@@ -90,9 +92,9 @@ def ending() -> Iterator[None]:
         _forget_what_is_refused()
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
-    except (BrokenPipeError, SystemExit) as error:  # `tuner show | head`
+    except (BrokenPipeError, SystemExit) as error:  # as in `tuner show | head`
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
-            raise  # else it is rich that leaves, with 1
+            raise  # otherwise rich exits with 1
         _forget_what_is_refused()
         raise typer.Exit(0) from None
     except OSError as error:
@@ -101,7 +103,7 @@ def ending() -> Iterator[None]:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """What Python holds back of stdout is written, or refused, before a command may end as it wants to."""
+    """Flush stdout, so that errors are reported before a command ends."""
     try:
         yield
     except (typer.Exit, SystemExit):
@@ -111,7 +113,7 @@ def _written() -> Iterator[None]:
 
 
 def _forget_what_is_refused() -> None:
-    """Or Python would try once more as it leaves, with a message and an exit code of its own."""
+    """Discard unwritten output; otherwise Python would retry at exit, with its own message and exit code."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -119,7 +121,7 @@ def _forget_what_is_refused() -> None:
 
 
 def _refused(error: OSError) -> str:
-    """What the system refused, and what to do."""
+    """Return the failed operation, and a remedy."""
     what = f"{error.strerror or error}{f' for {error.filename}' if error.filename else ''}"
     if error.errno in _FULL:
         return f"{what}: make room where the database, the cache (TUNER_CACHE_DIR) and temporary files (TMPDIR) are"
@@ -127,7 +129,7 @@ def _refused(error: OSError) -> str:
 
 
 def fail(error: TunerError) -> None:
-    """Print the message and leave. Under TUNER_DEBUG=1 the error goes on, for its traceback."""
+    """Print the message and exit. With TUNER_DEBUG=1 the error propagates, for its traceback."""
     if os.environ.get("TUNER_DEBUG") == "1":
         raise error
     _forget_what_is_refused()
@@ -136,7 +138,7 @@ def fail(error: TunerError) -> None:
 
 
 def other_database(db: str | None) -> str:
-    """The database that a command uses, where it is not the user's own; else an empty text."""
+    """Return the database of a command if it is not the user's own; otherwise an empty text."""
     from tuner.store import places
 
     path, own = db or places.database(), places.user_database()
@@ -145,7 +147,7 @@ def other_database(db: str | None) -> str:
 
 
 def emit_json(data: Any) -> None:
-    """One JSON document on stdout; null stands for the error of an output that is not finite."""
+    """Print one JSON document on stdout; null represents the error of a non-finite output."""
     typer.echo(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
@@ -158,9 +160,9 @@ def _finite(data: Any) -> Any:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table on stdout; the columns named in `right` are aligned right. Whole lines when stdout is no terminal.
+    """Print a table on stdout; columns in `right` are right-aligned. Lines are not wrapped if stdout is not a terminal.
 
-    On a terminal so narrow that words would be torn, each row is a list of labels and values instead.
+    If a terminal is too narrow for the words, each row becomes a list of labels and values.
     """
     widths = _widths(columns, rows, stdout.width) if stdout.is_terminal else [None] * len(columns)
     if not widths:
@@ -175,7 +177,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         stdout.print(shown)
         return
     wide = Console(width=_width(columns, rows), highlight=False, markup=False, color_system=None)
-    shown.title = None  # it would be broken at the table's width
+    shown.title = None  # it would be wrapped at the table's width
     with wide.capture() as captured:
         wide.print(shown)
     lines = [line.rstrip() for line in captured.get().splitlines()]
@@ -183,7 +185,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 
 def listing(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Labels and values on stdout, one a line."""
+    """Print labels and values on stdout, one per line."""
     typer.echo(title)
     width = max((len(label) for label, _ in rows), default=0)
     for label, value in rows:
@@ -191,7 +193,7 @@ def listing(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def wrapped(line: str) -> str:
-    """A line that goes on indented where a terminal ends; a whole one where stdout is none."""
+    """Wrap a line with indentation at the terminal width; do not wrap it if stdout is not a terminal."""
     indent = len(line) - len(line.lstrip())
     return textwrap.fill(line, stdout.width, subsequent_indent=" " * (indent + 4)) if stdout.is_terminal else line
 
@@ -204,8 +206,10 @@ def _lists(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]])
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int) -> list[int]:
-    """Of each column the width at which every word has its place, and a share of what is left of `room`; empty where
-    words would be torn. rich alone would tear words to keep cells whole."""
+    """Return the width of each column: enough for every word, plus a share of the remaining `room`.
+
+    Empty if words do not fit; rich alone would break words to keep cells whole.
+    """
     cells = [["" if cell is None else str(cell) for cell in column] for column in zip(columns, *rows, strict=True)]
     least = [min(max((len(word) for cell in column for word in cell.split()), default=0), _WORD) for column in cells]
     widest = [max(map(len, column)) for column in cells]
@@ -223,5 +227,5 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
 
 
 def say(text: str) -> None:
-    """A line on stderr: progress and remarks, never results."""
+    """Print a line on stderr: progress and remarks, never results."""
     stderr.print(text, markup=False, soft_wrap=True)

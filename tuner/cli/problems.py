@@ -1,4 +1,4 @@
-"""Problems from a file: JSON, JSON lines or CSV; each line names fields, the rest comes from the command line."""
+"""Problems from a file: JSON, JSON lines or CSV. Each line has fields; the rest comes from the command line."""
 
 import csv
 import json
@@ -12,16 +12,16 @@ from tuner.errors import UsageError
 
 @dataclass(frozen=True)
 class Line:
-    """Fields of a problem as they are written, and where: empty for the command line alone."""
+    """Fields of a problem as written, and their location; empty for the command line alone."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     location: str = ""
 
 
 def read(path: Path) -> list[Line]:
-    """A line for each problem. Raises UsageError with the line that cannot be read."""
+    """Read one line per problem. Raises UsageError, with the line, if it cannot be parsed."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a byte order mark
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text file"
         raise UsageError(f"cannot read the problems in {path}: {reason}") from error
@@ -46,7 +46,7 @@ def _csv(path: Path, text: str) -> list[Line]:
 
 
 def _json(path: Path, text: str) -> list[Line]:
-    """One array of objects, or an object a line."""
+    """Read one array of objects, or one object per line."""
     if text.lstrip().startswith("["):
         parts = [(f"{path}, problem {i}", part) for i, part in enumerate(_parsed(str(path), text), start=1)]
     else:

@@ -1,4 +1,4 @@
-"""The commands by name. What one needs is imported when it is named, so that help does not wait for it."""
+"""The commands by name. A command's modules are imported only when it is used, so that help is fast."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,22 +13,22 @@ from tuner.cli.output import ending, examples, guarded, without_bool_types
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the function `body` of its module in `tuner.cli.commands`, which has its name, and a line about it.
+    """A command: the function `body` of its module in `tuner.cli.commands`, and a one-line description.
 
-    `per_operator` ones have a command of their own for each operator, with its problem's fields for options.
+    If `per_operator`, it has a subcommand for each operator, with its problem's fields as options.
     """
 
     name: str
     body: str
     help: str
-    examples: tuple[str, ...]  # of `{operator}` in place of an operator's name
+    examples: tuple[str, ...]  # with `{operator}` in place of an operator's name
     per_operator: bool = False
-    module: str = ""  # where the name is a word of Python
-    alone: str = ""  # the function of the module that runs where no operator is named
-    across: tuple[str, str] = ("", "")  # an option in place of an operator, and the module whose `command()` takes it
+    module: str = ""  # if the command's name is a Python keyword
+    alone: str = ""  # function of the module that runs if no operator is named
+    across: tuple[str, str] = ("", "")  # an option in place of an operator, and the module whose `command()` handles it
 
     def load(self) -> Any:
-        """The command itself, ready to run."""
+        """Return the command itself, ready to run."""
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         module = import_module(f"tuner.cli.commands.{self.module or self.name}")
         body = getattr(module, self.body)
@@ -37,7 +37,7 @@ class Command:
             command = get_command(app)
             without_bool_types(command)
             return command
-        from tuner.cli.options import group_of  # which loads every operator
+        from tuner.cli.options import group_of  # loads every operator
 
         alone = getattr(module, self.alone) if self.alone else None
         option, across_module = self.across
@@ -45,7 +45,7 @@ class Command:
         return group_of(self.name, body, self.examples, help=self.help, alone=alone, across=across)
 
 
-COMMANDS = (  # those first that are needed first
+COMMANDS = (  # in the order of use
     Command(
         "search",
         "search",
@@ -169,7 +169,7 @@ COMMANDS = (  # those first that are needed first
 
 
 class Root(TyperGroup):
-    """The group of all commands. What it lists are names with a line of help; the one that is run is loaded."""
+    """The group of all commands. It lists names with a line of help, and loads only the command that runs."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         for command in COMMANDS:
@@ -187,10 +187,10 @@ class Root(TyperGroup):
 
 
 def add_all(app: typer.Typer) -> None:
-    """Give `app`, whose class is `Root`, the name and the help of every command."""
+    """Add the name and the help of every command to `app`, whose class is `Root`."""
     for command in COMMANDS:
         app.command(command.name, help=command.help)(_unloaded)
 
 
 def _unloaded() -> None:
-    """What stands for a command until it is named."""
+    """Do nothing: a placeholder for a command until it is used."""

@@ -1,4 +1,4 @@
-"""`tuner bench`: our best against peers on this machine's GPU; where there is none, what can be predicted."""
+"""`tuner bench`: our best kernel against peers on this machine's GPU, or a forecast without one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot
 
-_ASSUMED = "H200"  # where no GPU is here or named
+_ASSUMED = "H200"  # if there is no GPU and none is named
 _FORECAST = "predicted for {}, nothing was timed"
 
 
@@ -63,7 +63,7 @@ def bench_command(
 
 
 def _target(name: str | None) -> tuple[GPU, bool]:
-    """(GPU, whether it is here)."""
+    """Return (GPU, whether it is in this machine)."""
     here = gpu.current_gpu() if gpu.available() else None
     target = gpu.named(name) if name else here or arch.gpu(_ASSUMED)
     return target, here is not None and target.name == here.name
@@ -89,7 +89,7 @@ def _print(operator: str, results: Sequence[Comparison | Forecast]) -> None:
 
 
 def _nothing_timed(target: GPU, *, asked: bool) -> None:
-    """A forecast that was asked for is an answer; one in the place of times is not. Raises MachineError."""
+    """Report that nothing was timed. Raises MachineError unless a forecast was requested."""
     sentence = f"nothing was timed: the tables are predictions for {target.name}"
     if asked:
         say(sentence)

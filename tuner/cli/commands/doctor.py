@@ -31,7 +31,7 @@ _VERSION = re.compile(r"==\s*(\d+)\.(\d+)")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing a machine has or lacks, or has with a `fault`. `needed` ones make doctor fail."""
+    """A component of the machine: available, missing, or faulty. A missing `needed` one makes doctor fail."""
 
     what: str
     ok: bool
@@ -98,11 +98,11 @@ def _compiler() -> Check:
 
 
 def _mended_compiler() -> str:
-    """The command that brings a compiler without known faults."""
+    """Return the command that installs a compiler without known faults."""
     newer = "'nvidia-cuda-nvrtc>=13.3,<14'"
     if _driver_major() not in (None, *range(13, 99)):
         return "all for CUDA 12 since 12.8 are: install a driver for CUDA 13, and then 'kerntune[cuda13]'"
-    if _pinned():  # pip would undo one beside the other
+    if _pinned():  # pip would remove the conflicting one
         return f"pip install --target nvrtc {newer}; export {VARIABLE}=$PWD/nvrtc/nvidia/cu13/lib/libnvrtc.so.13"
     return f"pip install --upgrade {newer}, or name its file by {VARIABLE}"
 
@@ -115,7 +115,7 @@ def _driver_major() -> int | None:
 
 
 def _torch() -> Check:
-    """By what its package says: to import it takes seconds."""
+    """Check PyTorch by its package metadata, since importing it takes seconds."""
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -139,7 +139,7 @@ def _absent(what: str, module: str, requirement: str) -> Check:
 
 
 def _pinned() -> list[str]:
-    """What PyTorch's package wants of NVRTC, or of the toolkit that brings it."""
+    """Return the requirements of PyTorch's package on NVRTC, or on the toolkit that contains it."""
     try:
         requirements = metadata.requires("torch") or []
     except metadata.PackageNotFoundError:
@@ -154,7 +154,7 @@ def _any_faulty(pinned: list[str]) -> bool:
 
 
 def _headers() -> Check:
-    """What kernels may include that are checked on PTX."""
+    """Check the headers that kernels checked on PTX may include."""
     folders, missing = headers.folders(), headers.lacking()
     remedy = "; ".join(dict.fromkeys(map(headers.advice, missing)))
     return Check("headers of CUDA", not missing, ", ".join(map(str, folders)) or "none", remedy, needed=False)

@@ -1,4 +1,4 @@
-"""`tuner explain`: which record serves a problem and why; which constraint refuses a config."""
+"""`tuner explain`: the record that serves a problem, and the reason; or the constraint that refuses a config."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`tuner export`: what was tried, in the exchange format of the auto-tuning community, or as a study of Optuna."""
+"""`tuner export`: attempts in the exchange format of the auto-tuning community, or as an Optuna study."""
 
 import json
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def export_command(
         raise UsageError(f"an export is about one problem, and {len(problems)} were given")
     target = named(gpu)
     if implementation:
-        operators.implementation(operator.name, implementation)  # or its name is refused
+        operators.implementation(operator.name, implementation)  # raises UsageError for an unknown name
     with Store.open(db) as store:
         stored = store.attempts(operator.name, canonical(problems[0]), target.name, implementation)
         verdicts = store.verdicts([row.id for row in stored])
@@ -78,7 +78,7 @@ def _refuse_options(form: str, storage: str | None, study: str | None, out: Path
 
 
 def _choices(operator: Operator[Any], problem: Any, target: GPU) -> dict[str, dict[str, Sequence[Value]]]:
-    """Implementation → parameter → values of today's spaces for the problem."""
+    """Return implementation → parameter → choices of the current spaces for the problem."""
     serving = [
         implementation
         for implementation in operators.implementations(operator.name)

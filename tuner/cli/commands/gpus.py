@@ -1,4 +1,4 @@
-"""`tuner gpus`: the architectures and GPU models that `--gpu` names."""
+"""`tuner gpus`: the architectures and GPU models that `--gpu` accepts."""
 
 from tuner.arch import ARCHES, DEVICES
 from tuner.cli.output import JsonOption, emit_json, table

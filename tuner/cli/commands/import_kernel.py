@@ -1,4 +1,4 @@
-"""`tuner import`: a script of Kernel Tuner, or a T1 file, as an operator's folder that verifies."""
+"""`tuner import`: an operator's folder from a Kernel Tuner script or a T1 file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def _name_of(path: Path) -> str:
 
 
 def _say_what_stays(keywords: Mapping[str, Any]) -> None:
-    """What is said of the search, which has options of its own."""
+    """Print the options of the call that concern the search and are ignored."""
     if left := [name for name, value in keywords.items() if name in SEARCHING and value]:
         say(f"left to tuner search: {', '.join(left)}")
 
@@ -87,7 +87,7 @@ def _other_kernel(
     positions: str | None,
     constant: Sequence[str],
 ) -> dict[str, Any]:
-    """The call with a kernel of the user's choice: for scripts that tune host code around it."""
+    """Return the call with a kernel of the user's choice, for scripts that tune host code around it."""
     if kernel is None:
         if source or positions or constant:
             raise UsageError("--source, --arguments and --constant say how a kernel is called: give --kernel, too")
@@ -110,7 +110,7 @@ def _other_kernel(
 
 
 def _around(keywords: Mapping[str, Any], folder: Path) -> str:
-    """What there is to choose from where a script tunes the host code around a kernel."""
+    """Return the available kernels for a script that tunes host code around a kernel."""
     sources = keywords["kernel_source"]
     files = [str(source_file) for source_file in (sources if isinstance(sources, list | tuple) else [sources])]
     texts = {file: (folder / file).read_text(errors="replace") for file in files if (folder / file).is_file()}

@@ -1,4 +1,4 @@
-"""`tuner inspect`: look at what one config compiles to."""
+"""`tuner inspect`: resources, work and predicted cost of a compiled config."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -28,9 +28,9 @@ from tuner.results.attempt import Failed, Lint, Prediction
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 
-_LEAST = 0.005  # of the whole cost: smaller terms are not printed
+_LEAST = 0.005  # fraction of the total cost; smaller terms are not printed
 
-Named = tuple[str, Prediction]  # a kernel's, or of all together
+Named = tuple[str, Prediction]  # (kernel name or total, prediction)
 
 
 def inspect_command(
@@ -89,7 +89,7 @@ def inspect_command(
 
 
 def _used(chosen: Choice, cubin: Cubin) -> list[dict[str, Any]]:
-    """Each launch, what its kernel uses, and how many of its blocks fit an SM."""
+    """Return, for each launch, the resources of its kernel and the number of blocks per SM."""
     rows = []
     for launch in chosen.instance.plan().launches:
         usage = cubin.entries[launch.entry]
@@ -99,7 +99,7 @@ def _used(chosen: Choice, cubin: Cubin) -> list[dict[str, Any]]:
 
 
 def _work(chosen: Choice) -> tuple[DeclaredLaunch, ...]:
-    """What each launch declares to do, then all together."""
+    """Return the declared work of each launch, then the total."""
     launches = floor.declared(chosen.instance, chosen.gpu)
     return (*launches, floor.total(launches))
 
@@ -142,7 +142,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def _print_work(work: Sequence[DeclaredLaunch], chosen: Choice) -> None:
-    """What each launch declares to do, by items of the problem, and how that compares with the least."""
+    """Print the declared work of each launch per item of the problem, and relative to the minimum."""
     operator, implementation = chosen.instance.operator, chosen.instance.implementation
     if not implementation.declares_work:
         typer.echo(f"work: not declared by {implementation.name}.py; the prediction counts what blocks execute instead")
@@ -164,21 +164,21 @@ def _print_work(work: Sequence[DeclaredLaunch], chosen: Choice) -> None:
                 f"{launch.steps:g} steps",
                 f"{launch.step_mma:g} mma, {launch.step_other:g} others" if launch.step_mma + launch.step_other else "",
             )
-            for launch in (work if len(work) > 2 else work[:1])  # of a single launch, all together is the same
+            for launch in (work if len(work) > 2 else work[:1])  # for a single launch, the total is the same
         ],
         right=names[1:7],
     )
 
 
 def _predicted(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[Named, ...]:
-    """What each launch is predicted to cost and, where there are several, all of them in turn."""
+    """Return the predicted cost of each launch and, for several, of all in sequence."""
     launches = predict_launches(instance, gpu, cubin)
     total = [("together", in_turn([prediction for _, prediction in launches]))] if len(launches) > 1 else []
     return (*launches, *total)
 
 
 def _print_predicted(predictions: Sequence[Named]) -> None:
-    """A row a term, the heaviest of the last column first: what it alone would cost, over the cost of all."""
+    """Print one row per term, the largest first: its cost alone relative to the total."""
     total, names = predictions[-1][1], [name for name, _ in predictions]
     terms = {term: float(cost) / total.cost for term, cost in total.terms.items()}
     heaviest = sorted((term for term in terms if terms[term] > _LEAST), key=lambda term: -terms[term])

@@ -1,4 +1,4 @@
-"""What `tuner inspect` says of work that nobody declared: loops and accesses of a block, and how sure it is."""
+"""The part of `tuner inspect` for undeclared work: loops and accesses of a block, and the confidence in the counts."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,11 +10,11 @@ from tuner.backends.ptx.counting import Access, Counts
 from tuner.cli.output import table
 from tuner.evaluate.predict.compiled import UndeclaredLaunch
 
-_SHOWN = 12  # accesses of a kernel, those with the most turns first
+_SHOWN = 12  # accesses per kernel, those with the most wavefronts first
 
 
 def print_counted(kernels: Sequence[UndeclaredLaunch]) -> None:
-    """The loops and the accesses of each launch, and what the numbers stand on."""
+    """Print the loops and accesses of each launch, and the basis of the counts."""
     for kernel in kernels:
         if kernel.counted is None:
             typer.echo(f"work of {kernel.launch.entry}: counted from machine code alone, since {kernel.reason}")
@@ -26,7 +26,7 @@ def print_counted(kernels: Sequence[UndeclaredLaunch]) -> None:
 
 
 def how_sure(counts: Counts) -> str:
-    """What the counts stand on, in a sentence."""
+    """Return a sentence about the basis of the counts."""
     cut = sum(loop.extrapolated for loop in counts.loops)
     sentence = "blocks of the grid were executed as far as that decides where lanes go and what they address"
     passes = f"; most passes of {cut} of {len(counts.loops)} loops follow from their counters" if cut else ""
@@ -81,7 +81,7 @@ def _row(access: Access, counts: Counts) -> tuple[str, ...]:
 
 
 def as_json(kernels: Sequence[UndeclaredLaunch]) -> list[dict[str, Any]]:
-    """A value a launch: its loops and accesses, counts of a block."""
+    """Return one value per launch: its loops and accesses, with the counts of a block."""
     return [
         {"kernel": kernel.launch.entry, "counted": False, "why": kernel.reason}
         if kernel.counted is None

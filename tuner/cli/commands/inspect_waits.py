@@ -1,4 +1,4 @@
-"""What `tuner inspect --waits` says: where a warp would wait, by a replay of the machine code of each launch."""
+"""The output of `tuner inspect --waits`: predicted warp stalls, from a replay of each launch's machine code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from tuner.compiler.sass.simulate import PathCycles, simulate_kernel
 from tuner.compiler.usage import occupancy
 from tuner.spec.plan import Launch
 
-_SHOWN = 4  # causes, and places
-_LISTED = 20  # places in JSON
+_SHOWN = 4  # number of causes, and of locations
+_LISTED = 20  # number of locations in JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The paths of one kernel, with the warps that a scheduler holds."""
+    """The paths of one kernel, with the number of warps per scheduler."""
 
     kernel: str
     warps: int
@@ -27,23 +27,23 @@ class Waiting:
 
 
 def waiting(cubin: Cubin, launches: Sequence[Launch], gpu: GPU) -> tuple[Waiting, ...]:
-    """Each kernel of `launches` once."""
+    """Return each kernel of `launches` once."""
     return tuple(_of_launch(cubin, launch, gpu) for launch in {launch.entry: launch for launch in launches}.values())
 
 
 def _of_launch(cubin: Cubin, launch: Launch, gpu: GPU) -> Waiting:
-    """As many of its blocks share an SM as fit there, and as the grid has for each."""
+    """Return the stalls with as many resident blocks per SM as fit, limited by the grid."""
     fits = occupancy(cubin.entries[launch.entry], launch, gpu.arch).ctas
     x, y, z = launch.grid
     blocks = max(1, min(fits, -(-x * y * z // gpu.device.sm_count)))
-    warps = -(-blocks * launch.block_threads // 32 // PARTITIONS)  # of the scheduler with the most
+    warps = -(-blocks * launch.block_threads // 32 // PARTITIONS)  # of the scheduler with the most warps
     return Waiting(
         launch.entry, warps, simulate_kernel(cubin.instructions(launch.entry), gpu, warps, min(blocks, warps))
     )
 
 
 def print_waiting(kernels: Sequence[Waiting]) -> None:
-    """A row a path: the kernel passed once, then its loops."""
+    """Print one row per path: the whole kernel, then its loops."""
     names = ("kernel", "path", "instructions", "busiest pipe", "alone", "together", "waits for", "longest before")
     table(
         "where a warp waits, predicted: clocks of one of an SM's four schedulers a pass, by a replay of the control "
@@ -76,7 +76,7 @@ def _span(path: PathCycles) -> str:
 
 
 def as_json(kernels: Sequence[Waiting]) -> list[dict[str, Any]]:
-    """A value a path; places are byte offsets in the kernel's code."""
+    """Return one value per path; locations are byte offsets in the kernel's code."""
     return [
         {
             "kernel": kernel.kernel,

@@ -1,4 +1,4 @@
-"""`tuner merge`: one database of several people's results."""
+"""`tuner merge`: combine the results of several people in one database."""
 
 from typing import Annotated
 

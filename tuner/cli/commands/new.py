@@ -1,4 +1,4 @@
-"""`tuner new`: an operator of one's own, which works before anything of it is changed."""
+"""`tuner new`: create a new operator that works without edits."""
 
 import keyword
 import os
@@ -42,7 +42,7 @@ def new(
 
 
 def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
-    """The example's files under another name in `folder`, which appears whole or not at all."""
+    """Write the example's files under another name to `folder`, which appears atomically."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as temporary:
         draft = Path(temporary) / name
@@ -53,7 +53,7 @@ def write(name: str, folder: Path, example: Path = EXAMPLE) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for what cannot name an operator."""
+    """Raise UsageError for a name that an operator cannot have."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"{name!r} cannot name an operator, its folder and its kernels: give small letters, digits and _, "
@@ -66,7 +66,7 @@ def check_name(name: str) -> None:
 
 
 def next_steps(name: str, out: Path, where: str) -> str:
-    """What to do with a new operator, in commands."""
+    """Return the next commands for a new operator."""
     folders = {Path(folder).resolve() for folder in operators.__path__}
     export = f"  export {operators.VARIABLE}={quote(_with(out))}  # so that it is found"
     exports = [] if out.resolve() in folders else [export]
@@ -81,6 +81,6 @@ def next_steps(name: str, out: Path, where: str) -> str:
 
 
 def _with(out: Path) -> str:
-    """The variable's value with another folder in it."""
+    """Return the variable's value with another folder added."""
     folders = [*filter(None, os.environ.get(operators.VARIABLE, "").split(os.pathsep)), str(out.resolve())]
     return os.pathsep.join(folders)

@@ -1,4 +1,4 @@
-"""`tuner operators`: what can be computed; of one operator its arguments, its problem and its implementations."""
+"""`tuner operators`: the operators; for a single operator, its arguments, problem and implementations."""
 
 from dataclasses import MISSING, fields
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ def _print(name: str) -> None:
 
 def _describe(operator: Operator[Any]) -> None:
     typer.echo(wrapped(f"{operator.name}: {operator.summary}"))
-    sizes = {f.name for f in fields(operator.problem)}  # which a call does not give: they follow from its arrays
+    sizes = {f.name for f in fields(operator.problem)}  # sizes are derived from a call's arrays
     arguments = [
         (argument.name, f"[{', '.join(argument.dims)}]" if argument.dims else "", argument.role.value, argument.doc)
         for argument in operator.arguments

@@ -1,4 +1,4 @@
-"""`tuner prove`: is every implementation right on the GPU of this machine?"""
+"""`tuner prove`: check every implementation on this machine's GPU."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ def prove_command(
 def prove_all(
     *, gpu: HereOption = gpu_door.HERE, retry: RetryOption = False, db: DbOption = None, as_json: JsonOption = False
 ) -> None:
-    """The same for every operator, at the problem of its defaults."""
+    """Run every default config of every operator on its default problem."""
     chosen = []
     for name in operators.names():
         operator = operators.load(name)
@@ -77,7 +77,7 @@ _RIGHT, _WRONG, _NOT_JUDGED = "right", "WRONG", "not judged"
 
 
 def _shown(operator: Operator[Any], problem: Any, prove: Prover) -> Iterator[Judged]:
-    """With a line of progress each."""
+    """Yield each result after printing a line of progress."""
     for one in prove(operator, problem):
         said = " (judged earlier)" if one.earlier else ""
         say(f"  {operator.name}/{one.implementation}: {_standing(one)}{said}")
@@ -94,7 +94,7 @@ def _row(one: Judged, serves: str) -> tuple[str, ...]:
 
 
 def _serves(operator: Operator[Any], problem: Any, target: GPU, db: str | None) -> str:
-    """The implementation that a call without a record runs now; empty where every one was found wrong."""
+    """Return the implementation that a call without a record runs now; empty if all were found wrong."""
     records = Snapshot.load([db or places.database()])
     try:
         return choice.default(operator, problem, [target], records).instance.implementation.name

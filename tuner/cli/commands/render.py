@@ -1,4 +1,4 @@
-"""`tuner render`: the source of one config, to read or to compile elsewhere."""
+"""`tuner render`: the source of a config, to read or to compile elsewhere."""
 
 import re
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def render_command(
 
 
 def write(chosen: Choice, folder: Path, *, as_json: bool) -> None:
-    """NAME.h and NAME.cu, and say how to compile them."""
+    """Write NAME.h and NAME.cu, and print the compile command."""
     files = standalone(chosen)
     folder.mkdir(parents=True, exist_ok=True)
     texts = {folder / f"{files.name}.h": files.header(), folder / f"{files.name}.cu": files.code()}
@@ -72,7 +72,7 @@ def write(chosen: Choice, folder: Path, *, as_json: bool) -> None:
 
 
 def standalone(chosen: Choice) -> Standalone:
-    """The config as C++ for programs that do without this one."""
+    """Return the config as C++ for programs without this package."""
     runs, operation, arch = chosen.instance.fields(), chosen.instance.operator, chosen.gpu.arch
     fixed = {name: value for name, value in runs.problem.items() if name in statics(operation.problem)}
     fields = {name: value for name, value in minimal_fields(chosen.instance.problem).items() if name in fixed}

@@ -1,4 +1,4 @@
-"""`tuner replay`: how few tries a sampler needs on a recorded space."""
+"""`tuner replay`: how many tries a sampler needs on a recorded space."""
 
 import math
 from pathlib import Path
@@ -44,7 +44,7 @@ def replay_command(
 
 
 def _shares(replayed: Replay) -> dict[int, tuple[float, float]]:
-    """Mean and 10th percentile of the fraction of the optimum, by tries."""
+    """Return the mean and 10th percentile of the fraction of the optimum, by number of tries."""
     budget = replayed.true_values.shape[1]
     tries = sorted({count for count in (*_TRIES, budget) if count <= budget})
     return {count: (replayed.mean(count), replayed.percentile(count, 10)) for count in tries}

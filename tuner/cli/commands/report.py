@@ -1,4 +1,4 @@
-"""`tuner report`: the report of what is stored about problems, without searching."""
+"""`tuner report`: the report of stored results, without a search."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -59,7 +59,7 @@ def report(
 def _recalled(
     operator: Operator[Any], problem: Any, target: GPU, store: Store, machines: tuple[Compiler, Checker]
 ) -> study.Outcome:
-    """What was measured last, as far as it is still true; else what was predicted."""
+    """Return the latest valid measured results, or else the predicted ones."""
     stored = store.attempts(operator.name, canonical(problem), target.name)
     policies = dict.fromkeys(row.attempt.identity.policy for row in reversed(stored))
     predicting = target, *machines
@@ -78,7 +78,7 @@ def _recalled(
 
 
 def _with_its_search(outcome: study.Outcome, store: Store) -> study.Outcome:
-    """How the searches went that made these attempts: why the last one stopped, how long all of them took together."""
+    """Add how the searches that made these attempts went: why the last one stopped, and their total time."""
     request = outcome.request
     about = (request.operator.name, canonical(request.problem), request.gpu.name)
     searches = [s for s in store.studies() if (s.operator, s.problem, s.gpu) == about]
@@ -86,7 +86,7 @@ def _with_its_search(outcome: study.Outcome, store: Store) -> study.Outcome:
         return replace(outcome, why_stopped="not stored: these attempts were imported", seconds=0.0)
     last = searches[-1]
     seconds = sum((_moment(s.ended) - _moment(s.started)).total_seconds() for s in searches if s.ended)
-    with suppress(UsageError):  # a database of another version may name another sampler
+    with suppress(UsageError):  # a database of another version may name an unknown sampler
         request = replace(request, effort=last.effort, budget=last.budget, method=last.method, seed=last.seed)
     why = last.why or "it was interrupted before its end"
     return replace(outcome, request=request, why_stopped=why, seconds=seconds)
@@ -97,12 +97,14 @@ def _moment(text: str) -> datetime:
 
 
 def _with_its_record(outcome: study.Outcome, store: Store) -> study.Outcome:
-    """The record that serves, where it is of these attempts: a final race may have named another than their times."""
+    """Replace the record by the serving one if it belongs to these attempts: a final race may have chosen
+    another one.
+    """
     request = outcome.request
     record = store.record(request.operator.name, canonical(request.problem), request.gpu.name)
     configs = {
         tried.attempt.identity: tried.attempt.config for tried in outcome.tried
-    }  # stored ones are sorted by name
+    }  # stored fields are sorted by name
     if record is None or record.identity not in configs:
         return outcome
     races = store.races(request.operator.name, canonical(request.problem), request.gpu.name)

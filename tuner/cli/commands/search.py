@@ -120,9 +120,9 @@ def search(
 
 
 def _search(request: CampaignRequest, page: Path, *, quiet: bool, as_json: bool) -> bool:
-    """Refuse what cannot succeed, then search and report; whether Ctrl-C ended it before its time."""
+    """Check the request, then search and report; return whether Ctrl-C ended it early."""
     first = request.searches[0]
-    serving, *_ = [search.implementations for search in request.searches]  # or all are refused
+    serving, *_ = [search.implementations for search in request.searches]  # raises UsageError if all of them refuse
     _warn_of_promises(first, serving)
     evidence = _evidence(request.gpu)
     if evidence is Evidence.PREDICTED:
@@ -137,24 +137,24 @@ def _search(request: CampaignRequest, page: Path, *, quiet: bool, as_json: bool)
 
 
 def _evidence(target: GPU) -> Evidence:
-    """What the search will go by, and why nothing is timed where a GPU seems to be here. Raises MachineError."""
+    """Return the evidence of the search; print why nothing is timed if there is a GPU. Raises MachineError."""
     evidence = evidence_for(target)
     if evidence is Evidence.PREDICTED:
-        emulator_compiler.compiler()  # the finalists will need it: better refused now than after the search
+        emulator_compiler.compiler()  # needed for the finalists, so a missing one is reported before the search
         if why := why_predicted(target):
             say(f"nothing is timed for {target.name}: {why}")
     return evidence
 
 
 def _refuse_large_edges(request: study.SearchRequest, tried: Sequence[Implementation[Any, Any]]) -> None:
-    """Raises TemplateError where no finalist could be checked: better now than after the search."""
+    """Raise TemplateError before the search if no finalist could be checked."""
     for implementation in tried:
         if reason := too_large(Instance.default(request.operator, implementation, request.problem, request.gpu.arch)):
             raise TemplateError(f"{request.operator.name}/{implementation.name}: {reason}")
 
 
 def _refuse_failed(result: Campaign, page: Path) -> None:
-    """Raises NoValidConfigError where a problem has no record."""
+    """Raise NoValidConfigError if a problem has no record."""
     if failed := [outcome for outcome in result.outcomes if outcome.record is None]:
         which = f" for {len(failed)} of {len(result.outcomes)} problems" if len(result.outcomes) > 1 else ""
         tried = any(outcome.tried for outcome in failed)
@@ -163,7 +163,7 @@ def _refuse_failed(result: Campaign, page: Path) -> None:
 
 
 def _warn_of_promises(request: study.SearchRequest, tried: Sequence[Implementation[Any, Any]]) -> None:
-    """What an operator of the user breaks, before a search goes by it; the tests hold those of the program to it."""
+    """Warn of violated promises of a user's operator before a search; tests check those of this package."""
     if request.operator.folder.parent == TEMPLATES:
         return
     problem, target = request.problem, request.gpu
@@ -181,7 +181,9 @@ def _shown(evidence: Evidence, quiet: bool, request: study.SearchRequest) -> Ite
 
 @contextmanager
 def _interruptible(check_seconds: float) -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, so that a search can end with what it knows. The second one ends at once."""
+    """Provide an event that the first Ctrl-C sets, so that a search can end with its results; the second one exits at
+    once.
+    """
     stop = threading.Event()
 
     def handler(_number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""`tuner search --misses PLACE`: search what applications missed, the most frequent first."""
+"""`tuner search --misses PLACE`: search the problems that applications missed, the most frequent first."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +21,12 @@ from tuner.spec.problem import canonical, from_fields
 from tuner.store import misses
 from tuner.store.misses import Missed
 
-_NOT_OFFERED = ("gpu", "implementation", "report", "as_json")  # what belongs to one problem, or one document
+_NOT_OFFERED = ("gpu", "implementation", "report", "as_json")  # options for a single problem or document
 Wanted = tuple[Operator[Any], GPU, Any]  # a problem to search
 
 
 def command() -> Callable[..., None]:
-    """The function with the options of `tuner search` that Typer makes a command of."""
+    """Return the function from whose signature Typer builds the command."""
     place = inspect.Parameter(
         "misses_place",
         inspect.Parameter.KEYWORD_ONLY,
@@ -56,7 +56,7 @@ def command() -> Callable[..., None]:
 
 
 def _search_all(place: str, gpu: str | None, options: dict[str, Any]) -> None:
-    """Raises NoValidConfigError, after all searches, where some problem has no record."""
+    """Search all problems. Raises NoValidConfigError afterwards if some problem has no record."""
     missed, refused = _read(place)
     for sentence in refused:
         say(f"passed over: {sentence}")
@@ -90,7 +90,7 @@ def _read(place: str) -> tuple[list[Missed], list[str]]:
 
 
 def _known(missed: Sequence[Missed], gpu: str | None) -> Iterator[Wanted]:
-    """The problems of operators and GPUs that are known here; the others are named and passed over."""
+    """Yield the problems with known operators and GPUs; print and skip the others."""
     for miss in missed:
         if gpu not in (None, miss.gpu):
             continue
@@ -103,7 +103,7 @@ def _known(missed: Sequence[Missed], gpu: str | None) -> Iterator[Wanted]:
 
 
 def _without_record(wanted: Sequence[Wanted], db: str | None) -> list[Wanted]:
-    """The problems that have no record of their own in the database, made by today's code."""
+    """Return the problems without a valid record of their own in the database."""
     from tuner.store.sql import Store
 
     with Store.open(db) as store:

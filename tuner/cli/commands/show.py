@@ -72,9 +72,10 @@ def show(
 
 
 def _data(record: TuningRecord, races: Sequence[FinalRace]) -> dict[str, Any]:
-    """With all that is known of a time: its cycles, what the device was like, and the rounds that settled it."""
+    """Return a record with the measurement details: cycles, device state, and the rounds of its race."""
     data: dict[str, Any] = to_data(record)
-    from tuner.evaluate.predict.times import recorded_time  # which a list without records does not need
+    # Imported here because a list without records does not need it.
+    from tuner.evaluate.predict.times import recorded_time
 
     time = recorded_time(record)
     data["predicted_time"] = asdict(time) if time else None
@@ -86,10 +87,10 @@ def _data(record: TuningRecord, races: Sequence[FinalRace]) -> dict[str, Any]:
 
 
 def _stored(source: str) -> tuple[list[TuningRecord], str]:
-    """The current record of each operator, GPU and problem, and the name of the place.
+    """Return the current record of each operator, GPU and problem, and the name of the source.
 
-    Files are read as applications read them, which takes no SQLAlchemy. What of databases cannot be read so is for the
-    store: a server, and the words for what is wrong. Lines and rows that are no record are passed over.
+    Files are read like applications read them, without SQLAlchemy. Servers and invalid databases are left to the store,
+    with its messages. Invalid lines and rows are skipped.
     """
     path = Path(source).expanduser()
     if "://" not in source and path.is_dir():
@@ -138,7 +139,7 @@ def _row(record: TuningRecord) -> tuple[str, ...]:
 
 
 def _problem(identity: Identity) -> str:
-    """The fields that are not the default; all of them where the operator is not here, or has other fields today."""
+    """Return the non-default fields; all fields if the operator is missing or its fields have changed."""
     from tuner.spec.command_line import minimal_fields
     from tuner.spec.problem import from_fields
 
@@ -151,7 +152,7 @@ def _problem(identity: Identity) -> str:
 
 
 def _config(record: TuningRecord) -> str:
-    """In the order in which the implementation declares its choices, where it is here; stored text is sorted."""
+    """Format the config in the implementation's declared order if available; stored text is sorted."""
     try:
         kind = _operators().implementation(record.identity.operator, record.identity.implementation).config
     except TunerError:
@@ -161,20 +162,20 @@ def _config(record: TuningRecord) -> str:
 
 
 def _named(gpu: str) -> str:
-    from tuner.backends.gpu import named  # which needs what a list of all records does not
+    from tuner.backends.gpu import named  # imported here because a list of all records does not need it
 
     return named(gpu).name
 
 
 def _operators() -> Any:
-    """The operators, whose references need NumPy: not for a list without problems to spell."""
+    """Import the operators, whose references need NumPy, only if there are problems to format."""
     from tuner import operators
 
     return operators
 
 
 def standing(record: TuningRecord) -> str:
-    """Measured time, with the cycles of an SM's clock where that is known; or that the rank is only predicted."""
+    """Return the measured time, with SM clock cycles if known, or that the rank is only predicted."""
     if record.evidence is Evidence.MEASURED and record.measurement:
         time = record.measurement
         return f"measured {time.time_us:.1f} us" + (f", {time.cycles:.0f} cycles" if time.cycles else "")

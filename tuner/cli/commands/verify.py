@@ -1,4 +1,4 @@
-"""`tuner verify`: is a config right, and does its implementation keep its promises?"""
+"""`tuner verify`: check a config's results and its implementation's declarations."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -77,7 +77,7 @@ def verify_command(
 
 
 def _not_launched(chosen: Choice) -> tuple[str, ...]:
-    """Why a GPU would not run the config, as the compiler tells; nothing where there is no compiler."""
+    """Return why a GPU would not run the config, according to the compiler; empty without a compiler."""
     try:
         cubin = compiled(chosen)
     except MachineError as error:

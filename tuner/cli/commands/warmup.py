@@ -1,4 +1,4 @@
-"""`tuner warmup`: compile ahead what calls on a GPU need, such as while an image is built."""
+"""`tuner warmup`: compile ahead of time for calls on a GPU, e.g. while an image is built."""
 
 import warnings
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def warmup_command(
 
 
 def _prove(operator: Operator[Any], problems: Sequence[Any], target: GPU) -> None:
-    """Judge defaults without a verdict, so that what is compiled is what calls without a record will run."""
+    """Check defaults without a verdict, so that the compiled ones are those that calls without a record run."""
     with prover(target) as prove:
         for problem in problems:
             for judged in prove(operator, problem):
@@ -66,7 +66,7 @@ def _prove(operator: Operator[Any], problems: Sequence[Any], target: GPU) -> Non
 
 
 def _compile(operator: Operator[Any], problems: Sequence[Any], target: GPU, records: Snapshot) -> None:
-    """Raises MachineError where nothing can be kept: calls do without a cache, but an image needs it."""
+    """Compile. Raises MachineError if nothing can be cached: an image needs the cache."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "cannot write to the cache", RuntimeWarning)
         try:

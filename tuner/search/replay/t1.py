@@ -59,7 +59,7 @@ def _constraint(expression: str, choices: Mapping[str, Sequence[Any]]) -> Constr
 
     def first(word: str) -> Array:
         if word not in choices:
-            raise ValueError(f"{word!r} is no parameter")
+            raise ValueError(f"{word!r} is not a parameter")
         return np.array(choices[word][:1])
 
     evaluate(expression, first)  # reports errors here instead of during an enumeration
