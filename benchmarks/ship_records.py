@@ -4,6 +4,7 @@
     python benchmarks/ship_records.py search --gpu sm_90a --order 1 --seconds 3600
     python benchmarks/ship_records.py stale                    # which records were made with other source, by name
     python benchmarks/ship_records.py table                    # the predicted gain over defaults, for db/README.md
+    python benchmarks/ship_records.py first-call               # what they add to the first call of a process
 
 A search resumes where it stopped: a problem with a current record is left out, and the attempts of one that was
 interrupted are in build/records.db. A record whose source has changed is searched again, unless the new source compiles
@@ -14,6 +15,7 @@ out, so that nothing unconfirmed runs without the user's own search.
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import time
 import tomllib
@@ -272,9 +274,38 @@ def table(workers: int) -> Iterator[str]:
         yield f"| `{operator}` | {target} | {len(values)} | {statistics.median(values):.0%} | {max(values):.0%} |"
 
 
+# ---- the first call ----
+
+FIRST = """
+import sys, time
+from tuner import arch, operators
+from tuner.dispatcher import choice
+from tuner.store.records import Snapshot
+
+operator = operators.load("flash_attention")
+problem = operator.problem(causal=True, batch=1, heads=32, kv_heads=8, seq_q=5000)
+began = time.process_time()
+records = Snapshot.load(sys.argv[1:])
+loaded = time.process_time()
+chosen = choice.choose(operator, problem, [arch.gpu("A100")], records)
+print(1e3 * (loaded - began), 1e3 * (time.process_time() - loaded), chosen.why, sep="|")
+"""
+
+
+def first_call() -> Iterator[str]:
+    """CPU time of loading the records and of choosing the first kernel, the least of five processes."""
+    yield "| records | loading, CPU ms | the first choice, CPU ms | what it runs |"
+    yield "|---|---:|---:|---|"
+    for what, sources in (("none", []), ("those that ship", [str(places.SHIPPED)])):
+        command = [sys.executable, "-c", FIRST, *sources]
+        runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("|") for _ in range(5)]
+        loading, choosing = (min(float(run[column]) for run in runs) for column in (0, 1))
+        yield f"| {what} | {loading:.1f} | {choosing:.1f} | {runs[0][2].strip()} |"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["search", "stale", "table"])
+    parser.add_argument("what", choices=["search", "stale", "table", "first-call"])
     parser.add_argument("--gpu", action="append", help="only this architecture [default: all of the file]")
     parser.add_argument("--order", type=int, default=0, help="only shapes of this order [default: all]")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after so long")
@@ -291,7 +322,7 @@ def main() -> int:
         for name, why in stale(shipped()).items():
             print(f"{name}: {why}")
     else:
-        for row in table(options.workers):
+        for row in first_call() if options.what == "first-call" else table(options.workers):
             print(row, flush=True)
     return 0
 

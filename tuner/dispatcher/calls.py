@@ -74,9 +74,10 @@ class Dispatcher:
         loaded keeps its old one, with a warning. Raises StoreError if a source can no longer be read.
         """
         assert self._requests is not None, "made with renewable=True"
-        snapshot = Snapshot.load(strict=_strict())
+        snapshot = Snapshot.load()
         if lost := set(snapshot.refused) - set(self._snapshot.refused):
             raise StoreError(min(lost))
+        snapshot.complain(_strict())
         renewed = Dispatcher(snapshot, self._assumed, renewable=True)
         renewed._untuned, renewed._kernels = self._untuned, self._kernels.copy()
         seen: set[_Call] = set()

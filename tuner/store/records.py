@@ -159,6 +159,10 @@ class Snapshot:
         rows = (f"{place}: {why}" for source in self._sources for place, why in source.refused.items())
         return (*self._unreadable, *rows)
 
+    def complain(self, strict: bool) -> None:
+        """From now on a source that cannot be read is a warning, or with `strict` a StoreError."""
+        self._strict = strict
+
     def records(self, operator: str) -> list[StoredRecord]:
         """Every record of an operator, those of earlier sources first, and preferred ones first within a source."""
         found: list[StoredRecord] = []
