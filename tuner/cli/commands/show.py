@@ -30,7 +30,7 @@ def show(
     ] = None,
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, help="most records in the table; --json and --out have all")
-    ] = 200,
+    ] = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List the records: the best config known for each problem and GPU."""
