@@ -1,1 +1,1 @@
-"""Config → source → machine code, and its analysis."""
+"""Compilation of configs: source, machine code, and its analysis."""

@@ -13,13 +13,14 @@ from tuner.compiler.toolkit import Options, Toolkit
 from tuner.compiler.usage import Usage, parse_log
 
 # Attributes of `.nv.info.<entry>`, each x, y, z.
-_MAX_THREADS = 0x05  # of __launch_bounds__
-_CLUSTER = 0x3D  # of __cluster_dims__
-_WITH_VALUE = 4  # attribute format: a 16-bit size and as many bytes; other formats store their value in the header
+_MAX_THREADS = 0x05  # maximum block size by __launch_bounds__
+_CLUSTER = 0x3D  # cluster shape by __cluster_dims__
+# Attribute format: a 16-bit size followed by that many bytes; other formats store their value in the header.
+_WITH_VALUE = 4
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")  # a row of .symtab
-_NOBITS = 8  # a section without bytes in the file: uninitialised memory
+_NOBITS = 8  # type of a section without bytes in the file: uninitialised memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _with_elf(usage: Usage, entry: str, elf: Mapping[str, Section]) -> Usage:
 
 
 def _product(info: bytes, attribute: int) -> int:
-    """x times y times z of an attribute of a kernel's `.nv.info`; 0 if the kernel does not have it."""
+    """Return x * y * z of an attribute in a kernel's `.nv.info`; 0 if the kernel does not have it."""
     offset = 0
     while offset + 4 <= len(info):
         kind, name, size = struct.unpack_from("<BBH", info, offset)
@@ -139,7 +140,9 @@ def _product(info: bytes, attribute: int) -> int:
 
 
 def _is_code(name: str) -> bool:
-    """Kernels, the functions they call, and tables; not constant bank 0, which holds the parameters."""
+    """Return whether a section contains kernels, functions or tables; excludes constant bank 0, which holds
+    parameters.
+    """
     return name.startswith(".text.") or (_is_constant(name) and not name.startswith(".nv.constant0"))
 
 
@@ -175,7 +178,7 @@ def _string(table: bytes, offset: int) -> str:
 
 
 def symbol_sizes(image: bytes) -> Mapping[str, int]:
-    """Bytes of each named object of an ELF file, such as a `__constant__` symbol."""
+    """Return the size in bytes of each named object of an ELF file, such as a `__constant__` symbol."""
     elf = sections(image)
     rows = _SYMBOL.iter_unpack(elf[".symtab"].data)
     return {_string(elf[".strtab"].data, name): size for name, *_, size in rows if name}

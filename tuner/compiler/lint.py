@@ -1,4 +1,4 @@
-"""Rules on the machine code of a kernel, mostly those that let its products run beside the softmax."""
+"""Rules for a kernel's machine code, mostly for the overlap of its products with the softmax."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -19,14 +19,14 @@ _SERIALIZED = re.compile(r"\(?(C75\d\d)\)?[^\n]*")  # ptxas's warnings about wgm
 _FIXED = {"C7516": (12, 4)}  # the first CUDA version without that warning's cause
 _UNDECIDED = frozenset({"CALL", "RET"})  # their target is not in the instruction
 _BRX = 0x149  # an indirect branch
-_LANE_LOOP = 8  # instructions, at most
-_MAX_GROUPS = 8  # counted in flight
-_RESCALING = 2  # exponentials that rescale a thread's rows of O: they may wait for it
-_MAX_BARE = 0.05  # of the exponentials, in a loop with many
+_LANE_LOOP = 8  # maximum number of instructions
+_MAX_GROUPS = 8  # maximum number of groups counted in flight
+_RESCALING = 2  # exponentials that rescale a thread's rows of O, which may wait for them
+_MAX_BARE = 0.05  # fraction of the exponentials in a loop with many of them
 
 
 def lint(cubin: Cubin, entry: str) -> Lint:
-    """The rules on the kernel `entry`. Without wgmma and tcgen05, spills are the only rule."""
+    """Check the rules for the kernel `entry`. Without wgmma and tcgen05, spills are the only rule."""
     failures = [*_spills(cubin, entry), *_serialized(cubin, entry)]
     code, mnemonics = cubin.instructions(entry), cubin.mnemonics(entry)
     if "UTCHMMA" in mnemonics:
@@ -40,7 +40,7 @@ def lint(cubin: Cubin, entry: str) -> Lint:
 
 
 def lint_all(cubin: Cubin) -> Lint:
-    """The rules on every kernel of a cubin; each sentence names its kernel if there are several."""
+    """Check the rules for every kernel of a cubin; each sentence names its kernel if there are several."""
     lints = {entry: lint(cubin, entry) for entry in cubin.entries}
     if len(lints) == 1:
         return next(iter(lints.values()))

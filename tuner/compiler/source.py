@@ -1,4 +1,4 @@
-"""A rendered translation unit with all headers that it reaches: everything that a compiler sees."""
+"""A rendered translation unit with all its headers: the complete input of a compiler."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Include(NamedTuple):
 
     line: str
     name: str
-    quoted: bool  # "ours.cuh", and not <theirs.h>
+    quoted: bool  # "ours.cuh" instead of <theirs.h>
 
 
 @lru_cache(maxsize=256)
@@ -29,7 +29,7 @@ def includes(text: str) -> tuple[Include, ...]:
 
 
 def without_includes(text: str) -> str:
-    """The other lines."""
+    """Return the other lines."""
     return _INCLUDE.sub("", text)
 
 
@@ -60,7 +60,7 @@ class Source:
     text: str
     headers: tuple[tuple[str, str], ...]
     target: Target
-    threads: int = 0  # of the largest block, where no kernel says it by __launch_bounds__
+    threads: int = 0  # maximum block size, if no kernel has __launch_bounds__
     constants: tuple[str, ...] = ()  # `__constant__` symbols that launches fill
 
     @property
@@ -70,7 +70,9 @@ class Source:
 
     @cached_property
     def expressions(self) -> tuple[str, ...]:
-        """The entries whose symbols only the compiler knows: of templates, namespaces, and without extern "C"."""
+        """The entries whose symbols only the compiler knows: templates, kernels in namespaces, and those without extern
+        "C".
+        """
         return tuple(entry for entry in self.entries if not _is_plain(entry, self.text))
 
     @cached_property

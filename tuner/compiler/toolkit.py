@@ -25,8 +25,8 @@ class Toolkit:
 class Options:
     """Options of NVRTC. The defaults keep IEEE division, square roots and denormals."""
 
-    arch: str  # as NVRTC spells it: sm_90a
-    maxrregcount: int = 0  # registers a thread may use; 0 leaves it to the kernel's launch bounds
+    arch: str  # as NVRTC spells it, e.g. sm_90a
+    maxrregcount: int = 0  # maximum registers per thread; 0 uses the kernel's launch bounds
     fast_math: bool = False
     lineinfo: bool = False
     extra: tuple[str, ...] = ()
@@ -53,5 +53,5 @@ class Options:
 _ALWAYS = (
     "-std=c++17",
     "-default-device",  # constexpr functions shared with the host need no annotation
-    "--ptxas-options=-v",  # spills are in the log
+    "--ptxas-options=-v",  # reports spills in the log
 )

@@ -12,43 +12,44 @@ _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one kernel uses. Bytes a thread for stack and spills, bytes a CTA for shared memory.
+    """Resources of a kernel. Stack and spills are bytes per thread, shared memory is bytes per CTA.
 
     Spills and stack include the functions that the kernel calls.
     """
 
-    registers: int  # a thread
+    registers: int  # per thread
     spill_stores: int = 0
     spill_loads: int = 0
     stack: int = 0
-    static_shared: int = 0  # without what the driver reserves
+    static_shared: int = 0  # excluding the driver's reservation
     barriers: int = 0
-    constant: int = 0  # bytes of constant memory that belong to this kernel, its parameters among them
-    max_threads: int = 0  # threads a CTA may have by `__launch_bounds__`; 0 where the kernel names no bound
-    cluster: int = 1  # CTAs that are launched together, by `__cluster_dims__`
+    constant: int = 0  # bytes of constant memory of this kernel, including its parameters
+    max_threads: int = 0  # maximum threads per CTA by `__launch_bounds__`; 0 if unspecified
+    cluster: int = 1  # CTAs per cluster, by `__cluster_dims__`
 
     @property
     def spills(self) -> int:
-        """Bytes a thread that live in local memory because registers ran out, stores and loads."""
+        """Spilled bytes per thread, stores and loads."""
         return self.spill_stores + self.spill_loads
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """CTAs that one SM holds at once, and the resource that keeps it from holding more."""
+    """The number of CTAs that an SM can hold, and the resource that limits it."""
 
     ctas: int
     limiter: str  # "registers", "shared memory", "threads", "tensor memory" or "CTA slots"
 
 
 def parse_log(log: str) -> dict[str, Usage]:
-    """Usage by kernel from a log of `--ptxas-options=-v`, as CUDA 12 and 13 write it."""
+    """Parse usage by kernel from a log of `--ptxas-options=-v` of CUDA 12 or 13."""
     _, *parts = _ENTRY.split(log)
     return {name: _parse_block(block) for name, block in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _parse_block(block: str) -> Usage:
-    functions = [tuple(map(int, match)) for match in _SPILLS.findall(block)]  # the kernel first, then its callees
+    # The kernel first, then the functions it calls.
+    functions = [tuple(map(int, match)) for match in _SPILLS.findall(block)]
     frames, stores, loads = zip(*functions, strict=True) if functions else ((0,), (0,), (0,))
     return Usage(
         registers=_number(r"Used (\d+) registers", block),
@@ -66,9 +67,9 @@ def _number(pattern: str, text: str) -> int:
 
 
 def occupancy(usage: Usage, launch: Launch, arch: Arch) -> Occupancy:
-    """How many CTAs of a launch one SM of `arch` holds.
+    """Return how many CTAs of a launch an SM of `arch` can hold.
 
-    0 CTAs means that the kernel cannot be launched so. Follows the occupancy calculator of the CUDA toolkit, which
+    0 CTAs means that the launch is impossible. Follows the occupancy calculator of the CUDA toolkit, which
     leaves out that a cluster must fit the SMs of one GPC; a CTA that finds no tensor memory waits on its SM for it.
     """
     if launch.cluster != usage.cluster:

@@ -1,1 +1,1 @@
-"""C++ for other programs: a header and a .cu file that launch a config at every size."""
+"""Export to C++: a header and a .cu file that launch a config at any size."""

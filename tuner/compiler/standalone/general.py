@@ -1,7 +1,7 @@
-"""A plan as a function of sizes: grids, workspaces and shapes as expressions, and the conditions under which they hold.
+"""A plan as a function of sizes: grids, workspaces and shapes as expressions, with the conditions for their validity.
 
-The plan is computed once with sizes that remember (`sizes`). What that says of other sizes is held against the plan
-itself at drawn ones; a size on which it depends in a way that cannot be followed is fixed.
+The plan is computed once with symbolic sizes (`sizes`). The expressions are compared with the plan itself at random
+sizes. A size is fixed if the plan depends on it in a way that cannot be traced.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -21,35 +21,35 @@ from tuner.spec.problem import extents
 
 _DRAWS, _WAYS = 300, 16
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 100, 128, 257, 1000, 4096, 20000)
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid, along x, y and z
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # maximum number of blocks of a grid along x, y and z
 Sizes = Mapping[str, int]
 Way = tuple[Term, ...]
-"""Conditions that hold together."""
+"""Conditions that must all hold."""
 
 
 @dataclass(frozen=True)
 class General:
-    """A problem and its plan, whose numbers are Sizes where they follow from sizes; valid where one of `ways` holds."""
+    """A problem and its plan with symbolic sizes; valid if all conditions of one of `ways` hold."""
 
     problem: Any
     plan: Plan
-    scalars: Mapping[str, float]  # what a launch passes unless the caller says otherwise
-    facts: tuple[Any, ...]  # the same in terms
+    scalars: Mapping[str, float]  # default values of scalar arguments
+    facts: tuple[Any, ...]  # the problem's and plan's values as terms
     ways: tuple[Way, ...]
 
     def holds(self, sizes: Sizes) -> bool:
-        """Whether these sizes are served."""
+        """Return whether these sizes are supported."""
         return any(all(value(condition, sizes) for condition in way) for way in self.ways)
 
 
 def general(instance: Instance, arch: Arch) -> General:
-    """The plan for as many sizes as it can be followed to, at least for those of the instance."""
+    """Return the plan for as many sizes as can be traced, at least those of the instance."""
     return _Family(instance, arch).general()
 
 
 @dataclass(frozen=True)
 class _Family:
-    """A config on one problem, and on those that differ from it in sizes."""
+    """A config on one problem, and on problems with other sizes."""
 
     instance: Instance
     arch: Arch
@@ -68,7 +68,7 @@ class _Family:
             fixed |= {name: sizes_here[name] for name in _culprits(sizes_here, wrong)}
 
     def _joined(self, sizes_here: Sizes, fixed: Sizes, others: list[dict[str, int]]) -> General:
-        """What the problem's plan says, with every way on which plans of `others` say the same."""
+        """Return the traced plan with every set of conditions under which the plans of `others` agree with it."""
         general = self._followed(sizes_here, fixed)
         for sizes in others:
             if len(general.ways) < _WAYS and not general.holds(sizes) and fixed.items() <= sizes.items():
@@ -78,7 +78,7 @@ class _Family:
         return general
 
     def _followed(self, sizes: Sizes, fixed: Sizes) -> General:
-        """Raises TunerError for sizes that are not served."""
+        """Trace the plan. Raises TunerError for unsupported sizes."""
         conditions = {Term("==", (Named(name), size)): None for name, size in fixed.items()}
         remembering = {name: Size.named(name, size, conditions) for name, size in sizes.items() if name not in fixed}
         operator, implementation = self.instance.operator, self.instance.implementation
@@ -93,7 +93,7 @@ class _Family:
         return General(problem, plan, passed, facts, (_essential(conditions),))
 
     def _told(self, sizes: Sizes) -> tuple[Any, ...] | None:
-        """The same in plain numbers; None where the config does not serve the sizes."""
+        """Return the plan's values as plain numbers; None if the config does not support the sizes."""
         try:
             return self._followed(sizes, sizes).facts
         except TunerError:
@@ -101,7 +101,7 @@ class _Family:
 
 
 def _shapes(operator: Operator[Any], problem: Any, plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Of all that a launch takes."""
+    """Return the shapes of all arguments of the launches."""
     passed = {
         parameter.argument for launch in plan.launches for parameter in parameters(operator, problem, plan, launch)
     }
@@ -109,7 +109,9 @@ def _shapes(operator: Operator[Any], problem: Any, plan: Plan) -> dict[str, tupl
 
 
 def _essential(conditions: Collection[Term]) -> Way:
-    """Without those that another one implies; those that divide stand behind those that say that nothing is 0."""
+    """Return the conditions without implied ones; divisibility conditions come after the nonzero conditions
+    they need.
+    """
     positive = {
         condition.operands[0]
         for condition in conditions
@@ -124,7 +126,7 @@ def _divides(term: Operand) -> bool:
 
 
 def _drawn(problem_sizes: Sizes) -> Iterator[dict[str, int]]:
-    """Sizes like the problem's: with one of them changed, then with many."""
+    """Yield sizes like the problem's, first with one of them changed, then with many."""
     for name in problem_sizes:
         yield from ({**problem_sizes, name: size} for size in _SIZES)
     rng = np.random.default_rng(0)
@@ -133,13 +135,13 @@ def _drawn(problem_sizes: Sizes) -> Iterator[dict[str, int]]:
 
 
 def _culprits(problem_sizes: Sizes, wrong: list[dict[str, int]]) -> list[str]:
-    """The sizes that differ where least do."""
+    """Return the sizes that differ in the wrong case with the fewest differences."""
     changed = [[name for name in problem_sizes if sizes[name] != problem_sizes[name]] for sizes in wrong]
     return min(changed, key=len)
 
 
 def _terms(facts: Any) -> Any:
-    """All numbers of nested values, those that remember as their terms."""
+    """Return all numbers of nested values, with symbolic ones as terms."""
     if isinstance(facts, int | np.integer) and not isinstance(facts, bool):
         return term_of(facts)
     if isinstance(facts, Mapping):
@@ -150,7 +152,7 @@ def _terms(facts: Any) -> Any:
 
 
 def _at(facts: Any, sizes: Sizes) -> Any:
-    """The same at other sizes, in plain numbers."""
+    """Return the values at other sizes as plain numbers."""
     if isinstance(facts, Term | Named):
         return value(facts, sizes)
     return tuple(_at(fact, sizes) for fact in facts) if isinstance(facts, tuple) else facts

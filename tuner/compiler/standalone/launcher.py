@@ -1,4 +1,4 @@
-"""A config as C++ for other programs: a header, and a .cu of kernels and a launcher, which nvcc compiles."""
+"""A config as C++ for other programs: a header, and a .cu file with kernels and a launcher, to be compiled by nvcc."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from tuner.spec.plan import Launch
 
 FLAGS = "-std=c++17 --expt-relaxed-constexpr"
 _ROLES = {Role.INPUT: "", Role.OUTPUT: ", output", Role.UPDATED: ", updated in place"}
-_UNGRANTED = 48 << 10  # bytes of dynamic shared memory that a kernel may have without asking
+_UNGRANTED = 48 << 10  # bytes of dynamic shared memory that need no opt-in
 
 
 @dataclass(frozen=True)
 class Standalone:
-    """What the two files, NAME.h and NAME.cu, are written from; NAME is their namespace, too."""
+    """The contents of the two files NAME.h and NAME.cu; NAME is also their namespace."""
 
     name: str
     operator: Operator[Any]
     general: General
     source: Source
     arch: str
-    about: tuple[str, ...]  # lines for people: what it computes, and where the config is from
+    about: tuple[str, ...]  # comment lines: what the kernel computes, and the origin of the config
 
     def __post_init__(self) -> None:
-        """Raises UsageError where one name would be two things in C++, and for what a launcher does not fill."""
+        """Raise UsageError for conflicting names in C++, and for arguments that a launcher does not support."""
         for constant in self.operator.constants:
             raise UsageError(
                 f"{self.operator.name}: {constant.name} is a __constant__ symbol, which a C++ launcher does not fill: "
@@ -46,14 +46,15 @@ class Standalone:
 
     @property
     def command(self) -> str:
-        """What compiles it."""
+        """Return the compile command."""
         target = (
-            f"-gencode arch={self.arch.replace('sm', 'compute')},code={self.arch}"  # -arch=sm_90a would add sm_90's PTX
+            # -arch=sm_90a would also embed PTX for sm_90.
+            f"-gencode arch={self.arch.replace('sm', 'compute')},code={self.arch}"
         )
         return f"nvcc {FLAGS} {target} -c {self.name}.cu"
 
     def header(self) -> str:
-        """NAME.h"""
+        """Return the text of NAME.h."""
         return _joined(
             self._comment(),
             [
@@ -70,7 +71,7 @@ class Standalone:
         )
 
     def code(self) -> str:
-        """NAME.cu"""
+        """Return the text of NAME.cu."""
         return _joined(
             [f"// Compile: {self.command}{'; link with -lcuda' if self._maps else ''}"],
             [f'#include "{self.name}.h"', *(["#include <cuda.h>"] if self._maps else []), *foreign(self.source), ""],
@@ -161,7 +162,7 @@ class Standalone:
             yield f"  space += aligned({self._space_sizes[workspace.name]});"
         yield "  cudaError_t error;"
         for launch, _ in self._launches:
-            # It also gives the thread a context, without which no tensor map is encoded.
+            # This call also creates the thread's context, without which tensor maps cannot be encoded.
             if self._maps or isinstance(launch.smem_bytes, Size) or launch.smem_bytes > _UNGRANTED:
                 granted = f"cudaFuncAttributeMaxDynamicSharedMemorySize, {spell(term_of(launch.smem_bytes))}"
                 yield f"  error = cudaFuncSetAttribute(kernels::{launch.entry}, {granted});"
@@ -181,7 +182,7 @@ class Standalone:
         yield ""
 
     def _encoded(self, map: Any) -> Iterator[str]:
-        """A tensor map, by the tensor that it is of."""
+        """Yield the code that encodes a tensor map."""
         argument = self.operator.argument(map.argument)
         shape, steps = self._shape(argument), dict(enumerate(_dense(self._shape(argument))))
         named = dict(zip(argument.strided_axes, _strides(argument), strict=True))
@@ -196,7 +197,7 @@ class Standalone:
         yield "  if (error != cudaSuccess) return error;"
 
     def _passed(self, parameter: Parameter) -> str:
-        """What a launch gives for a kernel's parameter."""
+        """Return the expression that a launch passes for a kernel parameter."""
         name = parameter.argument
         if parameter.tensor_map is not None:
             return parameter.tensor_map.name
@@ -240,7 +241,7 @@ class Standalone:
 
     @property
     def _given(self) -> list[Argument]:
-        """Scalars that a caller may choose: what does not follow from the problem."""
+        """The scalars that a caller may set: those that do not follow from the problem."""
         scalars = [argument for argument in self._taken if argument.role is Role.SCALAR]
         return [
             argument for argument in scalars if argument.default is not None or argument.required(self.general.problem)
@@ -256,7 +257,7 @@ class Standalone:
 
     @property
     def _space_sizes(self) -> dict[str, str]:
-        """Bytes of each workspace, as C++ has them."""
+        """The size in bytes of each workspace as a C++ expression."""
         return {space.name: spell(term_of(_product((space.dtype.itemsize, *space.shape)))) for space in self._spaces}
 
     @property
@@ -266,7 +267,7 @@ class Standalone:
 
     @property
     def _sizes(self) -> list[str]:
-        """All sizes that decide something."""
+        """All sizes that affect the code."""
         used = {name for term in _walk((self.general.facts, self.general.ways)) for name in names(term)}
         return [name for name in self.general.problem.__dataclass_fields__ if name in used]
 
@@ -276,7 +277,7 @@ def _joined(*parts: Iterable[str]) -> str:
 
 
 def _common(general: General) -> tuple[list[Term], list[list[Term]]]:
-    """The conditions of all ways, and what each way adds to them."""
+    """Return the conditions common to all ways, and the additional ones of each."""
     common = [condition for condition in general.ways[0] if all(condition in way for way in general.ways)]
     return common, [[condition for condition in way if condition not in common] for way in general.ways]
 
@@ -290,7 +291,7 @@ def _sentences(general: General) -> Iterator[str]:
 
 
 def _walk(facts: Any) -> Iterator[Operand]:
-    """All terms of nested values."""
+    """Yield all terms of nested values."""
     if isinstance(facts, Term | Named):
         yield facts
     elif isinstance(facts, tuple):
@@ -309,12 +310,12 @@ def _dense(shape: tuple[int, ...]) -> list[int]:
 def _product(sizes: Iterable[int]) -> int:
     product = 1
     for size in sizes:
-        product = product * size  # math.prod gives plain numbers
+        product = product * size  # math.prod would return plain numbers
     return product
 
 
 def _line(text: str) -> str:
-    """For a comment, which a line's end and a backslash before it would end, or not end."""
+    """Return text for a comment, without line ends and trailing backslashes."""
     return " ".join(text.split()).rstrip("\\")
 
 

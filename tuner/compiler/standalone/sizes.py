@@ -1,8 +1,9 @@
-"""Symbolic integers: sizes that record how a plan computes with them, and the comparisons that it makes.
+"""Symbolic integers: sizes that record the arithmetic and comparisons of a plan.
 
-Arithmetic gives sizes again, and each comparison leaves a condition under which the same way is taken again. A `Size`
-is an int: `int()` and NumPy give plain numbers, so who reads expressions checks them at other sizes. A `StrictSize` is
-none: where code asks for the number itself, that it is this one becomes a condition, and what follows always holds.
+Arithmetic returns symbolic sizes, and each comparison records a condition under which it has the same result. A `Size`
+is an int: `int()` and NumPy convert it to plain numbers without a record, so its expressions must be checked at other
+sizes. A `StrictSize` is not an int: if code needs its number, equality with that number becomes a condition, so its
+expressions are always valid.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A size by its name."""
+    """A size, identified by its name."""
 
     name: str
 
@@ -31,14 +32,14 @@ Operand = Term | Named | int
 
 
 def value(operand: Operand, sizes: Mapping[str, int]) -> int:
-    """What it comes to."""
+    """Return the value for these sizes."""
     if isinstance(operand, Term):
         return int(_OPERATIONS[operand.operation](*(value(inner, sizes) for inner in operand.operands)))
     return sizes[operand.name] if isinstance(operand, Named) else operand
 
 
 def names(operand: Operand) -> Iterator[str]:
-    """The sizes that it follows from."""
+    """Yield the sizes that it depends on."""
     if isinstance(operand, Term):
         for inner in operand.operands:
             yield from names(inner)
@@ -47,7 +48,9 @@ def names(operand: Operand) -> Iterator[str]:
 
 
 def spell(operand: Operand) -> str:
-    """In C++, where integer division rounds towards zero: of what may be negative `floor_div` does not."""
+    """Return the C++ expression; `floor_div` is used for possibly negative operands, since C++ division rounds toward
+    zero.
+    """
     if not isinstance(operand, Term):
         return operand.name if isinstance(operand, Named) else str(operand)
     if operand.operation == "ceil":
@@ -59,7 +62,7 @@ def spell(operand: Operand) -> str:
 
 
 def _in_parentheses(operand: Operand, around: str) -> str:
-    """Within another operation."""
+    """Return the C++ expression inside another operation."""
     inner = operand.operation if isinstance(operand, Term) else "ceil"
     binds = inner == "ceil" or (inner in ("*", "/", "%") and around in ("+", "-")) or (inner, around) == ("*", "*")
     bare = binds or (around in _ASKED and inner != "&")
@@ -67,14 +70,14 @@ def _in_parentheses(operand: Operand, around: str) -> str:
 
 
 def _natural(operand: Operand) -> bool:
-    """Whether it cannot be negative: sizes are not."""
+    """Return whether it cannot be negative; sizes never are."""
     if isinstance(operand, Term):
         return operand.operation in ("+", "*", "/", "%", "ceil") and all(map(_natural, operand.operands))
     return isinstance(operand, Named) or operand >= 0
 
 
 class Remembering:
-    """A number and the term that it is; `conditions` holds, for all that came from the same problem, what was asked."""
+    """A number with its term; `conditions` collects the comparisons of all numbers from the same problem."""
 
     number: int
     term: Operand
@@ -107,15 +110,16 @@ class Remembering:
 
 
 class Size(Remembering, int):
-    """An int that remembers."""
+    """An int that records its term."""
 
     __hash__ = int.__hash__
 
 
 class StrictSize(Remembering):
-    """No int, though isinstance() says so: nothing reads its number but through a method that leaves a condition.
+    """A symbolic integer that is not an int, although isinstance() says so; every use of its number records a
+    condition.
 
-    It has no hash, so what is kept by sizes cannot hold one; what it cannot do raises TypeError.
+    It has no hash, so it cannot be a dictionary key; unsupported operations raise TypeError.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -139,7 +143,7 @@ class StrictSize(Remembering):
 
 
 def term_of(number: Any) -> Operand:
-    """What a number is: a Size's term, or itself."""
+    """Return a Size's term, or the number itself."""
     return number.term if remembers(number) else int(number)
 
 
@@ -159,13 +163,13 @@ def _negative(term: Operand) -> Operand:
 
 
 def _negated(term: Operand) -> Operand | None:
-    """What a minus stands before."""
+    """Return the operand of a negation."""
     alone = isinstance(term, Term) and term.operation == "-" and len(term.operands) == 1
     return term.operands[0] if isinstance(term, Term) and alone else None
 
 
 def combined(operation: str, left: Operand, right: Operand) -> Operand:
-    """`left operation right`; a sign goes outwards, so that -(-a // b) is a division that rounds up."""
+    """Return `left operation right`; signs are moved outwards, so that -(-a // b) becomes a division that rounds up."""
     inner = _negated(left)
     if inner is not None and operation == "*":
         return _negative(combined("*", inner, right))

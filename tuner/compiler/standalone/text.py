@@ -1,11 +1,11 @@
-"""C++ text common to all standalone files: inlined headers, and helper functions of launchers."""
+"""C++ text shared by all standalone files: inlined headers, and helper functions of launchers."""
 
 import re
 from collections.abc import Iterator, Sequence
 
 from tuner.compiler.source import Source, includes, without_includes
 
-_GLOBAL = re.compile(r"(?<![\w>):])::(?=[A-Za-z_])")  # what a header calls by its place in no namespace
+_GLOBAL = re.compile(r"(?<![\w>):])::(?=[A-Za-z_])")  # names that a header qualifies with the global namespace
 
 QUIET = "#pragma nv_diag_suppress 177  // headers define more than a kernel uses"
 OWN_NAMES = ("p", "stream", "workspace", "space", "error", "aligned", "ceil_div", "floor_div", "encode", "dim3")
@@ -44,13 +44,13 @@ static cudaError_t encode(void* map, CUtensorMapDataType type, int size, void co
 
 
 def flat(source: Source) -> str:
-    """The text with all headers inlined; kernels keep their C++ names."""
+    """Return the text with all headers inlined; kernels keep their C++ names."""
     headers, placed = dict(source.headers), dict[str, str]()
 
     def add(name: str, text: str) -> None:
         for include in includes(text):
             if include.quoted and include.name not in placed:
-                placed[include.name] = ""  # its place is behind what it includes
+                placed[include.name] = ""  # placed after the headers that it includes
                 add(include.name, headers[include.name])
         placed.pop(name, None)
         placed[name] = f"// ---- {name}\n" + re.sub(r"^#pragma once\n", "", without_includes(text), flags=re.MULTILINE)
@@ -61,13 +61,13 @@ def flat(source: Source) -> str:
 
 
 def foreign(source: Source) -> list[str]:
-    """The lines that include headers of others, which stand outside of every namespace."""
+    """Return the includes of third-party headers, which must be outside all namespaces."""
     texts = (source.text, *(text for _, text in source.headers))
     return list(dict.fromkeys(include.line for text in texts for include in includes(text) if not include.quoted))
 
 
 def filled(words: Sequence[str]) -> Iterator[str]:
-    """Arguments of a call, lines of at most 110 columns."""
+    """Wrap the arguments of a call in lines of at most 110 columns."""
     line = "     "
     for i, word in enumerate(words):
         word += "," if i + 1 < len(words) else ");"
