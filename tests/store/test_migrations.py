@@ -199,7 +199,9 @@ def test_a_database_with_a_device_twice_keeps_its_first_row(tmp_path: Path) -> N
 
 
 def insert(path: Path, table: str, row: dict[str, object]) -> None:
-    """As an older program did."""
-    names = ", ".join(f":{name}" for name in row)
+    """As an older program did, without the columns that came later."""
     with closing(sqlite3.connect(path)) as connection, connection:
+        columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+        row = {name: value for name, value in row.items() if name in columns}
+        names = ", ".join(f":{name}" for name in row)
         connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({names})", row)

@@ -15,7 +15,7 @@ from tuner.results.verdict import Verdict
 
 V = TypeVar("V")
 # Fields added in later versions. They are omitted if unknown, so that an older record keeps its digest.
-_LATER = ("usual_limit", "case", "sm_mhz", "throttle", "temperature_c", "late", "floor_us", "signature", "kernels")
+LATER = ("usual_limit", "case", "sm_mhz", "throttle", "temperature_c", "late", "floor_us", "signature", "kernels")
 
 
 def to_data(value: Any) -> Any:
@@ -27,7 +27,7 @@ def to_json_data(value: Any) -> Any:
     """Like `to_data`, for an encoder: tuples are kept."""
     data = msgspec.to_builtins(value)
     for part in _parts(data):
-        for name in _LATER:
+        for name in LATER:
             if name in part and not part[name]:
                 del part[name]
     return data

@@ -15,7 +15,9 @@ from tuner.results.final_race import FinalRace
 from tuner.results.proof import CheckedCode, Proof
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
-from tuner.store import lines
+from tuner.store import canonical_lines, lines
+from tuner.store.canonical_lines import Parts
+from tuner.store.packed import packed
 from tuner.store.sql.schema import IDENTITY
 
 _PARTS = ("failure", "resources", "prediction", "measurement")
@@ -97,21 +99,55 @@ def verdict_of(row: RowMapping) -> tuple[Verdict, str]:
 
 def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
     """Raises StoreError for a record without the evidence that a record must have."""
-    if reason := _refusal(record):
-        raise StoreError(f"no record for {record.identity.operator} on {record.identity.gpu}: {reason}")
-    line = lines.to_line(record)
-    keys = {name: getattr(record.identity, name) for name in ("operator", "problem", "gpu")}
-    digest = lines.digest_of(line)
-    about = {"evidence": record.evidence.value, "created": record.created, "study": study}
-    return keys | about | {"digest": digest, "record": line}
+    of = record.identity
+    figure = record.measurement if record.evidence is Evidence.MEASURED else record.prediction
+    fields = _canonical_fields(of.problem)
+    if fields is None:
+        raise StoreError(f"{_no_record(of.operator, of.gpu)}its problem is not canonical JSON: {of.problem!r}")
+    parts = Parts(of.operator, of.problem, fields, of.gpu, record.evidence, record.verdict, figure, record.created)
+    return _record_row(parts, lines.to_line(record), study)
+
+
+def imported_row(line: str) -> dict[str, Any]:
+    """The row of a record's line. Raises StoreError for a line that holds none, and where `record_row` does."""
+    parts = canonical_lines.parts(line)
+    return record_row(lines.from_line(line), None) if parts is None else _record_row(parts, line, None)
+
+
+def _record_row(parts: Parts, line: str, study: int | None) -> dict[str, Any]:
+    if reason := _refusal(parts):
+        raise StoreError(f"{_no_record(parts.operator, parts.gpu)}{reason}")
+    family, sizes = packed(parts.fields)
+    return {
+        "operator": parts.operator,
+        "problem": parts.problem,
+        "gpu": parts.gpu,
+        "evidence": parts.evidence.value,
+        "created": parts.created,
+        "study": study,
+        "digest": lines.digest_of(line),
+        "record": line,
+        "family": family,
+        "sizes": sizes,
+    }
+
+
+def _no_record(operator: str, gpu: str) -> str:
+    return f"no record for {operator} on {gpu}: "
 
 
 def record_of(row: RowMapping) -> TuningRecord:
     """Raises StoreError for a row that does not hold a record."""
     try:
-        return lines.from_row(row["record"], row["digest"])
+        record = lines.from_row(row["record"], row["digest"])
     except StoreError as error:
         raise _unreadable("record", row, error) from error
+    of = record.identity
+    columns = {"operator": of.operator, "problem": of.problem, "gpu": of.gpu}
+    columns["family"], columns["sizes"] = packed(decode(of.problem))
+    if other := [name for name, value in columns.items() if row[name] != value]:
+        raise _unreadable("record", row, StoreError(f"{', '.join(other)} are those of another record"))
+    return record
 
 
 def race_row(race: FinalRace) -> dict[str, Any]:
@@ -163,24 +199,22 @@ def facts_of(row: RowMapping) -> Facts:
         raise _unreadable("facts", row, error) from error
 
 
-def _refusal(record: TuningRecord) -> str:
-    if not record.verdict.ok:
-        return f"its verdict is not ok: {record.verdict.reason}"
-    if (record.measurement if record.evidence is Evidence.MEASURED else record.prediction) is None:
-        return f"it is said to be {record.evidence.value}, and holds no such figure"
-    if not _is_canonical(record.identity.problem):
-        return f"its problem is not canonical JSON: {record.identity.problem!r}"
-    if not _is_utc(record.created):
-        return f"its date {record.created!r} is not ISO 8601 in UTC, such as {now()}"
+def _refusal(parts: Parts) -> str:
+    if not parts.verdict.ok:
+        return f"its verdict is not ok: {parts.verdict.reason}"
+    if parts.figure is None:
+        return f"it is said to be {parts.evidence.value}, and holds no such figure"
+    if not _is_utc(parts.created):
+        return f"its date {parts.created!r} is not ISO 8601 in UTC, such as {now()}"
     return ""
 
 
-def _is_canonical(problem: str) -> bool:
+def _canonical_fields(problem: str) -> Fields | None:
     try:
         fields = decode(problem)
     except ValueError:
-        return False
-    return isinstance(fields, dict) and encode(fields) == problem
+        return None
+    return fields if isinstance(fields, dict) and encode(fields) == problem else None
 
 
 def _is_utc(created: str) -> bool:

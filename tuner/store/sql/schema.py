@@ -65,8 +65,10 @@ RECORDS = Table(
     Column("id", Integer, primary_key=True),
     Column("study", Integer, ForeignKey("studies.id")),
     *_required("operator", "problem", "gpu", "evidence", "created", "digest", "record"),  # record: lines.to_line
+    *(Column(name, Text, nullable=False, server_default="") for name in ("family", "sizes")),  # store.packed
 )
 Index(None, *(RECORDS.c[name] for name in ("operator", "problem", "gpu")))
+Index(None, *(RECORDS.c[name] for name in ("operator", "family", "gpu", "sizes")))
 Index(None, RECORDS.c.digest, unique=True)
 
 RACES = Table(

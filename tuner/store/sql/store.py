@@ -1,8 +1,9 @@
 """The database of a tuner: append attempts and verdicts, promote records, look both up."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -24,7 +25,7 @@ from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
 from tuner.store.sql import claims, ledger, missed, rows
 from tuner.store.sql.claims import Holder
 from tuner.store.sql.database import Database, explained, locate, use_log
-from tuner.store.sql.dialect import insert_new
+from tuner.store.sql.dialect import insert_many, insert_new
 from tuner.store.sql.integrity import damage, unreadable
 from tuner.store.sql.ledger import Admission, Entry
 from tuner.store.sql.migrate import migrate
@@ -284,14 +285,10 @@ class Store(Closing):
 
     def import_jsonl(self, path: Path) -> int:
         """Add the records of a file, all or none; how many were new. Raises StoreError with the line that is wrong."""
-        new = {row["digest"]: row for row in (rows.record_row(record, None) for record in lines.read(path))}
-        values = [new[digest] for digest in sorted(new)]  # in one order: two imports do not wait for each other
-
-        def work(connection: Connection) -> int:
-            statement = insert_new(connection, RECORDS, "digest").returning(RECORDS.c.id)
-            return len(connection.execute(statement, values).all()) if values else 0
-
-        return self._write(work)
+        new = {row["digest"]: row for row in _imported(path)}
+        # In one order: two imports do not wait for each other. Rows of one problem stay together in the indices.
+        values = sorted(new.values(), key=itemgetter("operator", "problem", "gpu", "digest"))
+        return self._write(lambda connection: insert_many(connection, RECORDS, "digest", values))
 
     # ---- final races ----
 
@@ -368,6 +365,14 @@ class Store(Closing):
 
     def _rows(self, statement: Select[Any]) -> Sequence[RowMapping]:
         return self._read(lambda connection: connection.execute(statement).mappings().all())
+
+
+def _imported(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in lines.lines(path):
+        try:
+            yield rows.imported_row(line)
+        except StoreError as error:
+            raise StoreError(f"{path}, line {number}: {error}") from error
 
 
 def _equal(table: Table, **asked: str | None) -> list[ColumnElement[bool]]:
