@@ -9,7 +9,7 @@ from tuner.arch import GPU
 from tuner.base.assets import TEMPLATES, python_of
 from tuner.base.cache import digest_of, key_of
 from tuner.errors import UsageError
-from tuner.search.sampler import METHODS
+from tuner.search.sampler import is_method, unknown_method
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
 
@@ -41,8 +41,8 @@ class SearchRequest:
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
             raise UsageError(f"unknown effort {self.effort!r} (known: {', '.join(EFFORTS)})")
-        if self.method not in METHODS:
-            raise UsageError(f"unknown sampler {self.method!r} (known: {', '.join(METHODS)})")
+        if not is_method(self.method):
+            raise UsageError(unknown_method(self.method))
         if self.budget is not None and self.budget < 1:
             raise UsageError(f"a budget of {self.budget} tries finds nothing: give at least 1")
         if self.tries > _MOST:

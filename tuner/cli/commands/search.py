@@ -39,7 +39,7 @@ from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.search.campaign import Campaign, CampaignRequest, run
 from tuner.search.portfolio import Terms
-from tuner.search.sampler import METHODS
+from tuner.search.sampler import METHODS, check_method
 from tuner.search.session import Observe, evidence_for, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
@@ -58,7 +58,7 @@ def search(
         float | None, typer.Option(metavar="N", min=0, help="stop exploring a problem after this long")
     ] = None,
     seed: Annotated[int, typer.Option(help="equal seeds search alike")] = 0,
-    sampler: Annotated[str, typer.Option(help=f"one of {', '.join(METHODS)}")] = "gp",
+    sampler: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}, or module:Class of an Optuna sampler")] = "gp",
     implementation: ImplementationOption = None,
     graph: Annotated[bool, typer.Option("--graph", help="time replays of CUDA graphs, where the GPU is here")] = False,
     l2: Annotated[str, typer.Option(help="cold or warm: what a timed launch finds in the L2 cache")] = "cold",
@@ -89,6 +89,7 @@ def search(
     as_json: JsonOption = False,
 ) -> bool:
     """Search, check, store and report; whether Ctrl-C ended it before its time."""
+    check_method(sampler)
     target = named(gpu)
     request = CampaignRequest(
         tuple(

@@ -13,7 +13,36 @@ from tuner.spec.space import Array, Space
 
 LEARNABLE = 8  # successful results needed to predict a cost for all configs
 
-METHODS = ("gp", "tpe", "categorical", "genetic", "random", "exhaustive")
+OPTUNA = ("cmaes", "nsgaii", "optuna-gp")  # samplers of Optuna, as they are
+METHODS = ("gp", "tpe", "categorical", "genetic", "random", "exhaustive", *OPTUNA)
+
+
+def is_method(name: str) -> bool:
+    """Whether `name` is one of METHODS or names a class, as `module:Class`; imports nothing."""
+    module, colon, attribute = name.partition(":")
+    return name in METHODS or (bool(colon) and bool(module) and attribute.isidentifier())
+
+
+def check_method(name: str) -> None:
+    """Raises UsageError where no sampler of this name can be made: an unknown name, class or missing package."""
+    if not is_method(name):
+        raise UsageError(unknown_method(name))
+    if name in OPTUNA or ":" in name:
+        from tuner.search.sampler.plugged import create
+
+        create(name, 0)
+
+
+def unknown_method(name: str) -> str:
+    """What to say of a name that is no method."""
+    return f"unknown sampler {name!r} (known: {', '.join(METHODS)}, or module:Class){_near(name)}"
+
+
+def _near(name: str) -> str:
+    from difflib import get_close_matches  # only for a message
+
+    near = get_close_matches(name.lower(), METHODS, 2)
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | None:
@@ -66,8 +95,8 @@ class Sampler:
         from tuner.search.sampler.methods import build
         from tuner.search.sampler.observations import Prior
 
-        if method not in METHODS:
-            raise UsageError(f"unknown sampler {method!r} (known: {', '.join(METHODS)})")
+        if not is_method(method):
+            raise UsageError(unknown_method(method))
         if prior is not None and len(prior) != len(space):
             raise ValueError(f"the prior has {len(prior)} costs, the space {len(space)} configs")
         self._prior = None if prior is None else Prior(prior, measured)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.search.sampler import OPTUNA
 from tuner.search.sampler.improvement import Gaussian
 from tuner.search.sampler.observations import Prior
 from tuner.search.sampler.starts import Starts
@@ -23,6 +24,11 @@ def build(
     design = Starts(space, rng, tuple(dict.fromkeys(starts)), prior)
     if method == "tpe":
         return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None, design
+    if method in OPTUNA or ":" in method:
+        from tuner.search.sampler.plugged import Plugged, create
+
+        plugged = Plugged(space, rng, design, create(method, seed))
+        return Trials(ValidSampler(space, lambda _study, _trial, known: plugged.propose(known))), plugged, design
     strategies: dict[str, Callable[[], Strategy]] = {
         "gp": lambda: Gaussian(space, rng, design),
         "categorical": lambda: Categorical(space, rng, design),
