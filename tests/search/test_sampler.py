@@ -21,7 +21,6 @@ from tuner.search.sampler.improvement import predicted_scores, representative
 from tuner.search.sampler.observations import Observations
 from tuner.spec.space import Array, Constraint, Space
 
-
 METHODS = [method for method in ALL if method not in OPTUNA]  # test_plugged.py tests the others
 
 
