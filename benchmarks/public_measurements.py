@@ -1,12 +1,13 @@
 """Compare predictions with published measurements, largest errors first.
 
-    python benchmarks/public_measurements.py [streams|strides|copies|latencies|reductions] [--sources DIR] [--every 4]
+    python benchmarks/public_measurements.py [TABLE] [--sources DIR] [--every 4]
 
 `streams`: six streaming kernels at every occupancy. Constants of the model were fitted on "A100 40GB"; the other
 devices are held out. `strides`: L1 cycles per warp load. `copies`: bulk copies, one in flight per block. `latencies`:
-pointer chasing; rows marked "source" are constants of the model. `reductions`: the order of seven sums on sm_86 cards;
-DIR is a checkout of github.com/R100001/Programming-Massively-Parallel-Processors, whose kernels are compiled and
-predicted unmodified. All other tables need only tests/evaluate/predict/data.
+pointer chasing; rows marked "source" are constants of the model. `reductions` and `convolutions`: the order of seven
+sums, and of convolutions by mask, channels and block, on sm_86 cards; DIR is a checkout of
+github.com/R100001/Programming-Massively-Parallel-Processors, whose kernels are compiled and predicted unmodified. All
+other tables need only tests/evaluate/predict/data.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import public_convolutions
+import public_plots
 from scipy.stats import spearmanr
 
 from tuner import operators
@@ -43,6 +46,14 @@ from tuner.spec.operator import Work
 DATA = Path(__file__).parents[1] / "tests" / "evaluate" / "predict" / "data"
 KERNELS = Path(__file__).parent / "public_kernels"
 CHOSEN_ON = "A100 40GB"  # the device on which constants of the model were fitted
+TABLES = {  # with the unit of their rows
+    "streams": "GB/s",
+    "strides": "cycles",
+    "copies": "GB/s",
+    "latencies": "cycles",
+    "reductions": "µs",
+    "convolutions": "µs",
+}
 WORST = 5  # rows shown per table
 
 
@@ -54,6 +65,7 @@ class Row:
     case: str
     predicted: float
     measured: float
+    kernels: str = ""  # the class of kernels, where devices judge predicted times by it
 
     @property
     def error(self) -> float:
@@ -171,7 +183,34 @@ def reductions(sources: Path) -> Iterator[Row]:
                 costs = [prediction(Instance(operator, kernel, problem, config), row["device"]) for problem in problems]
                 seconds = in_turn(costs).cost / (gpu(row["device"]).device.clock_mhz * 1e6)
                 group = f"{row['device']}, 2^{int(row['n']).bit_length() - 1} elements"
-                yield Row(group, f"kernel {row['kernel']}", seconds * 1e6, float(row["us"]))
+                kernels = costs[0].kernels if len({cost.kernels for cost in costs[:2]}) == 1 else ""
+                yield Row(group, f"kernel {row['kernel']}", seconds * 1e6, float(row["us"]), kernels)
+
+
+def convolutions(sources: Path) -> Iterator[Row]:
+    """Microseconds of convolutions by kernel, mask, channels and block, on each card."""
+    header = sources / "Performance-Tests-NvBench" / "convolution" / "convolution_kernels.cuh"
+    text = header.read_text().replace("#include <iostream>", "__constant__ float M[121];")
+    with tempfile.TemporaryDirectory() as folder:
+        for dims in (1, 2):
+            for constant in (False, True):
+                public_convolutions.write(Path(folder), dims, constant=constant, kernel="// {{ which }}\n" + text)
+        with operators.folder(Path(folder)):
+            for row in read("convolutions_sm86.tsv"):
+                yield _convolved(row)
+
+
+def _convolved(row: Mapping[str, str]) -> Row:
+    dims = 1 if "1D" in row["kernel"] else 2
+    name = f"convolutions_{dims}d_{'masked' if 'basic' in row['kernel'] else 'constant'}"
+    operator, kernel = operators.load(name), operators.implementation(name, "public")
+    size, mask, block = int(row["size"]), int(row["mask"]), int(row["block"])
+    problem = operator.problem(size=size, mask=mask, channels=int(row["channels"]))
+    config = kernel.config(which=row["kernel"], block=block)
+    cost = prediction(Instance(operator, kernel, problem, config), row["device"])
+    case = f"{row['kernel']} mask {mask}, {row['channels']} channels, block {block}"
+    us = cost.cost / gpu(row["device"]).device.clock_mhz
+    return Row(f"{row['device']}, convolutions {dims}D", case, us, float(row["us"]), cost.kernels)
 
 
 def _levels(n: int, which: int) -> Iterator[int]:
@@ -248,9 +287,12 @@ IMPLEMENTATION = Implementation(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", choices=("streams", "strides", "copies", "latencies", "reductions"))
+    parser.add_argument("table", nargs="?", choices=TABLES)
     parser.add_argument("--sources", type=Path, metavar="DIR", help="the checkout that `reductions` needs")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of `streams`, every N-th row")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write every row and a scatter plot of each table there"
+    )
     arguments = parser.parse_args()
     tables: Mapping[str, Callable[[], Iterator[Row]]] = {
         "streams": lambda: streams(arguments.every),
@@ -259,12 +301,18 @@ def main() -> None:
         "latencies": latencies,
     }
     if arguments.sources:
-        tables = {**tables, "reductions": lambda: reductions(arguments.sources)}
+        tables = {
+            **tables,
+            "reductions": lambda: reductions(arguments.sources),
+            "convolutions": lambda: convolutions(arguments.sources),
+        }
     for name, rows in tables.items():
         if arguments.table in (None, name):
             began = time.process_time()
             measurements = list(rows())
             print_table(name, measurements, time.process_time() - began)
+            if arguments.out:
+                public_plots.write(name, TABLES[name], measurements, arguments.out)
 
 
 def print_table(name: str, rows: Sequence[Row], seconds: float) -> None:
@@ -288,6 +336,13 @@ def print_table(name: str, rows: Sequence[Row], seconds: float) -> None:
             f"  held out: n {len(held_out)}, mean |error| {mean_error(held_out):.1%}; of measured over predicted time, "
         )
         print(f"  percentiles 5 and 95 minus 1: {low:+.3f} {high:+.3f}")
+    for kernels in sorted({row.kernels for row in rows} - {""}):
+        of_class = [row.measured / row.predicted - 1 for row in rows if row.kernels == kernels]
+        low, middle, high = np.quantile(of_class, (0.05, 0.5, 0.95))
+        print(
+            f"  class {kernels}: n {len(of_class)}; of measured over predicted time, percentiles 5, 50 and 95 minus 1: "
+        )
+        print(f"    {low:+.3f} {middle:+.3f} {high:+.3f}")
     for row in sorted(rows, key=lambda row: -abs(row.error))[:WORST]:
         print(f"    miss: {row.group}, {row.case}: predicted {row.predicted:.4g}, measured {row.measured:.4g}")
 

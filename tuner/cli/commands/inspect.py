@@ -1,7 +1,7 @@
 """`tuner inspect`: resources, work and predicted cost of a compiled config."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +10,8 @@ from tuner.arch import GPU, MMA_FLOPS
 from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.commands.inspect_counted import as_json as counted_as_json
 from tuner.cli.commands.inspect_counted import print_counted
+from tuner.cli.commands.inspect_timeline import as_json as timeline_as_json
+from tuner.cli.commands.inspect_timeline import print_timeline
 from tuner.cli.commands.inspect_waits import as_json as waits_as_json
 from tuner.cli.commands.inspect_waits import print_waiting, waiting
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
@@ -23,6 +25,7 @@ from tuner.evaluate.predict import floor
 from tuner.evaluate.predict.compiled import predict_config, predict_launches, predict_undeclared
 from tuner.evaluate.predict.cost import MODEL, TERMS, in_turn
 from tuner.evaluate.predict.floor import DeclaredLaunch
+from tuner.evaluate.predict.timeline import Track, timeline
 from tuner.evaluate.predict.times import UNJUDGED, predicted_time
 from tuner.results.attempt import Failed, Lint, Prediction
 from tuner.spec.instance import Instance
@@ -42,6 +45,9 @@ def inspect_command(
     config: ConfigOption = None,
     show_sass: Annotated[bool, typer.Option("--sass", help="print the machine code too (needs nvdisasm)")] = False,
     waits: Annotated[bool, typer.Option("--waits", help="replay the machine code: where does a warp wait?")] = False,
+    show_timeline: Annotated[
+        bool, typer.Option("--timeline/--no-timeline", help="what a warp does when, of this config and of the default")
+    ] = True,
     log: Annotated[bool, typer.Option(help="print the compiler's whole log too")] = False,
     db: DbOption = None,
     as_json: JsonOption = False,
@@ -62,11 +68,13 @@ def inspect_command(
     )
     time = predicted_time(predict_config(chosen.instance, chosen.gpu, cubin), chosen.gpu)
     replayed = waiting(cubin, launches, chosen.gpu) if waits else ()
+    tracks = _timelines(chosen, cubin) if show_timeline else {}
     if as_json:
         code = {"main_loop": mixes, "sass_digest": cubin.sass_digest, "lint": asdict(lint)}
         least = {"work": [asdict(launch) for launch in work], "floor": asdict(operator.cost(chosen.instance.problem))}
         ranked = {"predicted": [{"kernel": name, **asdict(prediction)} for name, prediction in costs]}
         extra: dict[str, Any] = {"waits": waits_as_json(replayed)} if waits else {}
+        extra |= {"timelines": {name: timeline_as_json(of) for name, of in tracks.items()}} if tracks else {}
         extra |= {"counted": counted_as_json(counted)} if counted else {}
         extra |= {"predicted_time": asdict(time) if time else None}
         emit_json({**about(chosen), "kernels": _used(chosen, cubin), **code, **least, **ranked, **extra})
@@ -81,11 +89,24 @@ def inspect_command(
     typer.echo(f"predicted time on {chosen.gpu.device.name} at its boost clock: {time or UNJUDGED}")
     if waits:
         print_waiting(replayed)
+    for name, of in tracks.items():
+        print_timeline(name, of)
     _print_lint(lint)
     if log:
         typer.echo(cubin.log)
     for entry in cubin.entries if show_sass else ():
         typer.echo(cubin.disassemble(entry))
+
+
+def _timelines(chosen: Choice, cubin: Cubin) -> dict[str, tuple[Track, ...]]:
+    """By name: of the config, and of its implementation's default where that is another one."""
+    instance, target = chosen.instance, chosen.gpu
+    default = Instance.default(instance.operator, instance.implementation, instance.problem, target.arch)
+    configs = {"this config": (instance, cubin)}
+    if default.config != instance.config:
+        other = compiled(replace(chosen, instance=default))
+        configs |= {} if isinstance(other, Failed) else {"the default": (default, other)}
+    return {name: timeline(code, of.plan().launches, target) for name, (of, code) in configs.items()}
 
 
 def _used(chosen: Choice, cubin: Cubin) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def regions(code: Sequence[Instruction], counts: Counts) -> tuple[Region, ...]:
             accesses = _accesses(counts, executed[source].span, executed_spans)
             path = Path(bodies[position], True)
             loops.append(Region(path, passes / unroll, max(1.0, loop.trips / unroll), accesses))
-    matched_spans = [executed[source].span for source in set(matched.values())]
+    matched_spans = [executed[source].span for source in sorted(set(matched.values()))]
     accesses = _accesses(counts, range(len(counts.entry.code)), matched_spans)
     executed_once = _executed_kinds(counts, _without(range(len(counts.entry.code)), matched_spans))
     once = [_without(path.indices, _inside(path.span, spans)) for path in all_paths if not path.repeats]
