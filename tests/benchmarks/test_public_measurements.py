@@ -76,7 +76,7 @@ def test_a_class_with_evidence_has_a_time_with_its_band() -> None:
     time = predicted_time(PREDICTION, gpu("A100"))
     assert time is not None and time.time_us == pytest.approx(1000.0)
     assert time.low_us < time.time_us < time.high_us
-    assert str(time).startswith("1 ms -11% … +27%: 90 % of ")
+    assert str(time).startswith("1 ms -11% … +27%: at least 90 % of ")
     assert "384 measurements of streaming kernels on A100 and H100 PCIe" in str(time)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tuner.arch import GPU
 from tuner.arch import gpu as gpu_of
 from tuner.errors import UsageError
-from tuner.evaluate.predict.classes import STREAMING
+from tuner.evaluate.predict.classes import LOOPS, SHARING, STREAMING
 from tuner.results.attempt import Prediction
 from tuner.results.record import TuningRecord
 
@@ -19,8 +19,8 @@ class Evidence:
     """Measurements of a class of kernels, beside their predictions by one model."""
 
     kernels: str
-    low: float  # 5th percentile of measured over predicted time, minus 1
-    high: float  # 95th percentile
+    low: float  # 5th percentile of measured over predicted time, minus 1; of several tables the lowest
+    high: float  # 95th percentile; of several tables the highest
     measurements: int
     devices: str
     arches: tuple[str, ...]
@@ -40,12 +40,32 @@ EVIDENCE: Mapping[str, Evidence] = {
         model="predicted/9",
         source="python benchmarks/public_measurements.py streams, without the device on which constants were chosen",
     ),
+    SHARING: Evidence(
+        kernels="reductions and tiled convolutions",
+        low=-0.209,
+        high=2.298,
+        measurements=172,
+        devices="RTX 3060, 3060 Ti, 3070 Ti and 3080",
+        arches=("sm_86",),
+        model="predicted/9",
+        source="python benchmarks/public_measurements.py reductions, convolutions: the wider bound of the two",
+    ),
+    LOOPS: Evidence(
+        kernels="convolutions, gemm, point in polygon and dedispersion",
+        low=-0.492,
+        high=0.431,
+        measurements=1060,
+        devices="RTX 3060, 3060 Ti, 3070 Ti, 3080, 3090 and A4000",
+        arches=("sm_86",),
+        model="predicted/9",
+        source="python benchmarks/public_measurements.py convolutions, python benchmarks/skill.py: the widest bounds",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedTime:
-    """At the boost clock of a GPU model, in microseconds; 90 % of the class's measurements lie within the band."""
+    """Microseconds at the boost clock of a GPU model; the band holds at least 90 % of the class's measurements."""
 
     time_us: float
     low_us: float
@@ -73,7 +93,7 @@ class PredictedTime:
     def judged(self) -> str:
         """What the band is of."""
         evidence = self.evidence
-        return f"90 % of {evidence.measurements} measurements of {evidence.kernels} on {evidence.devices}"
+        return f"at least 90 % of {evidence.measurements} measurements of {evidence.kernels} on {evidence.devices}"
 
     def __str__(self) -> str:
         return f"{self.band}: {self.judged}"
