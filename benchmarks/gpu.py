@@ -137,7 +137,7 @@ def search(run: Run, step: Planned, seconds: float) -> None:
     work = lambda: steps.search(run, step.operator, step.problem, seconds)  # noqa: E731
     if run.step(step.name, work, step.seconds, earlier, seconds):
         run.show("times", lambda: tables.write(run))
-        run.reopen(f"peers {step.operator.name} {step.problem_text}, ")  # of another record
+        run.reopen(f"peers {step.operator.name} {step.problem_text}, ")  # the record has changed
 
 
 def compare(run: Run, step: Planned, seconds: float) -> None:

@@ -70,7 +70,7 @@ def _copied(database: Path, folder: Path) -> Path:
 
 def main() -> None:
     folder, archive = map(Path, sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which closes the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C and closes the input
     hangup = select.poll()
     hangup.register(0, 0)  # works for any descriptor
     while os.read(0, 1 << 16):

@@ -17,7 +17,7 @@ class Arch:
     """Limits of an architecture per block and SM. Sizes are in bytes."""
 
     name: str  # as NVRTC spells it, e.g. sm_90a
-    sm_count: int  # of the selected model, or of the arch's representative model if only the arch is named
+    sm_count: int  # SMs of the selected model, or of the arch's representative model
     smem_per_block: int  # with opt-in
     smem_per_sm: int
     threads_per_sm: int

@@ -1,4 +1,4 @@
-"""What a device's verdict on a config depends on: its code, its compiler and the machine."""
+"""The inputs of a device's verdict on a config: its code, its compiler and the machine."""
 
 from tuner.arch import GPU
 from tuner.base.cache import Cache

@@ -57,7 +57,7 @@ def lacking() -> tuple[str, ...]:
 
 
 def advice(name: str) -> str:
-    """How to get a missing header."""
+    """Return how to install a missing header."""
     if name.startswith(("cute/", "cutlass/")):
         return "TUNER_INCLUDE=…/cutlass/include names the headers of CUTLASS"
     extra = next((extra for prefix, extra in _WHEELS.items() if name.startswith(prefix)), "")

@@ -306,7 +306,7 @@ def _too_new(flags: tuple[str, ...]) -> bool:
 def _first_error(log: str) -> str:
     error = re.search(r"^.*\berror\s*:.*$", log, re.MULTILINE)
     first = (error[0] if error else log.partition("\n")[0]).strip()
-    if first.startswith("__nv_name_map"):  # of name expressions
+    if first.startswith("__nv_name_map"):  # an error in a name expression
         undefined = re.search(r'"([^"]+)" is undefined', first)
         return f"the source defines no kernel {undefined[1] if undefined else 'of the name that is launched'}: {first}"
     lacking = _LACKING.search(first)

@@ -86,7 +86,7 @@ def supported() -> tuple[int, ...]:
 
 
 def path() -> str:
-    """Where the library is."""
+    """Return the path of the library."""
     return _library().path
 
 

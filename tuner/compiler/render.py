@@ -86,7 +86,7 @@ def template_variables(operator: Operator[Any], implementation: Implementation[A
 
 
 def _variables(instance: Instance, plan: Plan) -> dict[str, Any]:
-    """What a template may read. Extents are left out: they reach the kernel as arguments."""
+    """Return the variables of a template, without extents, which are kernel arguments."""
     problem, sizes = instance.problem, extents(instance.problem)
     chosen = {field.name: getattr(problem, field.name) for field in fields(problem) if field.name not in sizes}
     signatures = {launch.entry: signature(instance.operator, problem, plan, launch) for launch in plan.launches}
@@ -125,7 +125,7 @@ def _misspelled(folder: Path, name: str, error: jinja2.TemplateSyntaxError) -> T
 
 
 def _line(error: Exception, name: str) -> str:
-    """Where in a template an error came from: jinja2 puts its lines into the traceback."""
+    """Return the template line of an error, which jinja2 adds to the traceback."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename.endswith(f"/{name}")]
     return f", line {lines[-1]}" if lines else ""
 

@@ -34,7 +34,7 @@ class RaceOutcome:
 
     entrants: tuple[int, ...]
     standing: Standing
-    measurement: Measurement  # of the winner in the race
+    measurement: Measurement  # the winner's times in the race
     rounds: tuple[tuple[Lap, ...], ...]
     own_clock: bool
     floor_us: float

@@ -22,7 +22,7 @@ _TICKS = 16  # maximum number of labels per axis
 @dataclass(frozen=True, slots=True)
 class Parallel:
     svg: Markup
-    names: tuple[str, ...]  # of the parameters
+    names: tuple[str, ...]  # names of the parameters
     n_drawn: int
     n_total: int
     n_best: int  # size of the best tenth

@@ -60,7 +60,7 @@ class Resources:
     ctas_per_sm: int
     limiter: str  # the resource that limits ctas_per_sm
     sass_digest: str  # equal digests mean equal machine code
-    lint: Lint | None = None  # of all its kernels; None in rows older than the rules
+    lint: Lint | None = None  # the rules for all its kernels; None in rows older than the rules
 
     @property
     def flaws(self) -> tuple[str, ...]:

@@ -74,7 +74,9 @@ class Log:
         """
         self._store, self._study, self._bandit = store, study, bandit
         self._positions = {candidate.row: position for position, candidate in enumerate(tried)}
-        self._default = cache(lambda one: to_fields(request.default(one).config))  # of an implementation
+        self._default = cache(
+            lambda one: to_fields(request.default(one).config)
+        )  # the default config's fields by implementation
         self._code = request.code
         self._request, self._since = request, since
         self._holder, self._shared = Holder.current(), True

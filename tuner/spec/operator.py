@@ -53,7 +53,7 @@ class Work:
     fma: float  # fp32 FMA, FADD, FMUL, FMNMX
     mufu: float = 0.0  # ex2, lg2, rcp …
     alu: float  # integer, logic, conversion, move
-    smem_wavefronts: float = 0.0  # of 128 bytes, including bank conflicts
+    smem_wavefronts: float = 0.0  # wavefronts of 128 bytes, including bank conflicts
     l2_bytes: float  # traffic between L2 and the SMs
     dram_bytes: float  # minimum traffic between DRAM and L2
     barriers: float = 0.0  # block barriers, summed over CTAs
@@ -128,8 +128,8 @@ class Operator(Generic[P]):
     inputs(problem, rng, kind) draws every INPUT, UPDATED and free scalar for one of `input_kinds`; reference(problem,
     arrays) returns every OUTPUT in float64, and every UPDATED as the call leaves it, equal to the input in all that the
     call does not touch; rounded(problem, arrays) does so rounding where kernels round; tails(problem) is the problem's
-    statics on small extents that hit every edge; call(...) is the application's signature. What has a default may be
-    left out: `operators` loads the operator with what `defaults` makes of the rest.
+    statics on small extents that hit every edge; call(...) is the application's signature. Functions with a default may
+    be omitted: `operators` completes the operator with those of `defaults`.
     """
 
     name: str

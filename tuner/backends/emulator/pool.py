@@ -11,7 +11,7 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 PATIENCE_S = 600.0  # generous for busy machines; a hanging kernel is detected earlier, by CPU time
-_MEMORY_BYTES = 16 << 30  # of address space: a launch reserves far more than it uses
+_MEMORY_BYTES = 16 << 30  # address space per process: a launch reserves far more than it uses
 
 
 class Pool(Closing):

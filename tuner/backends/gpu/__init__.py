@@ -113,12 +113,12 @@ def exclusive(ordinal: int) -> bool:
 
 
 def count() -> int:
-    """How many GPUs this process sees."""
+    """Return the number of GPUs that this process sees."""
     return int(opened().cuda.runtime.getDeviceCount())
 
 
 def uuid(ordinal: int) -> str:
-    """What names one GPU among all there are, as nvidia-smi prints it; empty where the driver does not say."""
+    """Return the UUID of a GPU, as nvidia-smi prints it; empty if the driver does not report it."""
     data = bytes(opened().cuda.runtime.getDeviceProperties(ordinal).get("uuid") or b"")[:16]
     return f"GPU-{UUID(bytes=data)}" if len(data) == 16 else ""
 

@@ -21,8 +21,8 @@ from tuner.compiler.sass.timing import BARRIER_LATENCY, QUEUE_ENTRIES, Timing, t
 K = TypeVar("K")
 
 _PASSES, _WARM_UP = 5, 1  # simulated passes of a loop; those that are not counted
-_OFFSETS = (0.0, 1 / 3, 2 / 3)  # of a pass, by which each block starts behind the one before
-_MAX_GROUPS = 8  # of wgmma in flight
+_OFFSETS = (0.0, 1 / 3, 2 / 3)  # delay of each block after the previous one, as a fraction of a pass
+_MAX_GROUPS = 8  # maximum number of wgmma groups in flight
 LOADS = frozenset({"global loads", "generic loads", "copies"})
 _SHORTEST_LOOP = 24  # instructions; shorter loops are not shown
 
@@ -44,7 +44,7 @@ class PathCycles:
     alone: float  # with a single resident warp
     together: float  # per warp, with all resident warps; equal to `alone` for a path that does not repeat
     pipes: Mapping[str, float]  # cycles a pass occupies each pipe and "issue", the busiest first
-    stalls: tuple[Stall, ...]  # of the single warp, the longest first
+    stalls: tuple[Stall, ...]  # stalls of the single warp, longest first
 
     @property
     def causes(self) -> Mapping[str, float]:
@@ -127,7 +127,7 @@ class _Scheduler:
     """Warps that repeat one path."""
 
     def __init__(self, timings: Sequence[Timing], warps: Sequence[_Warp]) -> None:
-        self.cycle = 0.0  # of the next issue
+        self.cycle = 0.0  # cycle of the next issue
         self.stalls: defaultdict[tuple[int, str], float] = defaultdict(float)
         self._timings = timings
         self._warps = warps

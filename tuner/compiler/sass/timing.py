@@ -29,14 +29,14 @@ QUEUE_ENTRIES = 5  # accesses that a scheduler issues before the first of them l
 BARRIER_LATENCY = 20.0  # [G]; published for H100: 15 to 30
 _COUNTERS = 6
 _REQUEST = 2  # cycles of an SM per access [H]
-_BYTES_PER_CYCLE = 128  # of an SM's shared memory, and of L1: CUDA C++ Programming Guide
-_LOAD_LATENCY = 250.0  # of an L2 hit, between 211 on A100 and 277 on L40 [D: pointer_chase.tsv]
-_EXP_LATENCY = 18.0  # of MUFU and of conversions [G]; a chain of ex2 takes 18.9 on H100 [D: hopper_constants.tsv]
-_LANES_LATENCY = 24.0  # of a shuffle [G], as a shared load
+_BYTES_PER_CYCLE = 128  # shared memory and L1 of an SM: CUDA C++ Programming Guide
+_LOAD_LATENCY = 250.0  # L2 hit, between 211 on A100 and 277 on L40 [D: pointer_chase.tsv]
+_EXP_LATENCY = 18.0  # MUFU and conversions [G]; a chain of ex2 takes 18.9 on H100 [D: hopper_constants.tsv]
+_LANES_LATENCY = 24.0  # shuffle [G], the same as a shared load
 _WGMMA_LATENCY = 32.0  # behind the tensor cores' time [G]; published for H100: 64 to 66 [D: hopper_constants.tsv]
 _SHARED_LATENCY = {32: 24.0, 64: 24.0, 128: 26.0}  # by bits per thread [H]
-_MATRIX_LATENCY = {1: 23.0, 2: 25.0, 4: 29.0}  # of LDSM, by matrices [S]
-_SHARE = {"1688": 0.5, "16816": 1.0, "1684": 0.25, "16832": 2.0}  # of an m16n8k16 in 16-bit types
+_MATRIX_LATENCY = {1: 23.0, 2: 25.0, 4: 29.0}  # LDSM, by number of matrices [S]
+_SHARE = {"1688": 0.5, "16816": 1.0, "1684": 0.25, "16832": 2.0}  # work relative to an m16n8k16 in 16-bit types
 _OTHER_LATENCY = {  # [G]
     **dict.fromkeys(("LDC", "LDCU", "ULDC"), 29.0),
     **dict.fromkeys(("S2R", "S2UR", "REDUX"), 25.0),

@@ -58,7 +58,7 @@ class Code:
 
     instance: InstanceFields  # on the timed problem
     image: bytes = field(repr=False)  # a cubin; a simulated device needs none
-    symbols: Mapping[str, str] = field(default_factory=dict)  # of kernels whose symbols differ from their names
+    symbols: Mapping[str, str] = field(default_factory=dict)  # symbols of kernels that differ from their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Call:
 
     steps: tuple[Step, ...]
     layout: Layout | None = None
-    addresses: Mapping[str, int] = field(default_factory=dict)  # of the layout's present tensors
+    addresses: Mapping[str, int] = field(default_factory=dict)  # addresses of the layout's present tensors
 
 
 class Device(Protocol):

@@ -28,7 +28,7 @@ class MeasurementPolicy:
     most_launches: int = 32  # … but at most this number of launches
     # (samples so far, stop if the lower confidence bound exceeds this × the best): only survivors get more samples.
     screening: tuple[tuple[int, float], ...] = ((3, 1.15), (6, 1.03), (12, inf))
-    rounds: int = 30  # of the final race
+    rounds: int = 30  # rounds of the final race
     own_clock_us: float = 100_000.0  # running time after which a kernel's clock is considered its own …
     own_clock_rounds: int = 12  # … in each round of the second race, at the power limit
     tie: float = SAME_TIME  # relative difference below which two kernels are equally fast

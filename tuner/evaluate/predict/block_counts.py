@@ -27,7 +27,7 @@ from tuner.spec.plan import Launch
 from tuner.spec.problem import canonical
 
 _VERSION = "counts/4"
-_BUDGET = Budget(seconds=4.0)  # of CPU per block; most take a tenth of a second
+_BUDGET = Budget(seconds=4.0)  # CPU time per block; most take a tenth of a second
 _DRAWN = 1 << 20  # bytes drawn per tensor, for kernels whose addresses or branches depend on values
 
 
@@ -39,7 +39,7 @@ class NotCounted:
 
 
 def block_counts(instance: Instance, cubin: Cubin, gpu: GPU) -> tuple[Counts | NotCounted, ...]:
-    """What a block of each launch does, in the plan's order."""
+    """Return the counts of a block of each launch, in the plan's order."""
     launches = instance.plan().launches
     if not cubin.ptx:
         return (NotCounted("the cubin was kept without its PTX"),) * len(launches)

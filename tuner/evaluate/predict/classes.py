@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tuner.evaluate.predict.counted import CountedLaunch
 
 STREAMING, SHARING, LOOPS = "streaming", "sharing", "loops"
-_FROM_DRAM = 0.5  # of the bytes between L2 and the SMs, at least: then DRAM serves most of what a kernel moves
+_FROM_DRAM = 0.5  # minimum fraction of the L2 traffic that comes from DRAM
 
 
 def class_of(launches: "Sequence[CountedLaunch | None]") -> str:

@@ -18,7 +18,7 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch, Plan
 
-_NO_FIT = Prediction(inf, {}, "", MODEL)  # of a launch that no SM can hold
+_NO_FIT = Prediction(inf, {}, "", MODEL)  # prediction of a launch that no SM can hold
 
 
 def predict_launches(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[tuple[str, Prediction], ...]:

@@ -39,14 +39,14 @@ TERMS: Mapping[str, str] = {  # descriptions for users
 }
 
 _INTEGER_LANES = 64  # CUDA C++ Programming Guide, arithmetic throughput
-_SPILL_BYTES = 64  # of local memory through L1, per cycle and SM: a guess, half of what L1 reads
-_WARPS = 4  # of a warpgroup
-_SHARED_PIPES = {"L2", "DRAM"}  # of all SMs
+_SPILL_BYTES = 64  # bytes of local memory through L1 per cycle and SM: a guess, half of L1's read rate
+_WARPS = 4  # warps per warpgroup
+_SHARED_PIPES = {"L2", "DRAM"}  # pipes that all SMs share
 SM_BYTES = 64  # per cycle: what one SM receives from L2 (arXiv 1804.06826, a V100), and through it from DRAM
 # Per cycle and SM between the SMs of a cluster: 14 in clusters of two and 11 in clusters of four, on an H800 (3.27 and
 # 2.65 TB/s, arXiv 2402.13499), with loads and stores of threads.
 _CLUSTER_BYTES = 12
-_NORM = 1.5  # of pipe cycles, between their sum (1) and their maximum (∞): chosen on recorded spaces
+_NORM = 1.5  # norm of the pipe cycles, between their sum (1) and maximum (∞): fitted on recorded spaces
 # Of throughput and simulated latency: chosen on the rows of "A100 40GB" in stream_occupancy.tsv. Of throughput and
 # declared steps it is 2, a guess.
 _SIMULATED_NORM = 4.0
@@ -62,7 +62,7 @@ _LOAD_LATENCIES = {
     "sm_89": (277.0, 632.0),
     "sm_90a": (265.0, 658.0),
 }
-_OTHER_LOAD_LATENCIES = (250.0, 600.0)  # of other arches, and of declared steps: a guess, between those
+_OTHER_LOAD_LATENCIES = (250.0, 600.0)  # other arches and declared steps: a guess between the values above
 _LAUNCH_LATENCY = 2000.0  # cycles from the end of a launch to the first work of the next: a guess, about 1 µs
 _GUESSED_REGISTERS = 168  # per thread, before a kernel is compiled: a guess
 
@@ -190,7 +190,7 @@ def assemble(
     """
     memory = {"DRAM": max(busy["L2"], busy["DRAM"]), "L2": 0.0} if chain else {}
     throughput = _overlapped({**busy, **memory}.values())
-    resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # of a small grid, one CTA is alone on its SM
+    resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # in a small grid, a CTA may be alone on its SM
     waves = work.ctas / (gpu.device.sm_count * resident)
     # In the last wave pipes of some SMs idle, while L2 and DRAM serve the others.
     own = _overlapped(cycles for name, cycles in busy.items() if name not in _SHARED_PIPES)
@@ -227,9 +227,9 @@ def _imbalance(work: Work, waves: float, resident: float) -> float:
 class ChainCycles:
     """Latency of dependent steps, in cycles, over all waves."""
 
-    latency: float  # of dependent instructions
-    in_flight: float  # of loads
-    cycles: float  # of both
+    latency: float  # cycles of dependent instructions
+    in_flight: float  # cycles of loads
+    cycles: float  # their combination
 
 
 def _chain(work: Work, waves: int) -> ChainCycles:

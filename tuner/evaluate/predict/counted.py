@@ -26,7 +26,7 @@ _L1_LATENCY = 35.0
 # Chosen, with _LATENCY_NORM, on the rows of "A100 40GB" in stream_occupancy.tsv and on no other row:
 _BLOCK_START = 400.0  # cycles between the end of a block and the first instruction of the next one in its slot
 _MIXED_DRAM = 0.91  # rate of DRAM if a launch reads and writes, relative to reading or writing only
-_MIXED_SHARE = 0.1  # of the sectors; a launch with fewer loads or stores than this is not mixed [a guess]
+_MIXED_SHARE = 0.1  # fraction of the sectors below which loads or stores are ignored [a guess]
 _LOCAL = frozenset({"LDL", "STL"})
 _MULTIPLIERS = 16  # lanes of a partition that multiply integers: half of the fp32 lanes where there are 32
 
@@ -37,7 +37,7 @@ class CountedLaunch:
 
     counts: Counts
     regions: tuple[Region, ...]
-    simulated: tuple[PathCycles, ...]  # of each region, with a single resident warp
+    simulated: tuple[PathCycles, ...]  # cycles of each region with a single resident warp
     work: Work
     busy: Mapping[str, float]  # cycles for which one block occupies each pipe of an SM
     alone: float  # cycles of a single resident warp for the whole block

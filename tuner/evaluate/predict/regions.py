@@ -42,10 +42,10 @@ class Region:
     """A loop's code along its common path without its inner loops, or the kernel's without its loops."""
 
     path: Path
-    passes: float  # of all warps of a block
+    passes: float  # passes summed over the warps of a block
     trips: float  # passes each time that a warp enters the loop
-    accesses: tuple[Access, ...]  # of all passes
-    share: float = 1.0  # of the path's work that a warp executes, on average: some warps skip parts of it
+    accesses: tuple[Access, ...]  # accesses summed over all passes
+    share: float = 1.0  # mean fraction of the path that a warp executes: some warps skip parts of it
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Work
 from tuner.spec.plan import Launch
 
-_FMA_FLOPS = 64  # of a warp
+_FMA_FLOPS = 64  # FLOPs of a warp's FMA
 _LANES = 32
 _WAVEFRONT = 128  # bytes that an SM's shared memory or L1 transfers in a cycle
 _LOADS, _STORES = frozenset({"LDG", "LD", "LDGSTS"}), frozenset({"STG", "ST"})
@@ -38,8 +38,8 @@ class _Pass:
     mix: Mapping[str, float]
     loaded: float
     stored: float
-    wavefronts: float  # of those bytes
-    stages: int  # of a ring of asynchronous copies: `cp_async_wait<N>` leaves N in flight
+    wavefronts: float  # wavefronts of global memory accesses
+    stages: int  # stages of asynchronous copies: `cp_async_wait<N>` leaves N in flight
 
     def total(self, *classes: str) -> float:
         return sum(self.mix.get(name, 0.0) for name in classes)

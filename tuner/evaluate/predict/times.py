@@ -91,7 +91,7 @@ class PredictedTime:
 
     @property
     def judged(self) -> str:
-        """What the band is of."""
+        """The measurements behind the band."""
         evidence = self.evidence
         return f"at least 90 % of {evidence.measurements} measurements of {evidence.kernels} on {evidence.devices}"
 
@@ -112,7 +112,7 @@ def predicted_time(prediction: Prediction, gpu: GPU) -> PredictedTime | None:
 
 
 def recorded_time(record: TuningRecord) -> PredictedTime | None:
-    """That of a record's config on the GPU that the record names; None for a GPU that only another machine knows."""
+    """Return the predicted time of a record's config on its GPU; None if the GPU is unknown on this machine."""
     try:
         return predicted_time(record.prediction, gpu_of(record.identity.gpu)) if record.prediction else None
     except UsageError:

@@ -76,7 +76,7 @@ struct TensorMove {
 struct TensorMemory {
   alignas(32) uint32_t cells[kTensorLanes][kTensorColumns];
   std::vector<Allocation> allocations;
-  int last_columns;  // of the block's latest allocation
+  int last_columns;  // columns of the block's latest allocation
   bool relinquished;
   std::vector<Issuer> issuers;
   std::vector<TensorMove> loads[kMaxWarps], stores[kMaxWarps];

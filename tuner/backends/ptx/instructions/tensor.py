@@ -27,7 +27,7 @@ class Box:
     tensor: MappedTensor
     addresses: Array  # addresses of the elements within bounds
     inside: Array  # [elements], in box order
-    nbytes: int  # of the whole box, as an mbarrier counts them
+    nbytes: int  # size of the whole box, as an mbarrier counts it
 
     def _places(self, shared: Shared, start: int) -> Array:
         """Return the shared memory offsets of all elements, in box order."""
