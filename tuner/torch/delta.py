@@ -16,7 +16,7 @@ from tuner.torch.fla import chunk_kda, fused_recurrent_kda
 from tuner.torch.unserved import refuse
 
 # What FLA's functions take besides, and what changes no result.
-_HINTS = ("chunk_indices", "chunk_size", "cu_seqlens_cpu", "use_graph", "max_num_seqs", "disable_recompute")
+HINTS = ("chunk_indices", "chunk_size", "cu_seqlens_cpu", "use_graph", "max_num_seqs", "disable_recompute")
 
 
 def chunk_gated_delta_rule(
@@ -146,7 +146,7 @@ def chunk_delta_rule(
 
 
 def _refuse(function: str, others: dict[str, Any], theirs: str) -> None:
-    unserved = {name: value for name, value in others.items() if name not in _HINTS}
+    unserved = {name: value for name, value in others.items() if name not in HINTS}
     refuse(function, unserved, f"{theirs}.{function}")
 
 

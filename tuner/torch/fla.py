@@ -167,7 +167,8 @@ def _kda(tensors: tuple[Any, ...], others: Mapping[str, Any], options: Mapping[s
 
 
 def register() -> None:
-    """Serve flash-linear-attention's own `chunk_kda` and `fused_recurrent_kda`, in layers and models as they are.
+    """Serve flash-linear-attention's own `chunk_kda`, `fused_recurrent_kda` and `chunk_gated_delta_rule`, in layers and
+    models as they are.
 
         import tuner.torch
         tuner.torch.fla.register()  # FLA's KimiDeltaAttention, and Kimi Linear of transformers where FLA is installed
@@ -188,3 +189,4 @@ def register() -> None:
     announce(theirs)(Backend)  # what trains: its layers call it
     operation = theirs.__module__.split(".")[-2]  # FLA names an operation as its folder
     announce(operation)(Backend)  # what decodes: FLA dispatches it as one of the operation's functions
+    announce("gated_delta_rule")(Backend)

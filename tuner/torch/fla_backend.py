@@ -1,17 +1,19 @@
-"""A backend for flash-linear-attention's registry: which of its calls of KDA are served, and how. Imports FLA."""
+"""A backend for flash-linear-attention's registry: which of its calls of KDA and of the gated delta rule are served,
+and how. Imports FLA."""
 
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
 from fla.backends import BaseBackend
 
-from tuner.torch import fla
+from tuner.torch import delta, fla
 
 _Accepted = tuple[bool, str | None]  # whether a call is served, and why not; FLA then asks its next backend
 
 
 class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
-    """`chunk_kda`, and the function behind `fused_recurrent_kda`, as FLA calls them."""
+    """`chunk_kda`, the function behind `fused_recurrent_kda`, and `chunk_gated_delta_rule`, as FLA calls them."""
 
     backend_type: ClassVar[str] = "kerntune"
     package_name: ClassVar[str | None] = None
@@ -24,6 +26,17 @@ class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
 
     def chunk_kda(self, *tensors: Any, **options: Any) -> tuple[Any, Any]:
         return fla.chunk_kda(*tensors, **options)
+
+    def chunk_gated_delta_rule_verifier(self, q: Any, k: Any, v: Any, *_: Any, **options: Any) -> _Accepted:
+        served = signature(delta.chunk_gated_delta_rule).parameters
+        unserved = {name: value for name, value in options.items() if name not in (*served, *delta.HINTS)}
+        widths = q.shape[-1], v.shape[-1]
+        unserved[f"key_dim {widths[0]} with value_dim {widths[1]}"] = any(n % 16 or n > 256 for n in widths)
+        unserved["q, k and v of several dtypes"] = len({x.dtype for x in (q, k, v)}) > 1
+        return _accepted(unserved)
+
+    def chunk_gated_delta_rule(self, *tensors: Any, **options: Any) -> tuple[Any, Any]:
+        return delta.chunk_gated_delta_rule(*tensors, **options)
 
     def fused_recurrent_kda_fwd_verifier(
         self, q: Any, k: Any, v: Any, g: Any, beta: Any, *_: Any, **options: Any
