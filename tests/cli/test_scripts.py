@@ -83,7 +83,9 @@ def test_a_warmup_that_cannot_be_kept_is_an_error(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "file"))
     done = run("warmup", *SMALL)
     assert done.exit_code == 2 and not done.stdout
-    assert re.fullmatch(r"error: cannot write to the cache at .*/file/cubin \(.*\), where .*\n", done.stderr)
+    assert re.fullmatch(
+        r"error: cannot write to the cache at .*/file/cubin \(.*\): set TUNER_CACHE_DIR .*\n", done.stderr
+    )
 
 
 def test_a_wrong_request_ends_with_2_one_line_and_an_empty_stdout() -> None:

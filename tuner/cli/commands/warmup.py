@@ -72,7 +72,4 @@ def _compile(operator: Operator[Any], problems: Sequence[Any], target: GPU, reco
         try:
             Dispatcher(records).warmup(operator.name, *problems, target=target)
         except RuntimeWarning as error:
-            reason = str(error).partition(": working")[0]
-            raise MachineError(
-                f"{reason}, where compiled kernels are kept: TUNER_CACHE_DIR names another folder"
-            ) from error
+            raise MachineError(str(error)) from error
