@@ -67,7 +67,9 @@ def fill(folder: Path, count: int, operators: int, kernels: int) -> dict[str, fl
 
 def look_up(folder: Path, _: int, operators: int, kernels: int) -> dict[str, float]:
     """Make the first call of an application, then others at sizes that are not stored."""
-    import tuner.store.nearest  # noqa: F401
+    import numpy  # noqa: F401
+
+    import tuner.store.neighbours  # noqa: F401
     from tuner.store.records import Query, Snapshot
 
     rng = random.Random(0)

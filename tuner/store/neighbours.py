@@ -85,6 +85,7 @@ class Packed(Neighbours):
     def __init__(self, source: int, key: Key, problem: Fields, extents: Sequence[str], lines: str) -> None:
         super().__init__()
         self._source, self._key, self._problem, self._extents = source, key, dict(problem), extents
+        self._entries: dict[tuple[int, ...], list[Entry]] = {}  # of points that a search has found
         self._sizes = _selected(lines, numbers_in(problem), extents)
 
     @property
@@ -92,9 +93,12 @@ class Packed(Neighbours):
         return self._key.gpu
 
     def entries(self, points: Sequence[int]) -> list[Entry]:
-        sizes = (self._sizes[point].tolist() for point in points)
-        problems = [encode(self._problem | dict(zip(self._extents, each, strict=True))) for each in sizes]
-        return [(self._source, self._key._replace(problem=problem)) for problem in dict.fromkeys(problems)]
+        if (named := tuple(points)) not in self._entries:
+            sizes = (self._sizes[point].tolist() for point in points)
+            problems = [encode(self._problem | dict(zip(self._extents, each, strict=True))) for each in sizes]
+            keys = [self._key._replace(problem=problem) for problem in dict.fromkeys(problems)]
+            self._entries[named] = [(self._source, key) for key in keys]
+        return self._entries[named]
 
     def _octaves(self) -> Any:
         import numpy as np
