@@ -8,6 +8,7 @@ from typing import Any
 from tuner.arch import GPU
 from tuner.base.canonical import decode, encode
 from tuner.base.fields import Fields, Scalar
+from tuner.results.codec import fields_in
 from tuner.search.request import SearchRequest
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical, extents, from_fields, statics, to_fields
@@ -96,31 +97,27 @@ def transfer_results(
 
 
 def _sources(store: Store, operator: Operator[Any], problem: Any, target: GPU, until: int | None) -> Iterable[_Source]:
-    wanted, kinds = to_fields(problem), statics(operator.problem)
+    wanted, kinds, names = to_fields(problem), statics(operator.problem), extents(operator.problem)
+    own = canonical(problem)
     for text, name in store.searched(operator.name, until):
-        stored = decode(text)
+        stored = fields_in(text)
         if stored.keys() == wanted.keys() and all(stored[field] == wanted[field] for field in kinds):
-            yield _source(operator, problem, target, text, name)
+            differing = [field for field in names if stored[field] != wanted[field]]
+            sizes = " ".join(f"{field}={stored[field]} for {wanted[field]}" for field in differing)
+            yield _source(target, text, name, sizes, distance(wanted, stored, differing), is_own=text == own)
 
 
-def _source(operator: Operator[Any], problem: Any, target: GPU, text: str, name: str) -> _Source:
-    sizes = _sizes(operator, to_fields(problem), decode(text))
-    octaves = distance(to_fields(problem), decode(text), extents(operator.problem))
+def _source(target: GPU, text: str, name: str, sizes: str, octaves: float, *, is_own: bool) -> _Source:
     if name != target.name:
         foreign = arch_of(name) != target.arch.name
         return _Source(2, octaves + _OTHER_ARCH * foreign, text, name, f"history of {name} {sizes}".rstrip())
-    if text == canonical(problem):
+    if is_own:
         return _Source(0, 0.0, text, name, "history of earlier code")
     return _Source(1, octaves, text, name, f"history of {sizes}")
 
 
 def _nearest(source: _Source) -> tuple[float, str, str]:
     return source.distance, source.gpu, source.problem
-
-
-def _sizes(operator: Operator[Any], wanted: Fields, stored: Fields) -> str:
-    names = [name for name in extents(operator.problem) if stored[name] != wanted[name]]
-    return " ".join(f"{name}={stored[name]} for {wanted[name]}" for name in names)
 
 
 def _results(
