@@ -21,7 +21,7 @@ from tuner.compiler.sass.timing import BARRIER_LATENCY, QUEUE_ENTRIES, Timing, t
 K = TypeVar("K")
 
 _PASSES, _WARM_UP = 5, 1  # simulated passes of a loop; those that are not counted
-_OFFSETS = (0.0, 1 / 3, 2 / 3)  # delay of each block after the previous one, as a fraction of a pass
+_OFFSETS = (0.0, 1 / 3, 2 / 3)  # delay of each block after the previous one, as a fraction of a pass: a guess
 _MAX_GROUPS = 8  # maximum number of wgmma groups in flight
 LOADS = frozenset({"global loads", "generic loads", "copies"})
 _SHORTEST_LOOP = 24  # instructions; shorter loops are not shown

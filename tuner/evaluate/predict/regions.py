@@ -16,9 +16,9 @@ from tuner.backends.ptx.text.parse import Instruction as Ptx
 from tuner.compiler.sass.decode import Instruction
 from tuner.compiler.sass.paths import Path, frequent_paths
 
-_UNMATCHED = 1.5  # penalty of a loop without a partner, in kinds of work that differ
-_DEPTH = 0.25  # penalty per level of nesting that differs
-_EXACT = 6  # multiply-adds that refine a quotient or a root to the last bit
+_UNMATCHED = 1.5  # penalty of a loop without a partner, in kinds of work that differ: a guess
+_DEPTH = 0.25  # penalty per level of nesting that differs: a guess
+_EXACT = 6  # multiply-adds that refine a quotient or a root to the last bit, counted in machine code
 
 # Kinds of work that ptxas neither adds nor removes, except by unrolling.
 _KINDS: Mapping[str, str] = {
