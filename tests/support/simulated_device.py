@@ -71,6 +71,7 @@ class Simulation:
     ] = ()  # (canonical config, to what share its power lowers the clock); others: 1
     floor_us: float = 0.0  # what a kernel that does nothing takes
     uuid: str = "GPU-simulated"
+    broken: bool = False  # whatever runs on it fails
     bus_id: str = ""  # of a device that several processes share; else each has its own
 
     def open(self) -> "SimulatedDevice":
@@ -160,6 +161,7 @@ class SimulatedDevice:
         return _Program(instance, _Ready(time_us, dict(self._simulation.clocks).get(config, 1.0)), plants, kernel)
 
     def run(self, program: _Program, call: Call, limit_s: float) -> None:
+        self._fail_if_broken()
         _provoke(program.plants, limit_s)
         if program.kernel:
             _emulate(program.kernel, call, self._gpu.arch.name)
@@ -209,7 +211,12 @@ class SimulatedDevice:
     def others(self) -> int:
         return 0
 
+    def _fail_if_broken(self) -> None:
+        if self._simulation.broken:
+            raise DeviceFaultError(Fault.CRASH, "the device has fallen off the bus", fatal=True)
+
     def floor_us(self, policy: MeasurementPolicy) -> float:  # noqa: ARG002  # protocol
+        self._fail_if_broken()
         return self._simulation.floor_us
 
     def copy_gb_s(self) -> float:

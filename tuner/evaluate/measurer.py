@@ -24,7 +24,7 @@ from tuner.evaluate.evaluator import Finalists, RaceOutcome
 from tuner.evaluate.measure.device import SIMULATED, Code, Fault
 from tuner.evaluate.measure.drift import DriftMonitor
 from tuner.evaluate.measure.final import Rules, Standing, decide
-from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.ledger import DeathLedger, Ledger
 from tuner.evaluate.measure.messages import DeviceFailure, RaceRequest, RaceResult, TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.samples import Estimate, Sample, State, estimate, together
@@ -47,6 +47,13 @@ _HOPELESS, _CONFIRMED_BY, _CONFIRMED = 20.0, 8, 0.5
 # Faults caused by a kernel; other faults, such as missing memory, are not its fault.
 _KERNEL_FAULTS = (Fault.WRONG, Fault.UNSTEADY, Fault.ILLEGAL, Fault.TIMEOUT, Fault.CRASH)
 
+_BANNED = TimingResult(
+    None,
+    failure=DeviceFailure(
+        Fault.CRASH, "it crashed the device process before; only `tuner search --retry` tries it again"
+    ),
+)
+
 
 @dataclass(frozen=True)
 class _Race:
@@ -63,7 +70,7 @@ class Setup:
 
     worker: Worker
     policy: MeasurementPolicy = field(default_factory=MeasurementPolicy)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: DeathLedger = field(default_factory=Ledger)
 
 
 class Measurer:
@@ -303,8 +310,7 @@ class Measurer:
     def _on_device(self, identity: Identity, task: TimingRequest) -> TimingResult:
         """Check and time. A process may crash by chance, so the config is tried once more, but not again after that."""
         key = _key(identity)
-        before = "it crashed the device process before; only `tuner search --retry` tries it again"
-        timed = TimingResult(None, failure=DeviceFailure(Fault.CRASH, before))
+        timed = _BANNED
         while self._allowed(key):
             timed = self._once(key, task)
             if timed.failure is None or timed.failure.fault is not Fault.CRASH:
@@ -316,7 +322,8 @@ class Measurer:
         return not self.setup.ledger.banned(key)
 
     def _once(self, key: str, task: TimingRequest) -> TimingResult:
-        self.setup.ledger.began(key)
+        if not self.setup.ledger.began(key):
+            return _BANNED
         try:
             timed = self.setup.worker.time(task)
         except KeyboardInterrupt:  # not the config's fault
@@ -324,6 +331,8 @@ class Measurer:
             raise
         if timed.failure is None or not timed.failure.fatal:
             self.setup.ledger.ended(key)
+        else:
+            self.setup.ledger.died(key)
         return timed
 
     def _codes(self, instances: Sequence[Instance]) -> list[Code]:

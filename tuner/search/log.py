@@ -164,13 +164,15 @@ def earlier(
     store: Store,
     evaluator: Evaluator,
     spaces: Sequence[Space[Any]],
+    after: int = 0,
 ) -> list[ReusedAttempt]:
-    """Return the stored attempts of a request that are still valid, the newest per config.
+    """Return the stored attempts of a request, in rows after `after`, that are still valid, the newest per config.
 
     A verdict, and a failure that depends on Python code, is valid while the operator's code is unchanged. Lost verdicts
     are repeated and, if requested, also failures before the comparison or timing.
     """
-    stored = store.attempts(operator=request.operator.name, problem=canonical(request.problem), gpu=request.gpu.name)
+    about = request.operator.name, canonical(request.problem), request.gpu.name
+    stored = store.attempts(*about, after=after)
     given = store.verdicts([entry.id for entry in stored], request.code)
     verdicts = {
         row: verdict for row, verdict in given.items() if not verdict.lost and (verdict.errors or not request.retry)

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from tuner.arch import GPU, is_listed
@@ -17,14 +18,16 @@ from tuner.evaluate.evaluator import Evaluator
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
-from tuner.evaluate.measure.worker import Worker
+from tuner.evaluate.measure.worker import DeviceOpener, Worker
 from tuner.evaluate.measurer import Measurer, Setup
 from tuner.evaluate.predictor import Predictor
 from tuner.results.attempt import Evidence
+from tuner.results.record import TuningRecord
 from tuner.search import study
 from tuner.search.final_race import final_race
 from tuner.search.prove import default_instances, judge
 from tuner.search.request import SearchRequest
+from tuner.search.stored_ledger import StoredLedger
 from tuner.search.study import Outcome, Progress
 from tuner.search.waves import Wave, waves
 from tuner.spec.instance import Instance
@@ -56,8 +59,30 @@ class Searches(Protocol):
 class Session:
     """Searches for one GPU that share a store and evaluators, which keep what they have learnt."""
 
-    def __init__(self, store: Store, evaluator_of: Evaluators) -> None:
+    def __init__(
+        self, store: Store, evaluator_of: Evaluators, worker: Worker | None = None, ledger: StoredLedger | None = None
+    ) -> None:
         self._store, self._evaluator_of = store, evaluator_of
+        self._worker, self._ledger = worker, ledger
+
+    def evaluator(self, request: SearchRequest) -> Evaluator:
+        """What evaluates the configs of a problem."""
+        return self._evaluator_of(request)
+
+    def refuse_broken(self) -> None:
+        """Raises MachineError where the device fails at a plain copy or an idle kernel: no config is to blame then."""
+        if self._worker is None:
+            return
+        try:
+            self._worker.describe(ceilings=True)
+        except MachineError:
+            if self._ledger is not None:
+                self._ledger.forgive_own()
+            raise
+
+    def recall(self, request: SearchRequest, record: TuningRecord | None) -> Outcome:
+        """What is stored about a problem, with the record that a search of it ended with."""
+        return replace(study.recall(request, self._store, self._evaluator_of(request)), record=record)
 
     def search_all(self, requests: Sequence[SearchRequest], watch: Watch, stopped: Callable[[], bool]) -> list[Outcome]:
         """Search problems sequentially; `waves` documents how they learn from each other."""
@@ -166,22 +191,38 @@ def session(
     policy: MeasurementPolicy,
     *,
     retry: bool = False,
+    opener: DeviceOpener | None = None,
+    predict: bool = False,
 ) -> Iterator[Session]:
     """Provide a session with this machine's evidence, timed by `policy`; a device process lives as long as the session.
 
     With `retry`, configs that crashed the device in earlier sessions may run again. Raises MachineError if the driver
-    cannot load the compiler's output.
+    cannot load the compiler's output. `opener` names a device other than the current one. `predict` leaves the device
+    of this machine alone.
     """
-    if evidence_for(target) is Evidence.PREDICTED:
+    if opener is None and not predict and evidence_for(target) is Evidence.MEASURED:
+        opener = Physical()
+    if opener is None or predict:
         yield Session(store, predicted(target, compiler, checker))
         return
     if gpu.available():
         gpu.check_driver(toolkit())
-    path = cache_dir() / "ledger" / target.name
     if retry:
-        path.unlink(missing_ok=True)
-    with Worker(Physical()) as worker:
-        yield Session(store, measured(target, compiler, Setup(worker, policy, Ledger(path))))
+        forgive(target, store)
+    ledger = StoredLedger(store, target.name, Ledger(_older_ledger(target)))
+    with Worker(opener) as worker:
+        yield Session(store, measured(target, compiler, Setup(worker, policy, ledger)), worker, ledger)
+
+
+def forgive(target: GPU, store: Store) -> None:
+    """Let configs that took devices of this kind down be tried again."""
+    store.forgive(target.name)
+    _older_ledger(target).unlink(missing_ok=True)
+
+
+def _older_ledger(target: GPU) -> Path:
+    """Where earlier versions wrote which configs took the device down."""
+    return cache_dir() / "ledger" / target.name
 
 
 def _here() -> GPU | None:

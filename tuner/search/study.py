@@ -87,9 +87,9 @@ def search(
     return Outcome(request, record, tuple(run.log.tried), reused, bandit, run.seconds, why, evaluator.evidence)
 
 
-def recall(request: SearchRequest, store: Store, evaluator: Evaluator) -> Outcome:
-    """Return the stored results of a problem, as the outcome of a search without tries."""
-    bandit, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False)
+def recall(request: SearchRequest, store: Store, evaluator: Evaluator, after: int = 0) -> Outcome:
+    """Return the stored results of a problem in rows after `after`, as the outcome of a search without tries."""
+    bandit, kept = _start(replace(request, resume=True, history=False), store, evaluator, guided=False, after=after)
     run = RunningSearch(request, evaluator, bandit, Log(request, store, None, bandit))
     reused = run.log.take([stored for stored in kept if not stored.elsewhere])
     tried = tuple(run.log.tried)
@@ -157,14 +157,14 @@ def _reopened(
 
 
 def _start(
-    request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True
+    request: SearchRequest, store: Store, evaluator: Evaluator, *, guided: bool = True, after: int = 0
 ) -> tuple[Bandit, list[ReusedAttempt]]:
     """Return the bandit at the start of a search, and the attempts of earlier sessions that it takes over.
 
     Ranking all spaces by the prior takes seconds, so it is done only for a `guided` search.
     """
     spaces = [implementation.space(request.problem, request.gpu.arch) for implementation in request.implementations]
-    kept = earlier(request, store, evaluator, spaces) if request.resume else []
+    kept = earlier(request, store, evaluator, spaces, after) if request.resume else []
     transferred: Mapping[str, Sequence[TransferResults]] = {}
     if request.history:
         resumed = {stored.row for stored in kept if _holds(stored)}

@@ -4,7 +4,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from tuner.arch import GPU
+from tuner.backends import gpu as device
 from tuner.backends.emulator import compiler as emulator_compiler
 from tuner.backends.emulator.pool import PATIENCE_S
 from tuner.backends.gpu import named
 from tuner.base.assets import TEMPLATES
 from tuner.cli.display import Display
+from tuner.cli.fleet_display import FleetDisplay
 from tuner.cli.found import show, title
 from tuner.cli.output import (
     CheckSecondsOption,
@@ -29,20 +31,33 @@ from tuner.cli.output import (
     other_database,
     say,
 )
-from tuner.errors import NoValidConfigError, TemplateError
+from tuner.errors import NoValidConfigError, TemplateError, UsageError
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import too_large
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.report import default_path, prepare, summary
 from tuner.report.headline import untuned_call
 from tuner.results.attempt import Evidence
-from tuner.search import study
+from tuner.search import fleet, study
 from tuner.search.campaign import Campaign, CampaignRequest, run
+from tuner.search.gpus import GpuExecutor, LocalGpu, chosen_gpus
 from tuner.search.portfolio import Terms
 from tuner.search.sampler import METHODS, check_method
 from tuner.search.session import Observe, evidence_for, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
+from tuner.store.places import MEMORY
+
+SideBySide = Callable[[CampaignRequest, Callable[[], bool]], Campaign]  # (request, stopped)
+GpusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        metavar="all|0,2,4-7",
+        help=literal("GPUs of this machine that search problems side by side [default: one]"),
+        rich_help_panel="Several problems",
+    ),
+]
 
 
 def search(
@@ -78,6 +93,7 @@ def search(
         float,
         typer.Option(metavar="N", min=0, help="how far a problem's config of the portfolio may be behind its best"),
     ] = Terms.within,
+    gpus: GpusOption = None,
     workers: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help=literal("processes [default: one a core; two fewer beside a GPU]")),
@@ -117,24 +133,60 @@ def search(
         db,
     )
     page = report or default_path(operator.name, target.name, problems, other_database(db))
-    return _search(request, page, quiet=quiet, as_json=as_json)
+    side_by_side = partial(_on_gpus, chosen_gpus(gpus, target), quiet=quiet) if gpus else None
+    return _search(request, page, side_by_side, quiet=quiet, as_json=as_json)
 
 
-def _search(request: CampaignRequest, page: Path, *, quiet: bool, as_json: bool) -> bool:
+def _search(
+    request: CampaignRequest, page: Path, side_by_side: SideBySide | None, *, quiet: bool, as_json: bool
+) -> bool:
     """Check the request, then search and report; return whether Ctrl-C ended it early."""
     first = request.searches[0]
     serving, *_ = [search.implementations for search in request.searches]  # raises UsageError if all of them refuse
     _warn_of_promises(first, serving)
-    evidence = _evidence(request.gpu)
+    evidence = _evidence(request.gpu) if side_by_side is None else None
     if evidence is Evidence.PREDICTED:
         _refuse_large_edges(first, serving)
     prepare(page)
-    with _interruptible(request.check_seconds) as stop:
-        result = run(request, partial(_shown, evidence, quiet), stop.is_set)
+    if side_by_side:
+        words = "stopping: problems under way are finished, no other begins (Ctrl-C again: at once)"
+    else:
+        words = (
+            f"stopping: checking what was found so far, at most {request.check_seconds:g} s a config "
+            "(Ctrl-C again: at once)"
+        )
+        _say_that_there_are_more(evidence)
+    with _interruptible(words) as stop:
+        if side_by_side or evidence is None:
+            assert side_by_side is not None
+            result = side_by_side(request, stop.is_set)
+        else:
+            result = run(request, partial(_shown, evidence, quiet), stop.is_set)
         summary.write(result.outcomes, page, result.families)
     show(result, page, as_json=as_json)
     _refuse_failed(result, page)
     return stop.is_set()
+
+
+def _on_gpus(
+    gpus: Sequence[LocalGpu], request: CampaignRequest, stopped: Callable[[], bool], *, quiet: bool
+) -> Campaign:
+    """Search the problems on several GPUs of this machine. Raises UsageError for a database in memory."""
+    if request.db == MEMORY:
+        raise UsageError("--gpus needs a database that several processes share: give --db a file or a server")
+    say(f"searching on {', '.join(map(str, gpus))}")
+    with GpuExecutor(gpus, say) as executor, FleetDisplay("GPUs", quiet) as display:
+        workers = fleet.Workers(executor, executor.capacity, measured=True, db=request.db or "", show=display.show)
+        try:
+            return fleet.run(request, workers, stopped)
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _say_that_there_are_more(evidence: Evidence | None) -> None:
+    if evidence is Evidence.MEASURED and (count := device.count()) > 1:
+        say(f"one of {count} GPUs is used: --gpus all searches problems side by side on all of them")
 
 
 def _evidence(target: GPU) -> Evidence:
@@ -181,7 +233,7 @@ def _shown(evidence: Evidence, quiet: bool, request: study.SearchRequest) -> Ite
 
 
 @contextmanager
-def _interruptible(check_seconds: float) -> Iterator[threading.Event]:
+def _interruptible(words: str) -> Iterator[threading.Event]:
     """Provide an event that the first Ctrl-C sets, so that a search can end with its results; the second one exits at
     once.
     """
@@ -191,7 +243,7 @@ def _interruptible(check_seconds: float) -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        say(f"stopping: checking what was found so far, at most {check_seconds:g} s a config (Ctrl-C again: at once)")
+        say(words)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

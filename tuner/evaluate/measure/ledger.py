@@ -3,10 +3,27 @@
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Protocol
 
 from tuner.errors import MachineError
 
 _MOST_FALLS = 2  # consecutive crashes of an implementation that was never timed; twice as many otherwise
+
+
+class DeathLedger(Protocol):
+    """What a session asks before a config goes to the device, and says when it is back."""
+
+    def banned(self, key: str) -> bool:
+        """Whether a config has crashed the device process as often as it may."""
+
+    def began(self, key: str) -> bool:
+        """Note that a config goes to the device; False where it may not, because it was banned meanwhile."""
+
+    def ended(self, key: str) -> None:
+        """It is back, with whatever result."""
+
+    def died(self, key: str) -> None:
+        """It took the process down."""
 
 
 class Ledger:
@@ -23,14 +40,18 @@ class Ledger:
         """Return whether a config has reached the maximum number of crashes."""
         return self._deaths[key] >= self._most_deaths
 
-    def began(self, key: str) -> None:
+    def began(self, key: str) -> bool:
         self._deaths[key] += 1
         self._write(f"began {key}\n")
+        return True
 
     def ended(self, key: str) -> None:
         """Record that a config returned, with any result; not called after a crash."""
         self._deaths[key] -= 1
         self._write(f"ended {key}\n")
+
+    def died(self, key: str) -> None:
+        """Nothing to write: what began and did not end has died."""
 
     def _write(self, line: str) -> None:
         if self._path is None:

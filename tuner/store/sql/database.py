@@ -6,7 +6,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -191,6 +191,16 @@ def use_log(engine: Engine) -> None:
     """Have the file keep a write-ahead log, so that readers and a writer do not wait for each other."""
     with closing(engine.raw_connection()) as connection:
         connection.cursor().execute("PRAGMA journal_mode=WAL")
+
+
+def sync_log(path: Path) -> None:
+    """Have the last commits of a file on the disk, which `synchronous=NORMAL` leaves to the next checkpoint."""
+    with suppress(OSError):  # no log: the file itself was written
+        file = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 @contextmanager

@@ -57,6 +57,11 @@ def leave(connection: Connection, uuid: str) -> None:
     connection.execute(delete(LEDGER).where(LEDGER.c.uuid == uuid))
 
 
+def leave_all(connection: Connection, holder: Holder) -> None:
+    """Every entry of a holder goes, deaths as well."""
+    connection.execute(delete(LEDGER).where(LEDGER.c.holder == holder.token))
+
+
 def note(connection: Connection, uuid: str, text: str) -> None:
     """Say what the process of an entry is at; the entry lives for another lease."""
     values = {"note": text, "expires": now(connection) + LEASE_S}

@@ -24,7 +24,7 @@ from tuner.store.misses import Missed
 from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
 from tuner.store.sql import claims, ledger, missed, rows
 from tuner.store.sql.claims import Holder
-from tuner.store.sql.database import Database, explained, locate, use_log
+from tuner.store.sql.database import Database, explained, locate, sync_log, use_log
 from tuner.store.sql.dialect import insert_many, insert_new
 from tuner.store.sql.integrity import damage, unreadable
 from tuner.store.sql.ledger import Admission, Entry
@@ -160,12 +160,22 @@ class Store(Closing):
     # ---- the ledger: see tuner.store.sql.ledger ----
 
     def enter(self, scope: str, config: str, holder: Holder, uuid: str, most: int) -> Admission:
-        """Enter a config into the ledger before it is run, unless it has died `most` times."""
-        return self._write(lambda connection: ledger.enter(connection, scope, config, holder, uuid, most))
+        """Enter a config into the ledger before it is run, unless it has died `most` times.
+
+        The entry is on the disk when this returns: the config may take the machine down.
+        """
+        admission = self._write(lambda connection: ledger.enter(connection, scope, config, holder, uuid, most))
+        if self._place.path is not None:
+            sync_log(self._place.path)
+        return admission
 
     def leave(self, uuid: str) -> None:
         """The config of an entry is back."""
         self._write(lambda connection: ledger.leave(connection, uuid))
+
+    def leave_all(self, holder: Holder) -> None:
+        """Every entry of a holder goes, deaths as well."""
+        self._write(lambda connection: ledger.leave_all(connection, holder))
 
     def note(self, uuid: str, text: str) -> None:
         """Say what the process of an entry is at."""
@@ -228,6 +238,11 @@ class Store(Closing):
         """The row of the newest attempt at any problem; 0 where there is none."""
         (row,) = self._rows(select(func.coalesce(func.max(ATTEMPTS.c.id), 0).label("id")))
         return int(row["id"])
+
+    def count_attempts(self, after: int = 0) -> int:
+        """How many attempts are stored in rows after `after`."""
+        (row,) = self._rows(select(func.count().label("count")).where(ATTEMPTS.c.id > after))
+        return int(row["count"])
 
     def append_verdict(self, attempt: int, verdict: Verdict, code: str = "") -> int:
         """Add what checking an attempt showed, by the operator's Python of digest `code`.

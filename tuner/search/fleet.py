@@ -1,0 +1,281 @@
+"""Searches of many problems side by side, by any executor: see `session.Searches`.
+
+Whole problems go to the executor's processes, which store what they try in the database of the search. This process
+decides what comes next, and reads from the database what was found.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from tuner.compiler.nvrtc import Compiler
+from tuner.errors import UsageError
+from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.evaluator import Evaluator
+from tuner.evaluate.predictor import Predictor, Remembered
+from tuner.search import study
+from tuner.search.campaign import Campaign, CampaignRequest, campaign
+from tuner.search.code import code_here
+from tuner.search.request import SearchRequest
+from tuner.search.session import Wanted, Watch, forgive
+from tuner.search.study import Outcome
+from tuner.search.unit import CAMPAIGNS, Unit, UnitResult, perform, unit_of
+from tuner.search.waves import Wave, waves
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical, to_fields
+from tuner.store import lines
+from tuner.store.sql import Holder, Store
+
+_LOOK_S = 0.5  # between two looks at what is going on
+_RENEW_S = 60.0  # between two words that the search lives
+
+
+@dataclass(frozen=True)
+class FleetProgress:
+    """Where a search of many problems stands."""
+
+    workers: int
+    problems: int
+    done: int
+    failed: int  # of those done: without a record
+    running: tuple[Unit, ...]
+    configs: int  # tried since it began
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that take units: `capacity()` at once. They have the GPU where they are to measure."""
+
+    executor: Executor
+    capacity: Callable[[], int]
+    measured: bool = False
+    db: str = ""  # how they reach the database, without a password; empty: by their own environment
+    processes: int | None = None  # that each may start to compile, and to check
+    show: Callable[[FleetProgress], None] = lambda _: None
+
+
+def run(request: CampaignRequest, workers: Workers, stopped: Callable[[], bool] = lambda: False) -> Campaign:
+    """Make the searches of a request by `workers`. `stopped()` turning true lets no other problem begin.
+
+    A problem whose unit fails costs itself only: its outcome has no record, and says why. Raises UsageError where a
+    worker has other code, or another database.
+    """
+    with opened(request, workers) as searches:
+        return campaign(request.searches, searches, _unwatched, stopped, request.terms)
+
+
+@contextmanager
+def opened(request: CampaignRequest, workers: Workers) -> Iterator["Fleet"]:
+    """What `run` searches with, for as long as this lasts: workers find it alive in the database."""
+    with Store.open(request.db) as store, Compiler(1) as compiler, Checker(1) as checker:
+        if any(search.retry for search in request.searches):
+            forgive(request.gpu, store)
+        with _living(store) as (name, renew):
+            yield Fleet(request, workers, store, (compiler, checker), name, renew)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A unit that can be made once those at the positions `after` are done."""
+
+    make: Callable[[], Unit]
+    after: frozenset[int] = frozenset()
+
+
+class Fleet:
+    """See `session.Searches`. What is searched is read back from the store."""
+
+    def __init__(
+        self,
+        request: CampaignRequest,
+        workers: Workers,
+        store: Store,
+        compilers: tuple[Compiler, Checker],
+        name: str,
+        renew: Callable[[], None],
+    ) -> None:
+        self._workers, self._store, self._compilers, self._renew = workers, store, compilers, renew
+        self._settings: Mapping[str, Any] = {
+            "campaign": name,
+            "l2": request.policy.l2,
+            "launch": request.policy.launch,
+            "code": code_here(),
+            "measured": workers.measured,
+            "db": workers.db,
+            "workers": request.workers or workers.processes,
+            "check_seconds": request.check_seconds,
+        }
+        self._results: dict[object, UnitResult] = {}  # by problem
+        self._first_row, self._stage, self._began = store.last_attempt(), 0, time.monotonic()
+
+    def results(self, requests: Sequence[SearchRequest], stopped: Callable[[], bool]) -> dict[int, UnitResult]:
+        """What became of each problem, by position; those that do not begin are left out."""
+        begun: dict[Wave, int] = {}
+
+        def make(request: SearchRequest, wave: Wave) -> Unit:
+            if wave not in begun:
+                begun[wave] = self._store.last_study()
+            return unit_of(replace(request, history_until=begun[wave]), self._settings, stage=0)
+
+        order = waves(requests)
+        tasks = [
+            _Task(
+                lambda request=request, wave=wave: make(request, wave),  # type: ignore[misc]
+                frozenset(i for i, one in enumerate(order) if one.family == wave.family and one.number < wave.number),
+            )
+            for request, wave in zip(requests, order, strict=True)
+        ]
+        return self._run(tasks, stopped)
+
+    def search_all(
+        self,
+        requests: Sequence[SearchRequest],
+        watch: Watch,  # noqa: ARG002  # part of the protocol
+        stopped: Callable[[], bool],
+    ) -> list[Outcome]:
+        """Those that do not begin are left out. Outcomes are in the order of the requests."""
+        results = self.results(requests, stopped)
+        outcomes = []
+        for position, result in sorted(results.items()):
+            self._results[requests[position].problem] = result
+            outcomes.append(self._outcome(requests[position], result))
+        return outcomes
+
+    def extend_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:  # noqa: ARG002  # part of the protocol
+        return self._go_on(wanted, "tried")
+
+    def check_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:  # noqa: ARG002  # part of the protocol
+        return self._go_on(wanted, "judged")
+
+    def _go_on(self, wanted: Wanted, what: str) -> list[Outcome]:
+        """Let problems that were searched go on with configs of others, each on the GPU that it is measured on."""
+        self._stage += 1
+        positions = [i for i, (_, configs) in enumerate(wanted) if configs]
+        tasks = [_Task(lambda i=i: self._later(*wanted[i], what)) for i in positions]  # type: ignore[misc]
+        outcomes = [outcome for outcome, _ in wanted]
+        for number, result in self._run(tasks, lambda: False).items():
+            outcome = outcomes[positions[number]]
+            if not result.error:
+                kept = self._results[outcome.request.problem]
+                kept = replace(result, reused=kept.reused, seconds=kept.seconds, why_stopped=kept.why_stopped)
+                self._results[outcome.request.problem] = kept
+                outcomes[positions[number]] = self._outcome(outcome.request, kept)
+        return outcomes
+
+    def _later(self, outcome: Outcome, configs: Sequence[Instance], what: str) -> Unit:
+        named = tuple((config.implementation.name, to_fields(config.config)) for config in configs)
+        device = self._results[outcome.request.problem].device
+        record = lines.to_line(outcome.record) if outcome.record else ""
+        more: dict[str, Any] = {"stage": self._stage, "device": device, "record": record, what: named}
+        return unit_of(outcome.request, self._settings, **more)
+
+    def _run(self, tasks: Sequence[_Task], stopped: Callable[[], bool]) -> dict[int, UnitResult]:
+        """The results by position, of all tasks unless it was stopped."""
+        waiting, done = dict(enumerate(tasks)), dict[int, UnitResult]()
+        running: dict[Future[UnitResult], tuple[int, Unit]] = {}
+        try:
+            while running or (waiting and not stopped()):
+                if not stopped():
+                    self._start(waiting, running, done)
+                finished, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                if not running:
+                    time.sleep(_LOOK_S)
+                for future in finished:
+                    position, _ = running.pop(future)
+                    done[position] = _result(future)
+                self._show(len(tasks), done, [unit for _, unit in running.values()])
+                self._renew()
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+        return done
+
+    def _start(
+        self,
+        waiting: dict[int, _Task],
+        running: dict[Future[UnitResult], tuple[int, Unit]],
+        done: dict[int, UnitResult],
+    ) -> None:
+        ready = (position for position, task in waiting.items() if task.after <= done.keys())
+        for position in list(ready)[: max(0, self._workers.capacity() - len(running))]:
+            unit = waiting.pop(position).make()
+            try:
+                running[self._workers.executor.submit(perform, unit)] = position, unit
+            except RuntimeError as error:  # an executor whose processes are gone takes nothing more
+                done[position] = UnitResult(error=f"{type(error).__name__}: {error}")
+
+    def _show(self, problems: int, done: Mapping[int, UnitResult], running: Sequence[Unit]) -> None:
+        failed = sum(not result.record for result in done.values())
+        self._workers.show(
+            FleetProgress(
+                self._workers.capacity(),
+                problems,
+                len(done),
+                failed,
+                tuple(running),
+                self._store.count_attempts(self._first_row),
+                time.monotonic() - self._began,
+            )
+        )
+
+    def _outcome(self, request: SearchRequest, result: UnitResult) -> Outcome:
+        """What the store knows of a problem, as a search of it here would return it."""
+        after = 0 if request.resume else self._first_row
+        outcome = study.recall(request, self._store, self._evaluator(request, result), after)
+        record = lines.from_line(result.record) if result.record else None
+        about = request.operator.name, canonical(request.problem), request.gpu.name
+        races = self._store.races(*about) if record and record.measurement else []
+        return replace(
+            outcome,
+            record=record,
+            reused=result.reused,
+            seconds=result.seconds,
+            why_stopped=result.error or result.why_stopped,
+            final=next((race for race in reversed(races) if record and race.settled(record)), None),
+        )
+
+    def _evaluator(self, request: SearchRequest, result: UnitResult) -> Evaluator:
+        if not self._workers.measured:
+            return Predictor(request.gpu, *self._compilers)
+        return Remembered(result.policy, request.gpu, *self._compilers, device=result.device)
+
+
+def _result(future: Future[UnitResult]) -> UnitResult:
+    """What fails a unit costs its problem; a request that is wrong ends the search."""
+    try:
+        return future.result()
+    except UsageError:
+        raise
+    except CancelledError as error:
+        return UnitResult(error=f"cancelled: {error}".rstrip(": "))
+    except Exception as error:
+        return UnitResult(error=f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _living(store: Store) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A name for a search that workers find in the database as long as it lives, and what says that it still does."""
+    name, holder, said = uuid4().hex, Holder.current(), time.monotonic()
+
+    def renew() -> None:
+        nonlocal said
+        if time.monotonic() - said > _RENEW_S:
+            store.renew_claims(holder)
+            said = time.monotonic()
+
+    store.claim(CAMPAIGNS, [name], holder)
+    try:
+        yield name, renew
+    finally:
+        store.release(CAMPAIGNS, [name], holder)
+
+
+@contextmanager
+def _unwatched(_: SearchRequest) -> Iterator[Callable[[object], None]]:
+    yield lambda _: None
