@@ -387,7 +387,8 @@ def test_a_page_names_no_address_outside_itself() -> None:
     }
 
 
-def test_a_page_without_figures_loads_nothing_that_draws() -> None:
+def test_a_page_without_figures_loads_nothing_that_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path))  # no figure was drawn before
     code = """
 report.markdown([report_data(20)]), report.data_json([report_data(20)])
 print("vl_convert" in sys.modules)
