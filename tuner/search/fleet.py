@@ -155,7 +155,8 @@ class Fleet:
     def _go_on(self, wanted: Wanted, what: str) -> list[Outcome]:
         """Let problems that were searched go on with configs of others, each on the GPU that it is measured on."""
         self._stage += 1
-        positions = [i for i, (_, configs) in enumerate(wanted) if configs]
+        given_up = {problem for problem, result in self._results.items() if result.error}
+        positions = [i for i, (one, configs) in enumerate(wanted) if configs and one.request.problem not in given_up]
         tasks = [_Task(lambda i=i: self._later(*wanted[i], what)) for i in positions]  # type: ignore[misc]
         outcomes = [outcome for outcome, _ in wanted]
         for number, result in self._run(tasks, lambda: False).items():
@@ -188,6 +189,7 @@ class Fleet:
                 for future in finished:
                     position, _ = running.pop(future)
                     done[position] = _result(future)
+                    del future  # a result that nobody refers to is not computed again when its worker is lost
                 self._show(len(tasks), done, [unit for _, unit in running.values()])
                 self._renew()
         except BaseException:
