@@ -243,7 +243,7 @@ def test_of_a_large_space_a_part_is_ranked_and_the_neighbours_of_its_best() -> N
         asked.append(instance.config)
         return sum(values.index(getattr(instance.config, name)) for name, values in space.choices.items())
 
-    (ranked_prior,) = prepared(default, space, prior, Method("gp", 0, 16)).priors
+    (ranked_prior,) = prepared(default, space, prior, Method("gp", 0, 32)).priors
     first, *ranked = asked
     assert first == default.config
     assert len(ranked) == len(set(ranked)) == np.count_nonzero(~np.isnan(ranked_prior.cost))
