@@ -7,11 +7,16 @@ import pytest
 
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
+from tuner.base.canonical import decode
+from tuner.dispatcher.choice import refusal
 from tuner.report import summary
-from tuner.report.headline import Baseline, Flawed, Headline, headline
+from tuner.report.headline import Baseline, Flawed, Headline, headline, untuned_call
 from tuner.report.rows import winner_rows
 from tuner.results.attempt import Evidence
 from tuner.search import study
+from tuner.spec.problem import from_fields
+from tuner.store import lines
+from tuner.store.places import SHIPPED
 from tuner.store.sql import Store
 
 
@@ -33,6 +38,22 @@ def test_the_gain_over_an_untuned_call_comes_before_that_over_the_own_default() 
 def test_an_untuned_config_without_a_value_is_not_taken_for_a_gain() -> None:
     sentence = spaced(Headline(Evidence.MEASURED, replace(UNTUNED, gain=None), DEFAULT, None).gain)
     assert sentence.startswith("Measured gain: unknown over an untuned call, which runs mma_sync's default, 15 %")
+
+
+def test_an_untuned_call_that_runs_a_record_that_ships_is_said_to() -> None:
+    sentence = spaced(Headline(Evidence.PREDICTED, replace(UNTUNED, shipped=True), DEFAULT, None).gain)
+    assert sentence.startswith(
+        "Predicted gain: 54 % over an untuned call, which runs a record of mma_sync that ships, 15 %"
+    )
+
+
+def test_an_untuned_call_runs_the_record_that_ships_for_its_problem() -> None:
+    shipped = [record for record in lines.read(SHIPPED / OPERATOR.name / "sm_80.jsonl") if refusal(record) is None]
+    if not shipped:
+        pytest.skip("no record that ships is of today's source: `make records` searches them again")
+    problem = from_fields(OPERATOR.problem, decode(shipped[0].identity.problem))
+    untuned = untuned_call(study.SearchRequest(OPERATOR, problem, SM_80))
+    assert untuned is not None and untuned.record == shipped[0]
 
 
 def test_a_winner_that_an_untuned_call_runs_gains_nothing() -> None:

@@ -1,25 +1,31 @@
 """The first sentence of a result: the gain over an untuned call, then configs that are cheaper but flawed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.dispatcher import choice
 from tuner.errors import UsageError
 from tuner.report.notation import percent
 from tuner.results.attempt import Attempt, Evidence
 from tuner.search.study import Outcome, SearchRequest, Tried
+from tuner.store.places import SHIPPED
 from tuner.store.records import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A default config for comparison. `gain` is its value / the winner's - 1; None if it has no value of the same
-    evidence.
+    """A config for comparison: an implementation's default, or that of a record that ships with the package.
+
+    `gain` is its value / the winner's - 1; None if it has no value of the same evidence.
     """
 
     implementation: str
     gain: float | None
     is_winner: bool
+    shipped: bool = False
+
+    def __str__(self) -> str:
+        return f"a record of {self.implementation} that ships" if self.shipped else f"{self.implementation}'s default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Flawed:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """`untuned` is the config of a call without a record, `default` the winner's implementation untuned."""
+    """`untuned` is the config of a call before any search, `default` that of the winner's implementation."""
 
     evidence: Evidence
     untuned: Baseline | None
@@ -48,7 +54,7 @@ class Headline:
             return "An untuned call already runs this config."
         parts = []
         if untuned is not None:
-            runs = f"an untuned call, which runs {untuned.implementation}'s default"
+            runs = f"an untuned call, which runs {untuned}"
             parts.append(f"{percent(untuned.gain)} over {runs}" if untuned.gain is not None else f"unknown over {runs}")
         if default is not None and default.is_winner:
             parts.append("none over its own default, which it is")
@@ -83,7 +89,11 @@ def headline(outcome: Outcome) -> Headline | None:
     if own is not None:
         key = outcome.request.default(own.instance.implementation).key
         default = _baseline(outcome, own.instance.implementation.name, key, value)
-    return Headline(outcome.evidence, untuned and _baseline(outcome, *untuned, value), default, _flawed(outcome, value))
+    first = None
+    if untuned is not None:
+        first = _baseline(outcome, untuned.instance.implementation.name, untuned.instance.key, value)
+        first = replace(first, shipped=untuned.record is not None)
+    return Headline(outcome.evidence, first, default, _flawed(outcome, value))
 
 
 def _value_of(outcome: Outcome) -> float | None:
@@ -92,13 +102,12 @@ def _value_of(outcome: Outcome) -> float | None:
     return record.measurement.time_us if record.measurement else record.prediction.cost if record.prediction else None
 
 
-def untuned_call(request: SearchRequest) -> tuple[str, object] | None:
-    """(implementation, key of its config) of what the dispatcher runs without a record; None where it refuses."""
+def untuned_call(request: SearchRequest) -> choice.Choice | None:
+    """What the dispatcher runs before any search, a record that ships or a default; None where it refuses."""
     try:
-        chosen = choice.choose(request.operator, request.problem, [request.gpu], Snapshot.load([]))
+        return choice.choose(request.operator, request.problem, [request.gpu], Snapshot.load([str(SHIPPED)]))
     except UsageError:
         return None
-    return chosen.instance.implementation.name, chosen.instance.key
 
 
 def _baseline(outcome: Outcome, implementation: str, key: object, value: float) -> Baseline:

@@ -228,7 +228,7 @@ def _warn_of_promises(request: study.SearchRequest, tried: Sequence[Implementati
 @contextmanager
 def _shown(evidence: Evidence, quiet: bool, request: study.SearchRequest) -> Iterator[Observe]:
     untuned = untuned_call(request)
-    with Display(title(request), evidence, request.gpu, quiet, untuned[1] if untuned else None) as display:
+    with Display(title(request), evidence, request.gpu, quiet, untuned.instance.key if untuned else None) as display:
         yield display.step
 
 
