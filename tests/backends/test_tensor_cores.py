@@ -206,5 +206,5 @@ def test_every_kind_of_number_is_summed_as_the_published_model_says(name: str) -
 
 
 def test_archs_before_turing_are_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="tensor cores of sm_70"):
+    with pytest.raises(UsageError, match="tensor-core rounding of sm_70"):
         of_mma_sync("sm_70", 2)

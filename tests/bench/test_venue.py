@@ -91,7 +91,7 @@ def test_a_peer_that_would_take_all_of_the_time_leaves_the_others_enough_for_a_r
 def test_when_the_time_is_over_no_peer_gets_ready(venue: bench.Venue) -> None:
     comparison = venue.compare(ATTENTION, POLICY, guests=(Rehearsed("too late"),), patience_s=0.1)
     assert {"tuner": "ok", "too late": "untimed"}.items() <= states(comparison).items()
-    assert "over" in next(row.note for row in comparison.rows if row.name == "too late")
+    assert "time ran out" in next(row.note for row in comparison.rows if row.name == "too late")
 
 
 def test_a_fault_of_our_own_is_an_error_that_says_so(venue: bench.Venue) -> None:

@@ -355,7 +355,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["search", *HEAD, "--sampler", "magic"], "unknown sampler 'magic'"),
         (["search", *HEAD, "--seed", "-5"], "seed -5: give 0 to 2147483647"),
         (["search", *HEAD, "--budget", str(10**20)], "tries: give at most 2147483647"),
-        (["search", *HEAD, "--l2", "hot"], "L2 'hot': a kernel is timed with a cold or a warm one"),
+        (["search", *HEAD, "--l2", "hot"], "L2 'hot': must be cold or warm"),
         (["search", *HEAD, "--implementation", "wmma"], "has no implementation 'wmma': did you mean wgmma"),
         (["search", *HEAD, "--db", "/dev/null/x.db"], "/dev/null"),
         (["render", *HEAD, "--config", "BM"], "--config 'BM': give name=value with a name among BM"),
@@ -411,7 +411,7 @@ def test_a_search_without_any_time_says_that_nothing_was_tried(tmp_path: Path) -
     how = ["--seconds", 0, "--no-resume", "--graph", "--l2", "warm"]
     done = run("search", *SMALL, *how, "--db", tmp_path / "tuner.db", "--report", tmp_path / "r.html")
     assert done.exit_code == 1, done.output
-    assert "nothing valid found (0 tried; the budget of 0 s is spent)" in done.stdout
+    assert "nothing valid found (0 tried; the budget of 0 s is used up)" in done.stdout
     assert "no config was tried; the report says why" in done.stderr
 
 

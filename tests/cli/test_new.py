@@ -139,7 +139,7 @@ def test_what_only_the_emulator_runs_is_not_right(
 def test_a_search_warns_of_promises_that_are_not_kept(tmp_path: Path) -> None:
     edits = ("block/kernel.cu.jinja", "{{ vector }}", "1"), ("block/kernel.cu.jinja", "Vector result;", "Vector result")
     with own_operator(tmp_path, *edits) as name:
-        warning = "warning: block: block/kernel.cu.jinja never reads vector: a search would try equal kernels"
+        warning = "warning: block: block/kernel.cu.jinja never reads vector: a search would try identical kernels"
         assert warning in search_of(name, tmp_path)
 
 

@@ -194,7 +194,7 @@ def report_data(n: int = 128, *, measured: bool = False, problem: Fields = PROBL
         device="H200" if measured else "H100",
         evidence=evidence,
         attempts=attempts,
-        search=SearchFacts("gp", 0, n, "normal", f"the budget of {n} tries is spent", 38.4, prior_correlation=0.81),
+        search=SearchFacts("gp", 0, n, "normal", f"the budget of {n} tries is used up", 38.4, prior_correlation=0.81),
         command="tuner search flash_attention --gpu sm_90a --head-dim 72 --causal --seed 0",
         record=won,
         verdicts=verdicts,

@@ -67,7 +67,7 @@ def test_what_is_taken_over_keeps_the_order_of_its_fields(store: Store) -> None:
     study.search(request(budget=1), store, Recorded())
     again = study.search(request(budget=1), store, Recorded())
     assert [*again.tried[0].attempt.config] == [*to_fields(MMA_SYNC.default(PROBLEM, GPU.arch))]
-    assert again.why_stopped == "the budget of 1 try is spent"
+    assert again.why_stopped == "the budget of 1 try is used up"
 
 
 def test_a_search_that_ends_where_an_earlier_one_did_adds_no_record(store: Store) -> None:
@@ -392,7 +392,7 @@ def test_the_sweep_finds_a_better_neighbour_of_the_best_that_random_search_left_
     assert len(outcome.tried) == 120
     assert 0 < len(swept) <= 120 // 4
     assert "tries at neighbours of the best 3" in outcome.why_stopped
-    assert outcome.why_stopped.startswith("the budget of 120 tries is spent")
+    assert outcome.why_stopped.startswith("the budget of 120 tries is used up")
     assert "better by" in outcome.why_stopped
 
 
@@ -452,7 +452,7 @@ def test_a_search_ends_with_its_space(store: Store) -> None:
 
 def test_a_search_without_time_tries_nothing(store: Store) -> None:
     outcome = study.search(request(seconds=0.0), store, Recorded())
-    assert (outcome.why_stopped, outcome.tried, outcome.record) == ("the budget of 0 s is spent", (), None)
+    assert (outcome.why_stopped, outcome.tried, outcome.record) == ("the budget of 0 s is used up", (), None)
 
 
 class Unranked(Recorded):
@@ -483,7 +483,7 @@ def test_configs_of_an_implementation_that_was_given_up_are_not_said_to_be_tried
         request(implementation=None, budget=100), store, Unranked(lambda c: 1.0 if isinstance(c, naive) else 1000.0)
     )
     assert len(outcome.tried) < 100
-    assert outcome.why_stopped == "every config of the implementations that were not given up was tried"
+    assert outcome.why_stopped == "every config of the implementations that were not dropped was tried"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def _next(section: Section) -> str:
         return f"{served} To time it, search on a machine with the GPU{named}."
     tried, budget = len(section.attempts), data.search.budget
     left = not data.spaces or tried < sum(space.valid for space in data.spaces)
-    return f"{served} The budget is spent: --budget {2 * budget} looks further." if tried >= budget and left else served
+    return f"{served} No tries are left: --budget {2 * budget} looks further." if tried >= budget and left else served
 
 
 def _capital(text: str) -> str:

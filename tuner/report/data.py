@@ -52,7 +52,7 @@ class SearchFacts:
     seed: int
     budget: int  # number of tries
     effort: str
-    stopped: str  # why: "the budget of 128 tries is spent"
+    stopped: str  # why: "the budget of 128 tries is used up"
     seconds: float
     resumed: int = 0  # number of attempts from earlier sessions
     prior_correlation: float | None = None  # Spearman's correlation of the ranks before compiling with the results

@@ -41,7 +41,7 @@ def test_a_kernel_whose_bits_depend_on_the_order_of_threads_is_no_winner(
     config = implementation.default(problem := operator.problem(), ARCHES["sm_90a"])
     verdict = check(Job(InstanceFields("unsteady", "two_pass", to_fields(problem), to_fields(config))))
     assert all(error.ok for error in verdict.errors), verdict.errors
-    assert verdict.findings == ("y: other bits in another order of threads",)
+    assert verdict.findings == ("y: the result depends on the order of threads",)
 
 
 @pytest.mark.parametrize("on_ptx", [False, True])

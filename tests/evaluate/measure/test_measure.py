@@ -478,7 +478,7 @@ def test_an_implementation_is_spared_for_what_it_does_in_a_row_and_more_patientl
     for config in "aab":  # one that is tried again counts once
         assert not falls.reason("new")
         falls.record("new", config, "a crash", timed=False)
-    assert falls.reason("new") == "2 in a row of new took the device down, the last by a crash"
+    assert falls.reason("new") == "2 in a row of new crashed the device, the last by a crash"
     for config in "abc":
         falls.record("known", "good", "", timed=True)
         falls.record("known", config, "a crash", timed=False)
