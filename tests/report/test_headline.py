@@ -10,7 +10,7 @@ from tuner import operators
 from tuner.base.canonical import decode
 from tuner.dispatcher.choice import refusal
 from tuner.report import summary
-from tuner.report.headline import Baseline, Flawed, Headline, headline, untuned_call
+from tuner.report.headline import Baseline, Flawed, Headline, _shipped_gain, headline, untuned_call
 from tuner.report.rows import winner_rows
 from tuner.results.attempt import Evidence
 from tuner.search import study
@@ -54,6 +54,15 @@ def test_an_untuned_call_runs_the_record_that_ships_for_its_problem() -> None:
     problem = from_fields(OPERATOR.problem, decode(shipped[0].identity.problem))
     untuned = untuned_call(study.SearchRequest(OPERATOR, problem, SM_80))
     assert untuned is not None and untuned.record == shipped[0]
+
+
+def test_a_record_that_ships_and_was_not_tried_is_compared_by_its_own_prediction() -> None:
+    shipped = next(lines.read(SHIPPED / OPERATOR.name / "sm_80.jsonl"))
+    assert shipped.prediction is not None
+    better = shipped.prediction.cost / 1.25
+    assert _shipped_gain(shipped, shipped, better) == pytest.approx(0.25)
+    other = replace(shipped, identity=replace(shipped.identity, policy="another model"))
+    assert _shipped_gain(shipped, other, better) is None
 
 
 def test_a_winner_that_an_untuned_call_runs_gains_nothing() -> None:

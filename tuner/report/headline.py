@@ -7,6 +7,7 @@ from tuner.dispatcher import choice
 from tuner.errors import UsageError
 from tuner.report.notation import percent
 from tuner.results.attempt import Attempt, Evidence
+from tuner.results.record import TuningRecord
 from tuner.search.study import Outcome, SearchRequest, Tried
 from tuner.store.places import SHIPPED
 from tuner.store.records import Snapshot
@@ -92,8 +93,18 @@ def headline(outcome: Outcome) -> Headline | None:
     first = None
     if untuned is not None:
         first = _baseline(outcome, untuned.instance.implementation.name, untuned.instance.key, value)
-        first = replace(first, shipped=untuned.record is not None)
+        gain = _shipped_gain(untuned.record, record, value) if first.gain is None else first.gain
+        first = replace(first, gain=gain, shipped=untuned.record is not None)
     return Headline(outcome.evidence, first, default, _flawed(outcome, value))
+
+
+def _shipped_gain(shipped: TuningRecord | None, winner: TuningRecord, value: float) -> float | None:
+    """The gain over a record of the same problem that ships, by the prediction stored in it; None if not comparable."""
+    if shipped is None or shipped.prediction is None or winner.measurement is not None:
+        return None
+    ours, theirs = winner.identity, shipped.identity
+    same = (ours.problem, ours.gpu, ours.policy) == (theirs.problem, theirs.gpu, theirs.policy)
+    return shipped.prediction.cost / value - 1 if same else None
 
 
 def _value_of(outcome: Outcome) -> float | None:
