@@ -44,7 +44,7 @@ from tuner.spec.instance import Instance
 DATA = Path(__file__).parents[1] / "tests" / "evaluate" / "predict" / "data" / "fa3_h100.tsv"
 CLOCK_MHZ = 1500.0  # at which the durations were measured
 CODE_SECTION = ".text."
-_NO_LIMIT = 1e9  # bytes a cycle
+_NO_LIMIT = 1e9  # bytes per cycle
 
 
 @dataclass(frozen=True, slots=True)

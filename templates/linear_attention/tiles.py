@@ -20,7 +20,7 @@ from .sizes import Sizes
 class Shape:
     """What every tiled config chooses."""
 
-    BT: int  # tokens a tile
+    BT: int  # tokens per tile
     BK: int  # channels a tile, over all heads
     threads: int  # a block
     width: int  # channels a thread, loaded at once
@@ -39,7 +39,7 @@ WARP = 32  # lanes
 LOAD = 16  # bytes: the widest
 MAX_TOKENS = 32  # a thread: its loop over them is unrolled
 LONG = 2**14  # tokens
-BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks an SM
+BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks per SM
 
 
 def widths(problem: Sizes) -> tuple[int, ...]:

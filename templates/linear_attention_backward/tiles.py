@@ -89,7 +89,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def default(problem: Problem, arch: Arch) -> Config:
     """Vectors of 8 bytes, or less, and as many tokens as make 32 elements a thread; 16 in fp32 or with sequences to
     keep apart, and 8 where the tensors stay in registers. σ(k) is computed in each sweep. The smallest budget that has
-    room for a tile, or for sums; three blocks an SM where that has room and no gradient of β takes the registers."""
+    room for a tile, or for sums; three blocks per SM where that has room and no gradient of β takes the registers."""
     width = next(width for width in reversed(widths(problem)) if width * problem.dtype.itemsize <= LOAD // 2)
     few = problem.varlen or problem.dtype is DType.FP32
     elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if few else 32

@@ -34,8 +34,8 @@ DEFAULT: Fields = {
 SOURCE = """// One block computes BT rows of o for one (batch, head). Grid: (ceil(T / BT), heads, batch).
 #include "fragment.cuh"
 
-constexpr int BT = {BT};  // query rows a block
-constexpr int BK = {BK};  // keys a step
+constexpr int BT = {BT};  // query rows per block
+constexpr int BK = {BK};  // keys per step
 constexpr int kWarps = {warps};
 constexpr int kStages = {stages};
 constexpr bool kQInRegisters = {q_in_registers};

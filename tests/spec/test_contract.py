@@ -65,7 +65,7 @@ WHEN_CALLED: list[tuple[Edit, str]] = [
     ),
     ((BLOCK, LAUNCHES, LAUNCHES[1:-2]), "launches that are a Launch: give a tuple"),
     ((BLOCK, "problem.rows, 1, 1", "problem.rows / 1, 1, 1"), r"with the grid \(\d+\.0, 1, 1\): give three whole"),
-    ((BLOCK, "config.threads, shared", "0, shared"), "with 0 threads a block"),
+    ((BLOCK, "config.threads, shared", "0, shared"), "with 0 threads per block"),
     (
         (BLOCK, "config.threads, shared", "config.threads, shared, tensor_columns=48"),
         "with 48 columns of tensor memory",

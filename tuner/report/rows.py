@@ -72,7 +72,7 @@ def _resources(record: TuningRecord) -> str:
     spills = "no spills" if not used.spill_bytes else f"{used.spill_bytes} B spilled"
     return (
         f"{used.registers} registers, {spills}, {_memory(used.smem_bytes)} shared memory, "
-        f"{used.threads} threads, {counted(used.ctas_per_sm, 'CTA', 'CTAs')} an SM (limited by {used.limiter})"
+        f"{used.threads} threads, {counted(used.ctas_per_sm, 'CTA', 'CTAs')} per SM (limited by {used.limiter})"
     )
 
 

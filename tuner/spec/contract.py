@@ -296,7 +296,7 @@ def _plan(returned: Any) -> Complaints:
             yield f"launches {launch.entry} with the grid {grid!r}: give three whole numbers (blocks along x, y, z)"
         elif not _threads(launch.threads) or not _whole(launch.smem_bytes) or launch.smem_bytes < 0:
             yield (
-                f"launches {launch.entry} with {launch.threads!r} threads a block and {launch.smem_bytes!r} bytes of "
+                f"launches {launch.entry} with {launch.threads!r} threads per block and {launch.smem_bytes!r} bytes of "
                 "shared memory: give whole numbers, 1 thread or more, or a tuple of up to three"
             )
         elif not _sampled(launch.sample, prod(grid)):

@@ -12,8 +12,8 @@ ELEMENT = 2  # bytes of fp16 and bf16
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    BM: int  # rows a block: queries, or queries times heads that share them
-    BN: int  # keys a tile
+    BM: int  # rows per block: queries, or queries times heads that share them
+    BN: int  # keys per tile
     warps: int
     d_warps: int  # warps that share their rows: each multiplies a part of the keys, then a part of DV
     stages: int  # slots for tiles of K and V: one is read while the others are filled

@@ -76,7 +76,7 @@ def tile_block(entry: str, smem: Callable[[Any], Any], registers: Callable[[Any]
 
 
 def tile_constraints(arch: Arch, DV: int, keys: int, block: Block) -> tuple[Constraint, ...]:
-    """Of tiles whose P V takes `keys` keys a step."""
+    """Of tiles whose P V takes `keys` keys per step."""
     budgets, smem = smem_budgets(arch), block.smem
     return (
         Constraint(
@@ -92,7 +92,7 @@ def tile_constraints(arch: Arch, DV: int, keys: int, block: Block) -> tuple[Cons
             "warps that share rows own whole pairs of 8-wide columns of O",
             lambda c: (c.d_warps == 1) | (DV % (16 * c.d_warps) == 0),
         ),
-        Constraint(f"P V takes {keys} keys a step", lambda c: c.BN % (keys * c.d_warps) == 0),
+        Constraint(f"P V takes {keys} keys per step", lambda c: c.BN % (keys * c.d_warps) == 0),
         Constraint("the tiles fit the shared-memory budget", lambda c: smem(c) <= c.smem_budget),
         Constraint(
             "a smaller shared-memory budget holds the same tiles",

@@ -17,8 +17,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    BM: int  # rows a block: queries times the query heads of a KV head
-    BN: int  # keys a tile; each is one warp's
+    BM: int  # rows per block: queries times the query heads of a KV head
+    BN: int  # keys per tile; each is one warp's
     warps: int
     stages: int  # slots of a warp for tiles of K and V: one is read while the others are filled
     splits: int  # blocks that share the keys of a tile of rows

@@ -17,7 +17,7 @@ _BARRIER, _ADDRESS = 8, 16  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    BN: int  # keys a tile
+    BN: int  # keys per tile
     row_tiles: int  # of 128 rows of Q, a warpgroup each
     stages: int  # slots for tiles of K, and as many of V
     value_columns: int  # of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, a product for each

@@ -32,7 +32,7 @@ _SOFTCAP_REGISTERS = 32  # with fewer, scores that are capped spill
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    BN: int  # keys a tile
+    BN: int  # keys per tile
     warpgroups: int  # that compute, 64 rows of Q each; one more loads
     stages: int  # slots for tiles of K, and as many of V
     overlap: int  # what a tile's exponentials run over: 0 nothing, 1 the product with V, 2 both products

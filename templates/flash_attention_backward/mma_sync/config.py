@@ -22,7 +22,7 @@ class Config:
     )
     kv_min_ctas: int  # blocks that the registers of an SM must hold
     BM_q: int  # queries whose dQ a block sums
-    BN_q: int  # keys a step
+    BN_q: int  # keys per step
     q_warps: int
     q_stages: int  # slots for tiles of K and V
     q_min_ctas: int

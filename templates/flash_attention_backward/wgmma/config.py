@@ -53,7 +53,7 @@ def q_register_estimate(D: int, c: Any) -> Any:
 
 
 def kv_owners(c: Any) -> Any:
-    """Sets of 64 keys a block."""
+    """Sets of 64 keys per block."""
     return np.where(c.kv_split, c.kv_warpgroups // 2, c.kv_warpgroups)
 
 

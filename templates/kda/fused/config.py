@@ -33,7 +33,7 @@ CHOICES = {  # of what every such block is free to choose, but the tokens of a c
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    C: int  # tokens a chunk
+    C: int  # tokens per chunk
     BV: int  # columns of the state a block; every block of a head prepares its chunks anew
     rows: int  # of them, a warp: rows of the transposed state
     stages: int  # slots for chunks

@@ -70,7 +70,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 _THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
 _WIDEST_FP32 = 160  # channels: beside its operands, a warp's state of 192 spills in each config
 _THREADS_OF_CHUNKS = 256  # where a thread has a chunk's 16 tokens: 255 registers
-SHORT = (16, 32, 64)  # keys of which one warp prepares a chunk with eight tokens a thread or fewer
+SHORT = (16, 32, 64)  # keys of which one warp prepares a chunk with eight tokens per thread or fewer
 LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prepare
 
 
@@ -109,7 +109,7 @@ def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
 
 
 def warps_prepare_chunks(problem: Problem) -> bool:
-    """Whether one warp prepares a chunk of long keys, 16 tokens a thread: it issues three quarters of what two warps
+    """Whether one warp prepares a chunk of long keys, 16 tokens per thread: it issues three quarters of what two warps
     do, and takes half as long again. Lengths that are found in the kernel spill beside gates in fp32."""
     return _long_keys(problem) and problem.mean_len >= LONG and not _crowded(problem)
 

@@ -13,7 +13,7 @@ _MBARRIERS = 16  # bytes of a stage's two
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    C: int  # tokens a chunk
+    C: int  # tokens per chunk
     BV: int  # columns of the state a block
     cluster: int  # blocks of a head that share the chunks that each of them prepares
     rows: int  # of a block's columns, a warp: rows of the transposed state

@@ -32,7 +32,7 @@ class Config:
 class Shape:
     """What a Config of fused also says, and here follows from the problem."""
 
-    C: int  # tokens a chunk
+    C: int  # tokens per chunk
     rows: int  # columns of the state, a warp
     partials: int  # sums that the state's product with k is split into
     prep_groups: int  # threads that share four channels of a chunk

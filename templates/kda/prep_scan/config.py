@@ -15,7 +15,7 @@ BF16 = 2  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    C: int  # tokens a chunk
+    C: int  # tokens per chunk
     BV: int  # columns of the state a block of scan
     rows: int  # of them, a warp: rows of the transposed state
     stages: int  # slots for chunks: one is read while the others are filled

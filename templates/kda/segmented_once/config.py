@@ -11,7 +11,7 @@ from ..segmented.config import FP32, MERGE_ROWS, MERGE_STAGES
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    C: int  # tokens a chunk
+    C: int  # tokens per chunk
     rows: int  # columns of B or A a warp of pass
     stages: int  # slots for chunks
     partials: int  # sums that the state's product with k is split into: shorter chains of mma

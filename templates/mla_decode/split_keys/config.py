@@ -14,15 +14,15 @@ from ...flash_attention.split_keys.config import SPLITS, WARP, filling, merge_bl
 from ..problem import Problem
 
 ENTRIES = ("mla_decode_split_keys", "mla_decode_merge")
-# Splits of a batch, at least, by BM: sequences longer than others take what the others leave; but the more rows a block
+# Splits of a batch, at least, by BM: sequences longer than others take what the others leave; the more rows a block
 # has, the larger are the parts that it leaves to the merge.
 RAGGED = {16: 4, 32: 4, 64: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    BM: int  # rows a block: queries times query heads
-    BN: int  # latent rows a tile
+    BM: int  # rows per block: queries times query heads
+    BN: int  # latent rows per tile
     warps: int
     parts: int  # warps that share their rows: each multiplies a part of the keys, then makes a part of O's columns
     stages: int  # slots for tiles: one is read while the others are filled

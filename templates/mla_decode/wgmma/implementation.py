@@ -26,7 +26,7 @@ PAIRS = 4  # of warps, one of each warpgroup, that have the same rows
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    BN: int  # latent rows a tile
+    BN: int  # latent rows per tile
     stages: int  # slots for tiles: one is read while the others are filled
     held: int  # columns of Q that stay in registers
     late: int  # the last rows of a tile, whose product with P runs under the next tile's exponentials

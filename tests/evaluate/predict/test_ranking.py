@@ -146,7 +146,7 @@ def test_keys_are_split_for_a_query_and_not_for_a_prompt_that_fills_the_device(
         assert (ratio < 0.8) if split else (ratio > 1)
 
 
-# GB/s that were measured (github.com/te42kyfo/gpu-benches, gpu-stream): two blocks an SM, a thread reads one fp64 of
+# GB/s that were measured (github.com/te42kyfo/gpu-benches, gpu-stream): two blocks per SM, a thread reads one fp64 of
 # `loads` tensors, and writes one where there are two.
 STREAMS = [
     ("A100", 2, 1, 167),

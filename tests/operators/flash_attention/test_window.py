@@ -85,7 +85,7 @@ def test_windows_of_fp32_are_right_on_every_edge(precision: Precision, packed: b
     "config",
     [
         tile(),
-        tile(BM=64, BN=48, warps=2, stages=3),  # 32 rows a warp
+        tile(BM=64, BN=48, warps=2, stages=3),  # 32 rows per warp
         tile(BM=128, BN=64, warps=4),
         tile(BM=32, BN=64, warps=4, d_warps=2, q_in_registers=False, lazy_rescale=False),
     ],

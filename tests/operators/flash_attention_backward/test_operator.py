@@ -54,7 +54,7 @@ def test_a_query_without_a_key_has_no_gradient_and_gives_none() -> None:
     ("head_dim", "config"),
     [
         (8, Config(32, 16, 2, 2, 1, 1, 32, 16, 2, 2, 1)),
-        (72, Config(64, 16, 2, 3, 1, 1, 64, 48, 2, 3, 1)),  # 32 rows a warp, three slots
+        (72, Config(64, 16, 2, 3, 1, 1, 64, 48, 2, 3, 1)),  # 32 rows per warp, three slots
         (104, Config(32, 16, 2, 2, 3, 1, 32, 16, 2, 2, 1)),  # 13 column tiles in slices of 6
         (160, Config(64, 32, 4, 2, 2, 1, 64, 64, 4, 2, 1)),  # a swizzle over four chunks, slices of ten
         (248, Config(32, 16, 2, 2, 2, 1, 32, 16, 2, 2, 1)),

@@ -67,7 +67,7 @@ def test_windows_are_right_on_every_edge(name: str, causal: bool, packed: bool, 
 @pytest.mark.parametrize(
     ("head_dim", "config"),
     [
-        (72, Config(64, 16, 2, 3, 1, 1, 64, 48, 2, 3, 1)),  # 32 rows a warp, three slots
+        (72, Config(64, 16, 2, 3, 1, 1, 64, 48, 2, 3, 1)),  # 32 rows per warp, three slots
         (104, Config(32, 16, 2, 2, 3, 1, 32, 16, 2, 2, 1)),  # slices
     ],
 )

@@ -38,7 +38,7 @@ NAIVE, SPLIT_KEYS, WGMMA = (operators.implementation("mla_decode", name) for nam
 H200 = gpu("H200")
 EMPTY = Snapshot({}, ())
 
-# Every tunable at least twice: 8 keys a warp, with and without an odd step of columns, and 16 and more; one warp a row,
+# Every tunable at least twice: 8 keys per warp, with and without an odd step of columns, and 16 and more; a warp a row,
 # two and four; rows of a pass that are all there or half. On wgmma, late rows that are half of a tile or a quarter, and
 # Q in registers as far as none, a third and half of its columns. Those of 576 columns are defaults, and built already.
 CASES: dict[str, tuple[int, int, Any]] = {

@@ -68,7 +68,7 @@ def test_a_query_without_a_key_and_a_key_without_a_query_have_no_gradient() -> N
     ("head_dim", "config"),
     [
         (8, replace(CONFIG, BN_kv=32, kv_warps=2, BM_kv=16, BN_q=16, narrow=0, BM_sink=16, sink_warps=1)),
-        # 32 rows a warp, three slots, more splits than tiles
+        # 32 rows per warp, three slots, more splits than tiles
         (40, replace(CONFIG, kv_warps=2, kv_stages=3, q_warps=2, q_stages=3, sink_warps=1, sink_splits=128)),
         (104, replace(CONFIG, BN_kv=32, kv_warps=2, kv_slices=3, sink_splits=1)),  # 13 column tiles in slices of 6
     ],

@@ -155,7 +155,7 @@ def _print_mixes(mixes: Mapping[str, Mapping[str, float]]) -> None:
     classes = tuple(dict.fromkeys(name for mix in mixes.values() for name in mix))
     counts = [(entry, *(mix.get(name, 0) for name in classes)) for entry, mix in mixes.items()]
     table(
-        "instructions a warp in a pass of the main loop, along its common way; in the whole kernel where there is none",
+        "instructions per warp in a pass of the main loop, along its common path; in the whole kernel if it has none",
         ("kernel", *classes),
         counts,
         right=classes,

@@ -55,7 +55,7 @@ def _print_loops(entry: str, counts: Counts) -> None:
 
 def _print_accesses(entry: str, counts: Counts) -> None:
     accesses = sorted(counts.accesses, key=lambda access: -access.wavefronts)
-    names = ("line", "memory", "what", "bytes a lane", "a warp", "addresses", "sectors", "L1 hits", "turns")
+    names = ("line", "memory", "what", "bytes per lane", "a warp", "addresses", "sectors", "L1 hits", "turns")
     table(
         f"accesses of {entry}, a request: different addresses, sectors of 32 bytes, and turns of L1's lines or of banks"
         + (f"; those with the most turns of {len(accesses)}" if len(accesses) > _SHOWN else ""),

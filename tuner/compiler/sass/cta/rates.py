@@ -15,7 +15,7 @@ _DRAM_EFFICIENCY = 0.91  # of the data sheet's bandwidth where kernels read and 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """In cycles of an SM and bytes a cycle, at one clock."""
+    """In cycles of an SM and bytes per cycle, at one clock."""
 
     product_tail: float = 66.0  # from the end of an HGMMA's arithmetic to its result [C]
     product_tail_from_registers: float = 64.5  # [C]
@@ -31,7 +31,7 @@ class Rates:
     l2_latency: float = 480.0  # of a bulk copy, mean of the near and the far half [P]: 369 and 592
     dram_latency: float = 762.0  # [P]
     ingest_bytes: float = 64.0  # that an SM receives a cycle [V]
-    l2_share: float = 38.8  # of L2's bytes a cycle, for one SM of all
+    l2_share: float = 38.8  # of L2's bytes per cycle, for one SM of all
     dram_share: float = 19.2  # of DRAM's
     block_start: float = 400.0  # from the end of a block to the start of the next [D]
     launch: float = 2000.0  # of a kernel, before and after its blocks [G]
