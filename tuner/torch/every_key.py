@@ -25,9 +25,10 @@ def logits_beside_heads(s_aux: Any, kv_heads: int, queries: int) -> Any:
 def from_heads(o: Any, lse: Any, queries: int, kv_heads: int) -> tuple[Any, Any]:
     """o [B, T, H, D] and lse [B, H, T] of such a query's o [B, 1, T · H, D] and lse [B, T · H, 1]."""
     batch, D = o.shape[0], o.shape[-1]
-    rows = (batch, kv_heads, queries, -1)
-    o = o.view(*rows, D).transpose(1, 2).reshape(batch, queries, -1, D)
-    return o, lse.view(rows).transpose(2, 3).reshape(batch, -1, queries)
+    heads = o.shape[2] // queries  # -1 would be ambiguous for an empty batch
+    rows = (batch, kv_heads, queries, heads // kv_heads)
+    o = o.view(*rows, D).transpose(1, 2).reshape(batch, queries, heads, D)
+    return o, lse.view(rows).transpose(2, 3).reshape(batch, heads, queries)
 
 
 def attend(
