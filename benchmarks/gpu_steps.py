@@ -29,7 +29,7 @@ from tuner.evaluate.measurer import Measurer
 from tuner.results.attempt import Attempt
 from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance
-from tuner.spec.problem import to_fields
+from tuner.spec.problem import canonical, to_fields
 
 ROOT = Path(__file__).parents[1]
 _TRIES, _FEW_TRIES = 160, 12
@@ -202,7 +202,21 @@ def _keep(
     """Store the attempts for the search of the same problem, which resumes from them and may have little time."""
     from tuner.search.request import code_of
 
-    rows = dict(zip(attempts, run.store.append(attempts.values()), strict=True))
+    if not attempts:
+        return
+    study = run.store.begin_study(
+        operator=operator.name,
+        problem=canonical(instances[0].problem),
+        gpu=run.gpu.name,
+        command="",
+        seed=0,
+        method="gp",
+        effort="normal",
+        budget=len(instances),
+        versions={"device": measurer.device} if measurer.device else {},  # times of another device are not resumed
+    )
+    rows = dict(zip(attempts, run.store.append(attempts.values(), study), strict=True))
+    run.store.end_study(study, "the default configs were timed")
     right = [position for position, attempt in attempts.items() if attempt.failure is None]
     for i, verdict in measurer.check([instances[position] for position in right]):
         run.store.append_verdict(rows[right[i]], verdict, code_of(operator))
