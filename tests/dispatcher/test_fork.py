@@ -20,7 +20,7 @@ from tuner.spec.instance import InstanceFields
 __all__ = ["driver"]  # a fixture
 
 LOADED = """
-import itertools, multiprocessing, os, signal, sys, threading, time
+import itertools, multiprocessing, os, signal, sys, threading, time, traceback
 import numpy as np
 from tests.support.store_factory import attempt
 from tuner import dispatcher
@@ -54,6 +54,8 @@ def child(number):
     status = 1
     try:
         status = 0 if call() == 144.0 and store.append([attempt(-number)]) else 2
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)
 
@@ -85,11 +87,7 @@ print(f"{forks} forks, the slowest {slowest:.2f} s; rounds of the threads: {roun
 """
 
 
-# Which call of the child failed is not known yet.
-UNEXPLAINED = pytest.mark.xfail(reason="one child of sixty failed once on a loaded machine", strict=False)
-
-
-@pytest.mark.parametrize("forks", [10, pytest.param(60, marks=[pytest.mark.slow, UNEXPLAINED])])
+@pytest.mark.parametrize("forks", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_children_and_parent_go_on_after_forks_under_load(tmp_path: Path, forks: int) -> None:
     command = [sys.executable, "-W", "ignore", "-c", LOADED, str(tmp_path / "tuner.db"), str(forks)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -47,6 +47,8 @@ class Nearest:
                 if node.numbers is not None:
                     self._split(node)
                     continue
+                if node.low is node:  # another thread has just made it a leaf
+                    continue
                 gap = wanted[node.axis] - node.cut
                 closer, other = (node.low, node.high) if gap < 0 else (node.high, node.low)
                 pending.append((max(bound, abs(gap)), other))
