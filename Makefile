@@ -13,7 +13,7 @@ DOCS    := .venv-docs
 TORCH   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help docs venv test test-all test-clients test-postgres lint search records throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
+.PHONY: help docs venv test test-all test-clients test-postgres test-farm lint search records throughput fuzz bench-search conformance gpu gpu-collect gpu-rehearsal clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ test-clients: $(CLIENTS)/.installed ## transformers, PyTorch, timm, diffusers an
 test-postgres: $(STAMP) ## many processes on one PostgreSQL server, which is started in a temporary folder (skips where there is none)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'psycopg[binary]>=3.2'
 	$(BIN)/python -m tests.support.postgres $(BIN)/python -m pytest -rs tests/store/test_store.py tests/store/test_server.py tests/db/test_merge.py
+
+test-farm: $(STAMP) ## searches on worker processes of Dask and one PostgreSQL server (skips where there is none)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'distributed>=2025.1' 'psycopg[binary]>=3.2'
+	$(BIN)/python -m pytest -rs tests/farm
 
 lint: $(STAMP) ## ruff and mypy --strict
 	$(BIN)/ruff check .

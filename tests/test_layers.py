@@ -17,7 +17,7 @@ from tuner.base.assets import ROOT, TEMPLATES
 LAYERS = """
 cli
 bench flashinfer foreign transformers
-report torch jax
+farm report torch jax
 search dispatcher
 evaluate
 backends
@@ -32,6 +32,8 @@ DOORS = {
     "alembic": "store/sql",
     "cryptography": "store",
     "cuda": "compiler",
+    "dask": "farm",
+    "distributed": "farm",
     "cupy": "backends/gpu",
     "filelock": "backends/emulator",
     "fla": "torch",

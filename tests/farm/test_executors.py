@@ -1,5 +1,7 @@
-"""Any executor of Python takes the problems of a search."""
+"""Any executor of Python takes the problems of a search, and nothing of Dask is needed for it."""
 
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 
 from tuner import operators
 from tuner.arch import gpu
+from tuner.base.assets import ROOT
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.search import fleet
 from tuner.search.campaign import CampaignRequest
@@ -83,3 +86,19 @@ def test_problems_learn_in_waves_each_as_large_as_all_before() -> None:
 
     assert wave_numbers(True) == [0, 1, 2, 2, 3, 3, 3, 3, 4]
     assert wave_numbers(False) == [0] * 9
+
+
+def test_nothing_of_dask_is_imported_without_a_farm() -> None:
+    code = "\n".join(
+        (
+            "import sys",
+            "from tuner.cli.app import build",
+            "from typer.testing import CliRunner",
+            "words = 'search flash_attention --gpu sm_80 --head-dim 16 --budget 0'.split()",
+            "assert CliRunner().invoke(build(), words).exit_code == 2",
+            "import tuner.search.fleet, tuner.search.gpus, tuner.farm.worker",
+            "print(*(name for name in sys.modules if name.partition('.')[0] in ('dask', 'distributed', 'tornado')))",
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

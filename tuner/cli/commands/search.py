@@ -18,6 +18,7 @@ from tuner.backends.emulator import compiler as emulator_compiler
 from tuner.backends.emulator.pool import PATIENCE_S
 from tuner.backends.gpu import named
 from tuner.base.assets import TEMPLATES
+from tuner.cli.commands.search_farm import farmed
 from tuner.cli.display import Display
 from tuner.cli.fleet_display import FleetDisplay
 from tuner.cli.found import show, title
@@ -59,6 +60,30 @@ GpusOption = Annotated[
     ),
 ]
 
+FarmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--farm",
+        metavar="tls://HOST:PORT",
+        help="a Dask scheduler whose workers search the problems; needs --db postgresql://…",
+        rich_help_panel="Several problems",
+    ),
+]
+InsecureFarmOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-farm", help="let --farm use tcp:// in a network that you trust", rich_help_panel="Several problems"
+    ),
+]
+PredictedOption = Annotated[
+    bool,
+    typer.Option(
+        "--predicted",
+        help="with --farm: rank by prediction, on workers without a GPU",
+        rich_help_panel="Several problems",
+    ),
+]
+
 
 def search(
     operator: Operator[Any],
@@ -94,6 +119,9 @@ def search(
         typer.Option(metavar="N", min=0, help="how far a problem's config of the portfolio may be behind its best"),
     ] = Terms.within,
     gpus: GpusOption = None,
+    farm: FarmOption = None,
+    insecure_farm: InsecureFarmOption = False,
+    predicted: PredictedOption = False,
     workers: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help=literal("processes [default: one a core; two fewer beside a GPU]")),
@@ -133,7 +161,16 @@ def search(
         db,
     )
     page = report or default_path(operator.name, target.name, problems, other_database(db))
-    side_by_side = partial(_on_gpus, chosen_gpus(gpus, target), quiet=quiet) if gpus else None
+    if farm and gpus:
+        raise UsageError("--farm and --gpus: give one of them, for workers of a farm have their GPUs")
+    if (insecure_farm or predicted) and not farm:
+        raise UsageError(f"{'--insecure-farm' if insecure_farm else '--predicted'} belongs to --farm: give that, too")
+    if farm:
+        side_by_side = partial(farmed, address=farm, insecure=insecure_farm, predicted=predicted, quiet=quiet)
+    elif gpus:
+        side_by_side = partial(_on_gpus, chosen_gpus(gpus, target), quiet=quiet)
+    else:
+        side_by_side = None
     return _search(request, page, side_by_side, quiet=quiet, as_json=as_json)
 
 

@@ -90,6 +90,19 @@ def locate(place: str | Path | None) -> Place:
     return Place(_redacted(url.set(drivername="postgresql")), url=url.set(drivername="postgresql+psycopg"))
 
 
+def without_password(place: str) -> str:
+    """The URL of a server as it may travel: a password is left out, which each machine has by its own means.
+
+    Raises UsageError for what is no URL of a server.
+    """
+    url = locate(place).url
+    if url is None:
+        raise UsageError(f"{place} is no database that other machines reach: give postgresql://USER@HOST/NAME")
+    query = {name: value for name, value in url.query.items() if "password" not in name.lower()}
+    plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
+    return plain.render_as_string(hide_password=False)
+
+
 class Database:
     """Transactions on one database, each a function that is repeated while what fails it passes.
 

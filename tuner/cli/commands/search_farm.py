@@ -1,0 +1,46 @@
+"""`tuner search --farm ADDRESS`: the problems of a search on the workers of a Dask scheduler."""
+
+from collections.abc import Callable
+
+from tuner.cli.fleet_display import FleetDisplay
+from tuner.cli.output import say
+from tuner.search import fleet
+from tuner.search.campaign import Campaign, CampaignRequest
+from tuner.search.code import code_here
+from tuner.store import places
+from tuner.store.sql import without_password
+
+
+def farmed(
+    request: CampaignRequest,
+    stopped: Callable[[], bool],
+    *,
+    address: str,
+    insecure: bool,
+    predicted: bool,
+    quiet: bool,
+) -> Campaign:
+    """Search on the workers that have the GPU, or for an architecture by prediction on those that have none.
+
+    Raises UsageError for a database that is no server, or an address that is not safe, and MachineError where no worker
+    will do.
+    """
+    from tuner.farm.client import Farm  # Dask is for those who ask for it
+    from tuner.farm.resources import NO_GPU, Description
+
+    db = without_password(request.db or places.database())
+    target = request.gpu
+    measured = not predicted and target.name != target.arch.name
+    wanted = Description(code_here(), target.name if measured else NO_GPU)
+    with Farm(address, insecure=insecure) as farm, FleetDisplay("workers", quiet) as display:
+        farm.require(wanted)
+        for sentence in farm.refused(wanted):
+            say(sentence)
+        workers = fleet.Workers(
+            farm.executor(wanted),
+            lambda: farm.capacity(wanted),
+            measured=measured,
+            db=db,
+            show=display.show,
+        )
+        return fleet.run(request, workers, stopped)
