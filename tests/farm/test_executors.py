@@ -96,7 +96,7 @@ def test_nothing_of_dask_is_imported_without_a_farm() -> None:
             "from typer.testing import CliRunner",
             "words = 'search flash_attention --gpu sm_80 --head-dim 16 --budget 0'.split()",
             "assert CliRunner().invoke(build(), words).exit_code == 2",
-            "import tuner.search.fleet, tuner.search.gpus, tuner.farm.worker",
+            "import tuner.search.fleet, tuner.search.gpus, tuner.farm_worker",
             "print(*(name for name in sys.modules if name.partition('.')[0] in ('dask', 'distributed', 'tornado')))",
         )
     )

@@ -13,7 +13,7 @@ from tests.support.patience import GENEROUS_S
 from tests.support.postgres import free_port
 from tuner.base.assets import ROOT
 
-PRELOAD = "tuner.farm.worker"
+PRELOAD = "tuner.farm_worker"
 
 
 def _start(

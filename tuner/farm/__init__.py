@@ -1,1 +1,1 @@
-"""Searches on many machines: whole problems as tasks of Dask, which stays outside until a search asks for it."""
+"""Searches on many machines: each problem is a task of Dask, which only `tuner search --farm` imports."""

@@ -68,7 +68,7 @@ class Farm(Closing):
     def _why_nobody(self, wanted: Description) -> str:
         lines = [f"{count} × {description}" for description, count in self.workers().items()]
         if self._strangers:
-            lines.append(f"{self._strangers} × started without `--preload tuner.farm.worker`")
+            lines.append(f"{self._strangers} × started without `--preload tuner.farm_worker`")
         here = "; ".join(lines) or "none"
         same_code = any(description.code == wanted.code for description in self.workers())
         reason = f"has a GPU {wanted.gpu}" if same_code else "has the code of this search"

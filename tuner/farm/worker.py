@@ -1,4 +1,4 @@
-"""The side of a worker: `dask worker ADDRESS --nthreads 1 --preload tuner.farm.worker`."""
+"""The side of a worker: `dask worker ADDRESS --nthreads 1 --preload tuner.farm_worker`."""
 
 from dataclasses import replace
 from typing import Any
