@@ -22,7 +22,7 @@ from tuner.arch import gpu
 from tuner.errors import MachineError
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.search import fleet
-from tuner.search.campaign import CampaignRequest
+from tuner.search.many_problems import CampaignRequest
 from tuner.search.portfolio import Terms
 from tuner.search.request import SearchRequest
 
@@ -33,7 +33,7 @@ def measure(workers: int, problems: int, rows: int, place: Callable[[], str]) ->
     from tests.support.simulated_units import simulate
     from tuner.farm.client import Farm
     from tuner.farm.resources import NO_GPU, Description
-    from tuner.search.code import code_here
+    from tuner.search.code_version import code_here
 
     operator, db = operators.load("flash_attention"), place()
     searches = tuple(

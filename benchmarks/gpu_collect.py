@@ -22,13 +22,13 @@ import gpu_rows
 from gpu_markdown import Device, document
 
 from tuner import operators
-from tuner.dispatcher.choice import refusal
+from tuner.dispatcher.config_choice import refusal
 from tuner.errors import TunerError, UsageError
 from tuner.evaluate.measure.policy import is_of_times
 from tuner.report.notation import counted
 from tuner.results.attempt import Evidence
 from tuner.results.record import TuningRecord
-from tuner.store import lines, places
+from tuner.store import locations, record_lines
 from tuner.store.sql import Store
 
 
@@ -71,7 +71,7 @@ def records(folder: Path, device: Device) -> list[TuningRecord]:
         raise UsageError("the run ended before it knew its device: it has no records")
     if device.simulated:
         raise UsageError("the device was simulated: its times are no measurements, and its records do not ship")
-    result = [row for path in sorted((folder / "tuned").glob("*.jsonl")) for row in lines.read(path)]
+    result = [row for path in sorted((folder / "tuned").glob("*.jsonl")) for row in record_lines.read(path)]
     for row in result:
         identity = row.identity
         if row.evidence is not Evidence.MEASURED or not is_of_times(identity.policy):
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         "--records",
         type=Path,
         nargs="?",
-        const=places.SHIPPED,
+        const=locations.SHIPPED,
         help="add the records here [db/tuned, if no name follows]",
     )
     parser.add_argument(

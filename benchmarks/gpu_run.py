@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_keeper import Keeper
+from gpu_archive import Keeper
 from gpu_plan import planned_s
 from gpu_rows import Rows
 
@@ -23,8 +23,8 @@ from tuner.bench import Venue
 from tuner.bench.peers import Rehearsed
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.evaluate.measure.gpu_device import Physical
-from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import DeviceOpener, Worker
 from tuner.evaluate.measurer import Setup

@@ -15,7 +15,7 @@ import time
 from gpu_plan import warmed
 from gpu_tests import end_with_caller
 
-from tuner.bench.field import warm
+from tuner.bench.timing_process import warm
 from tuner.evaluate.measure.device import Code
 from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.results.attempt import Attempt, Evidence, Identity, Prediction, Resources
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import OutputError, Verdict
@@ -54,11 +54,11 @@ def record(rng: random.Random, operators: int, kernels: int) -> TuningRecord:
 
 def fill(folder: Path, count: int, operators: int, kernels: int) -> dict[str, float]:
     """Import `count` records into a new database."""
-    from tuner.store import lines
+    from tuner.store import record_lines
     from tuner.store.sql import Store
 
     rng = random.Random(count)
-    lines.write(folder / "records.jsonl", (record(rng, operators, kernels) for _ in range(count)))
+    record_lines.write(folder / "records.jsonl", (record(rng, operators, kernels) for _ in range(count)))
     with Store.open(folder / "tuner.db") as store:
         began = time.process_time()
         new = store.import_jsonl(folder / "records.jsonl")
@@ -69,7 +69,7 @@ def look_up(folder: Path, _: int, operators: int, kernels: int) -> dict[str, flo
     """Make the first call of an application, then others at sizes that are not stored."""
     import numpy  # noqa: F401
 
-    import tuner.store.neighbours  # noqa: F401
+    import tuner.store.nearest_records  # noqa: F401
     from tuner.store.records import Query, Snapshot
 
     rng = random.Random(0)

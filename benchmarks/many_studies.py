@@ -27,7 +27,7 @@ from sqlalchemy import insert
 from tests.support.store_factory import record
 from tuner import operators
 from tuner.spec.problem import canonical
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.sql import Store
 from tuner.store.sql.schema import STUDIES
 
@@ -47,7 +47,7 @@ def fill(place: str, count: int) -> None:
             replace(base, identity=replace(base.identity, operator=OPERATOR, problem=problem, gpu="H200"))
             for problem in problems
         )
-        lines.write(Path(folder) / "records.jsonl", listed)
+        record_lines.write(Path(folder) / "records.jsonl", listed)
         store.import_jsonl(Path(folder) / "records.jsonl")
         about = {"operator": OPERATOR, "gpu": "H200", "command": "", "seed": 0, "method": "gp", "effort": "quick"}
         about |= {"budget": 32, "versions": "{}", "started": base.created, "ended": base.created, "why": "the budget"}

@@ -31,10 +31,10 @@ import gpu_path  # noqa: F401  # before the package is imported
 from tuner import __version__, operators
 from tuner.arch import GPU, gpu
 from tuner.base.assets import DB, ROOT
-from tuner.base.canonical import decode
+from tuner.base.canonical_json import decode
 from tuner.base.fields import formatted
 from tuner.compiler.nvrtc import Compiler
-from tuner.dispatcher import choice
+from tuner.dispatcher import config_choice
 from tuner.errors import StoreError, TunerError, UsageError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.check.verdict_cache import VerdictCache
@@ -47,7 +47,7 @@ from tuner.spec.command_line import minimal_fields
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator
 from tuner.spec.problem import canonical, from_fields
-from tuner.store import lines, places
+from tuner.store import locations, record_lines
 from tuner.store.records import Snapshot
 from tuner.store.sql import Store
 
@@ -113,17 +113,17 @@ def proven(operator: Operator[Any], problem: Any, target: GPU) -> tuple[Implemen
 # ---- the files ----
 
 
-def file_of(operator: str, target: str, folder: Path = places.SHIPPED) -> Path:
+def file_of(operator: str, target: str, folder: Path = locations.SHIPPED) -> Path:
     return folder / operator / f"{target}.jsonl"
 
 
-def shipped(folder: Path = places.SHIPPED) -> list[TuningRecord]:
-    return [record for path in sorted(folder.glob("*/*.jsonl")) for record in lines.read(path)]
+def shipped(folder: Path = locations.SHIPPED) -> list[TuningRecord]:
+    return [record for path in sorted(folder.glob("*/*.jsonl")) for record in record_lines.read(path)]
 
 
 def stale(records: Sequence[TuningRecord]) -> dict[str, str]:
     """The records that today's code does not serve, by name, and why."""
-    refusals = ((record, choice.refusal(record)) for record in records)
+    refusals = ((record, config_choice.refusal(record)) for record in records)
     return {name_of(record): why for record, why in refusals if why is not None}
 
 
@@ -137,27 +137,27 @@ def name_of(record: TuningRecord) -> str:
     return f"{of.operator} on {of.gpu}: {formatted(fields) or 'defaults'}"
 
 
-def put(record: TuningRecord, folder: Path = places.SHIPPED) -> None:
+def put(record: TuningRecord, folder: Path = locations.SHIPPED) -> None:
     """Replace the record of the same problem. Raises StoreError where the files become too large to ship."""
     path = file_of(record.identity.operator, record.identity.gpu, folder)
     others = [other for other in _stored(path) if other.identity.problem != record.identity.problem]
-    lines.write(path, [*others, record])
+    record_lines.write(path, [*others, record])
     total = sum(file.stat().st_size for file in folder.glob("*/*.jsonl"))
     if total > LIMIT:
         raise StoreError(f"the records that ship have {total:,} bytes, of {LIMIT:,}: remove shapes from {SHAPES}")
 
 
-def drop(record: TuningRecord, folder: Path = places.SHIPPED) -> None:
+def drop(record: TuningRecord, folder: Path = locations.SHIPPED) -> None:
     path = file_of(record.identity.operator, record.identity.gpu, folder)
     others = [other for other in _stored(path) if other.identity.problem != record.identity.problem]
     if others:
-        lines.write(path, others)
+        record_lines.write(path, others)
     else:
         path.unlink(missing_ok=True)
 
 
 def _stored(path: Path) -> list[TuningRecord]:
-    return list(lines.read(path)) if path.exists() else []
+    return list(record_lines.read(path)) if path.exists() else []
 
 
 # ---- searching ----
@@ -202,7 +202,7 @@ class Searches:
 
 
 def search(
-    asked: Shapes, targets: Sequence[GPU], orders: range, seconds: float, workers: int, folder: Path = places.SHIPPED
+    asked: Shapes, targets: Sequence[GPU], orders: range, seconds: float, workers: int, folder: Path = locations.SHIPPED
 ) -> None:
     """Give every problem a current record: those of order 1 on all GPUs first. None is begun after `seconds`."""
     deadline = time.monotonic() + seconds
@@ -219,7 +219,7 @@ def search(
                 print("stopped: its time is over; the same command goes on from here")
                 return
             earlier = existing.get((shape.operator.name, canonical(shape.problem), target.name))
-            if earlier is not None and choice.refusal(earlier) is None:
+            if earlier is not None and config_choice.refusal(earlier) is None:
                 continue
             if not proven(shape.operator, shape.problem, target):
                 continue
@@ -252,7 +252,7 @@ def gains(records: Sequence[TuningRecord], workers: int) -> Iterator[tuple[Tunin
             of, target = record.identity, gpu(record.identity.gpu)
             fields = InstanceFields(of.operator, of.implementation, decode(of.problem), record.config)
             winner = operators.instance(fields)
-            untuned = choice.choose(winner.operator, winner.problem, [target], none).instance
+            untuned = config_choice.choose(winner.operator, winner.problem, [target], none).instance
             costs = dict(_costs(Predictor(target, compiler, checker), [winner, untuned]))
             if None not in costs.values():
                 yield record, untuned.implementation.name, costs[1] / costs[0] - 1
@@ -266,7 +266,7 @@ def _costs(predictor: Predictor, configs: Sequence[Instance]) -> Iterator[tuple[
 def table(workers: int) -> Iterator[str]:
     """How many problems of each operator have a record on each GPU, and the median of their gains."""
     grouped: dict[tuple[str, str], list[float]] = {}
-    for record, _, gain in gains([record for record in shipped() if choice.refusal(record) is None], workers):
+    for record, _, gain in gains([record for record in shipped() if config_choice.refusal(record) is None], workers):
         grouped.setdefault((record.identity.operator, record.identity.gpu), []).append(gain)
     yield "| operator | GPU | problems | median predicted gain | largest |"
     yield "|---|---|---:|---:|---:|"
@@ -296,7 +296,7 @@ def first_call() -> Iterator[str]:
     """CPU time of loading the records and of choosing the first kernel, the least of five processes."""
     yield "| records | loading, CPU ms | the first choice, CPU ms | what it runs |"
     yield "|---|---:|---:|---|"
-    for what, sources in (("none", []), ("those that ship", [str(places.SHIPPED)])):
+    for what, sources in (("none", []), ("those that ship", [str(locations.SHIPPED)])):
         command = [sys.executable, "-c", FIRST, *sources]
         runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("|") for _ in range(5)]
         loading, choosing = (min(float(run[column]) for run in runs) for column in (0, 1))

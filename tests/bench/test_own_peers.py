@@ -12,7 +12,7 @@ from tuner import bench, operators
 from tuner.arch import gpu
 from tuner.base.assets import TEMPLATES
 from tuner.bench import peers
-from tuner.bench.field import WrongError, judged
+from tuner.bench.timing_process import WrongError, judged
 from tuner.errors import TemplateError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.device_check import cases

@@ -15,7 +15,7 @@ from tuner import operators
 from tuner.arch import ARCHES
 from tuner.base import journal
 from tuner.base.assets import ROOT
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.bench import Comparison, Row
 from tuner.compiler.render import render
 from tuner.evaluate.measure.samples import Estimate, State
@@ -24,7 +24,7 @@ from tuner.results.codec import to_data
 from tuner.results.record import TuningRecord
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
-from tuner.store import lines
+from tuner.store import record_lines
 
 OPERATOR = operators.load("flash_attention")
 PROBLEM = OPERATOR.problem(head_dim=72, causal=True, batch=2, seq_q=8192)  # its goal is 450 TFLOP/s
@@ -79,7 +79,7 @@ def write_rows(folder: Path, steps: dict[str, Any]) -> None:
 def run_folder(folder: Path, records: list[TuningRecord], **device: Any) -> Path:
     folder.mkdir()
     write_rows(folder, steps(**device))
-    lines.write(folder / "tuned" / "H200.jsonl", records)
+    record_lines.write(folder / "tuned" / "H200.jsonl", records)
     return folder
 
 
@@ -130,14 +130,14 @@ def test_tables_tell_what_is_right_how_fast_it_is_and_what_a_goal_lacks(tmp_path
 
 def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: Path, collect: Collect) -> None:
     earlier, new = measured(problem=encode({"T": 1})), ours(measured())
-    lines.write(tmp_path / "db" / "H200.jsonl", [earlier])
+    record_lines.write(tmp_path / "db" / "H200.jsonl", [earlier])
     packed = tmp_path / "gpu.tar.gz"
     with tarfile.open(packed, "w:gz") as archive:
         archive.add(run_folder(tmp_path / "out", [new]), "out")
     for _ in range(2):  # another time adds nothing
         said = collect(packed, "--records", tmp_path / "db")
         assert said.exit_code == 0, said.err
-        assert list(lines.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
+        assert list(record_lines.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
     assert "2 records, 0 new; 1 of the run are not served, because the source has changed since" in said.err
 
 
@@ -150,9 +150,9 @@ def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, co
     fast = replace(result, identity=served, config=to_fields(config), measurement=Measurement(90, 89, 91, 30))
     for low_us, stays in ((92.0, fast), (91.0, None)):
         slow = replace(result, measurement=Measurement(95, low_us, 98, 30), created="2026-11-22T10:00:00+00:00")
-        lines.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
+        record_lines.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
         said = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
-        assert list(lines.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
+        assert list(record_lines.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
         assert ("slower than the shipped records" in said.err) == bool(stays)
 
 

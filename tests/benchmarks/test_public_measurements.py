@@ -19,10 +19,10 @@ from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
-from tuner.evaluate.predict.classes import SHARING, STREAMING
 from tuner.evaluate.predict.compiled import predict_config
 from tuner.evaluate.predict.cost import MODEL
-from tuner.evaluate.predict.times import EVIDENCE, UNJUDGED, predicted_time, time_or_rank
+from tuner.evaluate.predict.kernel_classes import SHARING, STREAMING
+from tuner.evaluate.predict.predicted_time import EVIDENCE, UNJUDGED, predicted_time, time_or_rank
 from tuner.results.attempt import Prediction
 from tuner.spec.instance import Instance
 

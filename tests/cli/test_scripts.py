@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tuner.base.assets import ROOT
 from tuner.cli.app import build
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.sql import Store
 
 README = (ROOT / "tuner" / "cli" / "README.md").read_text()
@@ -97,7 +97,7 @@ def test_a_wrong_request_ends_with_2_one_line_and_an_empty_stdout() -> None:
 def test_records_are_written_as_text_that_applications_read(db: Path, tmp_path: Path) -> None:
     assert run("show", "--db", db, "--out", tmp_path / "records.jsonl").exit_code == 0
     with Store.open(db) as store:
-        assert list(lines.read(tmp_path / "records.jsonl")) == store.records()
+        assert list(record_lines.read(tmp_path / "records.jsonl")) == store.records()
     done = run("show", "--db", db, "--out", tmp_path / "records.txt")
     assert done.exit_code == 2 and "jsonl" in done.stderr
 

@@ -13,7 +13,7 @@ from tests.support.store_factory import race, record
 from tuner.cli.app import build
 from tuner.results.attempt import Evidence, Measurement
 from tuner.results.codec import race_from, to_data
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.sql import Store
 
 HEAVY = {"numpy", "optuna", "scipy", "sqlalchemy", "alembic", "jinja2", "cupy", "tuner.operators"}
@@ -80,7 +80,7 @@ def test_show_tells_what_the_device_was_like_and_the_race_that_settled_a_record(
 
 def test_show_lists_the_records_of_a_file_in_which_a_line_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text(f"{lines.to_line(record())}\n{{\n")
+    path.write_text(f"{record_lines.to_line(record())}\n{{\n")
     shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
     assert shown.exit_code == 0
     assert f"passed over: {path}, line 2: " in shown.stderr
@@ -97,7 +97,7 @@ def test_explain_names_what_it_cannot_read_once(tmp_path: Path) -> None:
 
 def test_show_spells_a_problem_whose_dtype_is_unknown_today(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text(lines.to_line(record(operator="flash_attention", problem={"dtype": "fp5"})))
+    path.write_text(record_lines.to_line(record(operator="flash_attention", problem={"dtype": "fp5"})))
     shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
     assert shown.exit_code == 0
     assert "dtype=fp5" in shown.stdout

@@ -16,14 +16,14 @@ from tuner import operators
 from tuner.arch import ARCHES
 from tuner.backends import emulator
 from tuner.backends.emulator.build import runtime_library
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.cli.app import build
 from tuner.compiler import nvrtc, nvrtc_library
 from tuner.compiler.render import render
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError, StoreError
 from tuner.spec.instance import Instance
-from tuner.store import bundle, lines
+from tuner.store import bundle, record_lines
 from tuner.store.bundle import MANIFEST, RECORDS, SIGNATURE, Bundle
 
 __all__ = ["driver"]  # a fixture
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_CACHE_DIR", str(folder / "cache"))
-        lines.write(folder / "records.jsonl", records(instance(), target="H200", arch="sm_90a"))
+        record_lines.write(folder / "records.jsonl", records(instance(), target="H200", arch="sm_90a"))
         said = command("bundle", folder / "out.zip", "--db", folder / "records.jsonl", "--json")
     assert json.loads(said) == {"bundle": str(folder / "out.zip"), "records": 1, "cubins": 1, "left_out": []}
     return folder / "out.zip"
@@ -98,7 +98,7 @@ def test_without_it_the_same_call_has_no_kernel() -> None:
 
 def test_equal_records_make_equal_bundles(made: Path, tmp_path: Path) -> None:
     opened = Bundle.open(made)
-    (record,) = [lines.from_line(line) for line in opened.records().splitlines()]
+    (record,) = [record_lines.from_line(line) for line in opened.records().splitlines()]
     (key,) = [name for name in zipfile.ZipFile(made).namelist() if name.startswith("cubins/")]
     entry = opened.cubin(key.removeprefix("cubins/").removesuffix(".cubin"))
     assert entry is not None and len(opened) == 1
@@ -108,7 +108,7 @@ def test_equal_records_make_equal_bundles(made: Path, tmp_path: Path) -> None:
 
 def test_a_record_of_other_source_is_left_out_by_name(tmp_path: Path) -> None:
     (record,) = records(instance(), target="H200", arch="sm_90a")
-    text = lines.to_line(record).replace(record.identity.source, "5eed5eed5eed5eed")
+    text = record_lines.to_line(record).replace(record.identity.source, "5eed5eed5eed5eed")
     (tmp_path / "records.jsonl").write_text(text)
     done = CliRunner().invoke(build(), ["bundle", str(tmp_path / "o.zip"), "--db", str(tmp_path / "records.jsonl")])
     assert done.exit_code == 1
@@ -201,7 +201,7 @@ def test_machine_code_that_is_no_elf_file_is_refused(
     made: Path, machine: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = Bundle.open(made)
-    (record,) = [lines.from_line(line) for line in opened.records().splitlines()]
+    (record,) = [record_lines.from_line(line) for line in opened.records().splitlines()]
     (name,) = [name for name in zipfile.ZipFile(made).namelist() if name.startswith("cubins/")]
     entry = opened.cubin(name[7:-6])
     assert entry is not None
@@ -241,7 +241,7 @@ def test_only_bundles_that_a_trusted_key_signed_are_used(
             entries[name[7:-6]] = entry
     for name in ("ours", "theirs"):
         key = bundle.signing.private_key(keys / name)
-        bundle.write(keys / f"{name}.zip", lines.read(keys / "records.jsonl"), entries, key)
+        bundle.write(keys / f"{name}.zip", record_lines.read(keys / "records.jsonl"), entries, key)
     monkeypatch.setenv("TUNER_TRUST", str(keys / "ours.pub"))
 
     monkeypatch.setenv("TUNER_BUNDLE", str(keys / "ours.zip"))
@@ -263,4 +263,4 @@ def test_the_command_signs(made: Path, keys: Path, monkeypatch: pytest.MonkeyPat
     command("bundle", keys / "out.zip", "--db", keys / "records.jsonl", "--gpu", "H200", "--sign", keys / "ours")
     monkeypatch.setenv("TUNER_TRUST", str(keys / "ours.pub"))
     (line,) = Bundle.open(keys / "out.zip").records().splitlines()
-    assert lines.from_line(line).signature
+    assert record_lines.from_line(line).signature

@@ -11,13 +11,13 @@ from tests.support.arriving import records
 from tuner import operators
 from tuner.arch import ARCHES, GPU, gpu
 from tuner.base.assets import ROOT
-from tuner.dispatcher import choice, proven
-from tuner.dispatcher.choice import Choice
+from tuner.dispatcher import config_choice, device_proofs
+from tuner.dispatcher.config_choice import Choice
 from tuner.results.attempt import Evidence
 from tuner.results.record import TuningRecord
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
-from tuner.store import lines, places
+from tuner.store import locations, record_lines
 from tuner.store.records import Snapshot
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -43,8 +43,8 @@ def shipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
     def ship(*listed: TuningRecord) -> Path:
         for target in {record.identity.gpu for record in listed}:
             chosen = [record for record in listed if record.identity.gpu == target]
-            lines.write(tmp_path / "tuned" / "row_norm" / f"{target}.jsonl", chosen)
-        monkeypatch.setattr(places, "SHIPPED", tmp_path / "tuned")
+            record_lines.write(tmp_path / "tuned" / "row_norm" / f"{target}.jsonl", chosen)
+        monkeypatch.setattr(locations, "SHIPPED", tmp_path / "tuned")
         return tmp_path / "tuned"
 
     return ship
@@ -52,11 +52,12 @@ def shipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
 
 def run(rows: int, *sources: Path | str, target: GPU = A100) -> Choice:
     operator = operators.load("row_norm")
-    return choice.choose(operator, operator.problem(width=32, rows=rows), [target], Snapshot.load([*map(str, sources)]))
+    problem, snapshot = operator.problem(width=32, rows=rows), Snapshot.load([*map(str, sources)])
+    return config_choice.choose(operator, problem, [target], snapshot)
 
 
 def mine(folder: Path, *listed: TuningRecord) -> Path:
-    lines.write(folder / "mine.jsonl", listed)
+    record_lines.write(folder / "mine.jsonl", listed)
     return folder / "mine.jsonl"
 
 
@@ -65,7 +66,7 @@ def test_a_call_without_a_search_runs_what_ships_for_its_architecture_and_explai
 ) -> None:
     folder = shipping(of(64, number=1))
     chosen = run(100, folder)
-    assert dict(of(64, number=1).config) == choice.to_fields(chosen.instance.config)
+    assert dict(of(64, number=1).config) == config_choice.to_fields(chosen.instance.config)
     assert "near problem for sm_80, which ships with this program (predicted): rows=64 for 100" in chosen.why
 
 
@@ -89,7 +90,7 @@ def test_a_gpu_that_runs_an_unproven_implementation_right_takes_its_default_inst
     shipping: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shipping(of(64, number=1))
-    monkeypatch.setattr(proven.Verdicts, "found_unproven_right", True)
+    monkeypatch.setattr(device_proofs.Verdicts, "found_unproven_right", True)
     assert run(64, folder).record is None
 
 
@@ -101,7 +102,7 @@ def test_records_that_ship_are_read_when_their_operator_is_called(
     (folder / "flash_attention" / "sm_80.jsonl").write_bytes(b"\xff")  # an error for who reads it
     snapshot = Snapshot.load([str(folder)], strict=True)
     operator = operators.load("row_norm")
-    assert choice.choose(operator, operator.problem(width=32, rows=64), [A100], snapshot).record is not None
+    assert config_choice.choose(operator, operator.problem(width=32, rows=64), [A100], snapshot).record is not None
 
 
 # ---- the list of problems ----
@@ -124,11 +125,11 @@ def _operators() -> list[Path]:
 
 
 def test_what_ships_is_small_predicted_verified_and_of_proven_implementations() -> None:
-    files = sorted(places.SHIPPED.glob("**/*.jsonl"))
+    files = sorted(locations.SHIPPED.glob("**/*.jsonl"))
     assert sum(file.stat().st_size for file in files) <= ship_records.LIMIT
     asked = {(shape.operator.name, canonical(shape.problem)) for shape in ship_records.read().shapes}
-    for file in places.SHIPPED.glob("*/*.jsonl"):
-        for record in lines.read(file):
+    for file in locations.SHIPPED.glob("*/*.jsonl"):
+        for record in record_lines.read(file):
             identity = record.identity
             assert (file.parent.name, file.stem) == (identity.operator, identity.gpu)
             assert record.evidence is Evidence.PREDICTED and record.prediction is not None
@@ -169,7 +170,7 @@ def test_a_search_writes_records_resumes_and_keeps_what_compiles_to_the_same_cod
 
     assert [line.split(": ")[2] for line in search()] == ["searched", "searched"]
     first, second = ship_records.shipped(folder)
-    assert choice.refusal(first) is None and first.evidence is Evidence.PREDICTED
+    assert config_choice.refusal(first) is None and first.evidence is Evidence.PREDICTED
     assert search() == []
     ship_records.put(replace(first, identity=replace(first.identity, source="5eed")), folder)
     (line,) = search()

@@ -21,7 +21,7 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError, StoreError
 from tuner.spec.instance import Instance
-from tuner.store import places
+from tuner.store import locations
 from tuner.store.records import Snapshot
 
 __all__ = ["driver"]  # a fixture
@@ -146,9 +146,9 @@ def test_a_temporary_folder_that_somebody_else_made_is_not_used(no_home: Path, m
 
 
 def test_without_a_home_records_are_read_where_they_are_named(no_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert places.layers() == (str(places.SHIPPED),)
+    assert locations.layers() == (str(locations.SHIPPED),)
     with pytest.raises(StoreError, match="no home for a database: name one, by TUNER_DB or --db"):
-        places.database()
+        locations.database()
     (no_home / "mine.jsonl").touch()
     monkeypatch.setenv("TUNER_DB", f"~/theirs.jsonl{os.pathsep}{no_home / 'mine.jsonl'}")
-    assert places.layers() == (str(no_home / "mine.jsonl"), str(places.SHIPPED))
+    assert locations.layers() == (str(no_home / "mine.jsonl"), str(locations.SHIPPED))

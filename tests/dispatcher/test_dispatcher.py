@@ -29,7 +29,7 @@ from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Request
 from tuner.spec.problem import canonical, to_fields
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.records import Snapshot
 
 EMPTY = Snapshot.load([])
@@ -276,7 +276,7 @@ def record(target: str, threads: int, source: str | None = None, **problem: Any)
 
 
 def snapshot(folder: Path, *records: TuningRecord) -> Snapshot:
-    lines.write(folder / "records.jsonl", records)
+    record_lines.write(folder / "records.jsonl", records)
     return Snapshot.load([folder / "records.jsonl"])
 
 
@@ -404,7 +404,7 @@ def test_strict_makes_a_miss_an_error_with_the_command() -> None:
 
 
 def test_tuner_db_gpu_and_strict_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lines.write(tmp_path / "mine.jsonl", [record("H200", 64, rows=5), record("A100", 32, rows=5)])
+    record_lines.write(tmp_path / "mine.jsonl", [record("H200", 64, rows=5), record("A100", 32, rows=5)])
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "mine.jsonl"))
     monkeypatch.setenv("TUNER_STRICT", "1")
     for name, threads in (("H200", 64), ("A100", 32)):

@@ -15,12 +15,12 @@ from tuner.arch import ARCHES
 from tuner.backends import emulator
 from tuner.backends.gpu import tensor_map
 from tuner.compiler.render import render
-from tuner.dispatcher import choice
+from tuner.dispatcher import config_choice
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
 from tuner.evaluate.check.compare import errors
+from tuner.spec.default_sizes import round_sizes
 from tuner.spec.instance import Instance
-from tuner.spec.rounding import round_sizes
 from tuner.store.records import Snapshot
 
 __all__ = ["driver"]  # a fixture
@@ -44,7 +44,7 @@ class Counted:
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """What is computed for a call from the beginning: its choice, and so its plan."""
-    return Counted(monkeypatch, choice, "choose")
+    return Counted(monkeypatch, config_choice, "choose")
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_default_for_round_sizes_that_does_not_fit_some_of_them_runs_where_it_
             q, k, v = (arrays[name] for name in "qkv")
             o, lse = at.call("streaming_attention", q, k, v, window=1024, sinks=4)
             assert all(error.ok for error in errors(operator, problem, arrays, {"o": o, "lse": lse}))
-            instance = choice.choose(operator, problem, choice.any_gpu(), Snapshot.load([])).instance
+            instance = config_choice.choose(operator, problem, config_choice.any_gpu(), Snapshot.load([])).instance
             assert ran[-1] == render(instance, "host").digest
             kernels.add(ran[-1])
     assert len(kernels) > 1

@@ -15,7 +15,7 @@ from tests.support.served import snapshot
 from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.base.assets import ROOT
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.cli.app import build
 from tuner.dispatcher import miss_log
 from tuner.dispatcher.calls import Dispatcher
@@ -140,7 +140,7 @@ for _ in range(3):
     call()
 if not (child := os.fork()):
     call()
-    from tuner.dispatcher.untuned import _flush
+    from tuner.dispatcher.untuned_warnings import _flush
     _flush()
     os._exit(0)
 os.waitpid(child, 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tuner import operators
 from tuner.arch import ARCHES, gpu
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.compiler import render as rendering
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import TemplateError
@@ -23,7 +23,7 @@ from tuner.results.verdict import OutputError, Verdict
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.problem import canonical, to_fields
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.records import Snapshot
 
 PAYLOAD = (
@@ -100,7 +100,7 @@ def test_a_record_whose_config_holds_code_is_named_and_passed_over(
     with monkeypatch.context() as unchecked:  # the digest that a program without the check would accept
         unchecked.setattr(rendering, "check_fields", lambda _: None)
         digest = rendering.render(instance.with_config(replace(instance.config, ahead=config["ahead"]))).digest
-    at = Dispatcher(snapshot(tmp_path, lines.to_line(record_of(instance, digest, config))), (H200,))
+    at = Dispatcher(snapshot(tmp_path, record_lines.to_line(record_of(instance, digest, config))), (H200,))
     x = np.ones((1, 4, 2, 8), np.float16)
     o, _ = at.call("linear_attention", x, x, x, 0.5)
     assert np.allclose(o, 1)
@@ -128,7 +128,7 @@ JSON = st.recursive(
 def test_whatever_a_field_of_a_record_holds_a_call_is_served(tmp_path: Path, data: st.DataObject, value: Any) -> None:
     operator, naive = operators.load("row_norm"), operators.implementation("row_norm", "naive")
     instance = Instance(operator, naive, operator.problem(rows=5), naive.config(64))
-    line = lines.to_line(record_of(instance, rendering.render(instance).digest, to_fields(instance.config)))
+    line = record_lines.to_line(record_of(instance, rendering.render(instance).digest, to_fields(instance.config)))
     changed = decode(line)
     place = data.draw(st.sampled_from(sorted(places(changed), key=str)))
     inner = changed

@@ -13,12 +13,12 @@ from tuner.arch import gpu
 from tuner.base.assets import ROOT
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.search import fleet
-from tuner.search.campaign import CampaignRequest
+from tuner.search.many_problems import CampaignRequest
 from tuner.search.portfolio import Terms
+from tuner.search.problem_waves import waves
 from tuner.search.request import SearchRequest
 from tuner.search.study import Progress
-from tuner.search.unit import CAMPAIGNS, CancelledError, _observer, unit_of
-from tuner.search.waves import waves
+from tuner.search.work_unit import CAMPAIGNS, CancelledError, _observer, unit_of
 from tuner.store.sql import Holder, Store
 
 REST = {"code": "", "measured": False, "stage": 0}
@@ -62,7 +62,7 @@ def test_once_it_is_stopped_no_other_problem_begins(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("own_folder")
 def test_a_unit_whose_search_has_ended_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.search.unit._LOOK_S", -1.0)
+    monkeypatch.setattr("tuner.search.work_unit._LOOK_S", -1.0)
     made = unit_of(request("", 3).searches[0], {"campaign": "one", "l2": "cold", "launch": "eager"}, **REST)
     with Store.open(tmp_path / "tuner.db") as store:
         holder = Holder.current()
@@ -96,7 +96,7 @@ def test_nothing_of_dask_is_imported_without_a_farm() -> None:
             "from typer.testing import CliRunner",
             "words = 'search flash_attention --gpu sm_80 --head-dim 16 --budget 0'.split()",
             "assert CliRunner().invoke(build(), words).exit_code == 2",
-            "import tuner.search.fleet, tuner.search.gpus, tuner.farm_worker",
+            "import tuner.search.fleet, tuner.search.local_gpus, tuner.farm_worker",
             "print(*(name for name in sys.modules if name.partition('.')[0] in ('dask', 'distributed', 'tornado')))",
         )
     )

@@ -31,9 +31,9 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.farm.client import Farm, refuse_unsafe
 from tuner.farm.resources import NO_GPU, Description
 from tuner.results.record import TuningRecord
-from tuner.search import campaign, fleet
-from tuner.search.campaign import Campaign, CampaignRequest
-from tuner.search.code import code_here
+from tuner.search import fleet, many_problems
+from tuner.search.code_version import code_here
+from tuner.search.many_problems import Campaign, CampaignRequest
 from tuner.search.portfolio import Terms
 from tuner.search.request import SearchRequest
 from tuner.store.sql import Store
@@ -135,7 +135,7 @@ def test_one_worker_two_and_none_find_the_same_records_and_a_crash_costs_its_ver
     def unwatched(_: object) -> Iterator[Any]:
         yield lambda _: None
 
-    alone = campaign.run(asked[0], unwatched, lambda: False)
+    alone = many_problems.run(asked[0], unwatched, lambda: False)
     assert all(outcome.record is not None for outcome in alone.outcomes)
     for count in (1, 2):
         found = farmed(place, asked[count], count)

@@ -19,12 +19,12 @@ from tests.report.report_factory import CHOICES, DEFAULT, attempt, report_data
 from tuner import report
 from tuner.base.fields import formatted
 from tuner.report.clocks import clocks
-from tuner.report.convergence import convergence
+from tuner.report.comparison_figure import Value, bars, lines
+from tuner.report.convergence_figure import convergence
 from tuner.report.data import ReportData
 from tuner.report.notation import reasons
-from tuner.report.parallel import FEWEST, LINES, parallel
+from tuner.report.parallel_figure import FEWEST, LINES, parallel
 from tuner.report.section import Profile, Section, profile, sections
-from tuner.report.series import Value, bars, lines
 from tuner.results.final_race import FinalRace, Lap, Runner
 
 NUMBER = r"-?\d+(?:\.\d+)?"

@@ -7,16 +7,16 @@ import pytest
 
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
-from tuner.base.canonical import decode
-from tuner.dispatcher.choice import refusal
+from tuner.base.canonical_json import decode
+from tuner.dispatcher.config_choice import refusal
 from tuner.report import summary
 from tuner.report.headline import Baseline, Flawed, Headline, _shipped_gain, headline, untuned_call
-from tuner.report.rows import winner_rows
+from tuner.report.winner_rows import winner_rows
 from tuner.results.attempt import Evidence
 from tuner.search import study
 from tuner.spec.problem import from_fields
-from tuner.store import lines
-from tuner.store.places import SHIPPED
+from tuner.store import record_lines
+from tuner.store.locations import SHIPPED
 from tuner.store.sql import Store
 
 
@@ -48,7 +48,8 @@ def test_an_untuned_call_that_runs_a_record_that_ships_is_said_to() -> None:
 
 
 def test_an_untuned_call_runs_the_record_that_ships_for_its_problem() -> None:
-    shipped = [record for record in lines.read(SHIPPED / OPERATOR.name / "sm_80.jsonl") if refusal(record) is None]
+    records = record_lines.read(SHIPPED / OPERATOR.name / "sm_80.jsonl")
+    shipped = [record for record in records if refusal(record) is None]
     if not shipped:
         pytest.skip("no record that ships is of today's source: `make records` searches them again")
     problem = from_fields(OPERATOR.problem, decode(shipped[0].identity.problem))
@@ -57,7 +58,7 @@ def test_an_untuned_call_runs_the_record_that_ships_for_its_problem() -> None:
 
 
 def test_a_record_that_ships_and_was_not_tried_is_compared_by_its_own_prediction() -> None:
-    shipped = next(lines.read(SHIPPED / OPERATOR.name / "sm_80.jsonl"))
+    shipped = next(record_lines.read(SHIPPED / OPERATOR.name / "sm_80.jsonl"))
     assert shipped.prediction is not None
     better = shipped.prediction.cost / 1.25
     assert _shipped_gain(shipped, shipped, better) == pytest.approx(0.25)

@@ -9,8 +9,8 @@ import pytest
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
 from tuner.operators.kda.problem import Problem as Kda
-from tuner.report.rows import winner_rows
 from tuner.report.summary import usage, work_facts
+from tuner.report.winner_rows import winner_rows
 from tuner.results.attempt import Attempt, Measurement, Resources
 from tuner.results.verdict import OutputError, Verdict
 from tuner.search import study

@@ -10,7 +10,7 @@ from tuner.errors import StoreError
 from tuner.results.attempt import Attempt, Failed, Identity, Lint, Measurement, Prediction, Resources, Stage
 from tuner.results.codec import attempt_from, to_data, verdict_from
 from tuner.results.verdict import OutputError, Verdict
-from tuner.store.lines import from_line, to_line
+from tuner.store.record_lines import from_line, to_line
 
 IDENTITY = Identity("op", "impl", "{}", "sm_90a", "0" * 16, "-arch=sm_90a", "nvrtc 13.4", "predicted/1")
 GOOD = OutputError("o", 1e-4, 1e-3, 1e-3, 1e-2)

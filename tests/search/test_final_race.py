@@ -21,7 +21,7 @@ from tests.support.simulated_search import (
 )
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.evaluate.measure.messages import RaceRequest, RaceResult
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup

@@ -11,7 +11,7 @@ import pytest
 from tests.support.recorded import OPERATOR, PROBLEM, Recorded
 from tuner import operators
 from tuner.arch import gpu
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.results.attempt import Attempt, Evidence, Failed, Measurement, Stage
 from tuner.results.verdict import Verdict
 from tuner.search import study

@@ -18,7 +18,7 @@ from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Setup
 from tuner.results.attempt import Attempt, Evidence
-from tuner.search import campaign, study
+from tuner.search import many_problems, study
 from tuner.search.portfolio import Family, ServedProblem, Terms, choose
 from tuner.search.session import Session, measured
 from tuner.search.study import Progress, SearchRequest
@@ -138,7 +138,7 @@ def run(
         )
         for length in lengths
     ]
-    return campaign.campaign(requests, session, unwatched, stopped, terms)
+    return many_problems.campaign(requests, session, unwatched, stopped, terms)
 
 
 LENGTHS = (256, 512, 4096, 8192)
@@ -188,7 +188,7 @@ def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store)
         SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=budget, history=False)
         for length, budget in ((512, 80), (1024, 1))
     ]
-    found = campaign.campaign(requests, session, unwatched, lambda: False, Terms())
+    found = many_problems.campaign(requests, session, unwatched, lambda: False, Terms())
     first, second = found.outcomes
     assert second.record is not None and first.record is not None
     assert second.record.config == first.record.config
@@ -225,14 +225,14 @@ def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store
         (default,) = (each.instance for each in searched.tried)
         smaller = replace(default, config=replace(default.config, BM=64))
         outcomes.append(study.extend(searched, store, evaluator, [smaller]))
-    (family,) = campaign.portfolios(outcomes, Terms())
+    (family,) = many_problems.portfolios(outcomes, Terms())
     assert [config["BM"] for _, config in family.members] == [64]
 
 
 def test_a_config_without_a_verdict_on_a_problem_does_not_serve_it(store: Store) -> None:
     first, second = run(RecordedSession(store, wide_when_long), (256, 512), Terms()).outcomes
     unjudged = replace(second, tried=tuple(replace(each, verdict=None) for each in second.tried))
-    (family,) = campaign.portfolios([first, unjudged], Terms())
+    (family,) = many_problems.portfolios([first, unjudged], Terms())
     assert [place.member for place in family.places] == [0, None]
 
 
@@ -243,7 +243,7 @@ def test_problems_of_different_kernels_have_portfolios_of_their_own(store: Store
         for length in (512, 1024)
     ]
     requests.append(SearchRequest(OPERATOR, sized(512, 40), SM_80, implementation="mma_sync", budget=8))
-    found = campaign.campaign(requests, RecordedSession(store, wide_when_long), unwatched, lambda: False, Terms())
+    found = many_problems.campaign(requests, RecordedSession(store, wide_when_long), unwatched, lambda: False, Terms())
     assert [family.statics["head_dim"] for family in found.families] == [64, 72]
     assert len(found.outcomes) == 5
 
@@ -262,7 +262,7 @@ def test_what_is_stored_gives_the_same_portfolio_without_trying_anything(store: 
         study.recall(SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
         for length, evaluator in zip(LENGTHS, session.evaluators.values(), strict=True)
     ]
-    (again,) = campaign.portfolios(recalled, Terms(most=3, within=0.01))
+    (again,) = many_problems.portfolios(recalled, Terms(most=3, within=0.01))
     (family,) = found.families
     assert [place.regret for place in again.places] == [place.regret for place in family.places]
 
@@ -278,7 +278,7 @@ def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serv
     requests = [replace(each, implementation="naive") for each in requests]
     with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1), Worker(told) as worker:
         session = Session(store, measured(SM_80, compiler, Setup(worker, policy)))
-        found = campaign.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
+        found = many_problems.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
     (family,) = found.families
     ((_, config),) = family.members
     assert family.evidence is Evidence.MEASURED

@@ -18,7 +18,7 @@ from tuner.backends import gpu
 from tuner.cli.app import build
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
-from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.evaluate.measure.messages import TimingRequest
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Measurer, Setup

@@ -16,12 +16,18 @@ from tests.support.valley import COSTS, OPTIMUM, SPACE, Config, asked_one_by_one
 from tuner.errors import UsageError
 from tuner.search.sampler import METHODS as ALL
 from tuner.search.sampler import OPTUNA, Sampler
-from tuner.search.sampler.gaussian import Hyperparameters, Posterior, fit, log_expected_improvement, spread_after
-from tuner.search.sampler.improvement import predicted_scores, representative
+from tuner.search.sampler.expected_improvement import predicted_scores, representative
+from tuner.search.sampler.gaussian_process import (
+    Hyperparameters,
+    Posterior,
+    fit,
+    log_expected_improvement,
+    spread_after,
+)
 from tuner.search.sampler.observations import Observations
 from tuner.spec.space import Array, Constraint, Space
 
-METHODS = [method for method in ALL if method not in OPTUNA]  # test_plugged.py tests the others
+METHODS = [method for method in ALL if method not in OPTUNA]  # test_optuna_samplers.py tests the others
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -315,7 +321,7 @@ def test_a_space_that_is_not_enumerated_cannot_be_exhausted() -> None:
 
 
 def test_beyond_the_results_that_a_fit_can_take_the_search_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.search.sampler.improvement._MOST_RESULTS", 12)
+    monkeypatch.setattr("tuner.search.sampler.expected_improvement._MOST_RESULTS", 12)
     sampler = Sampler(SPACE, seed=0)
     asked = search(sampler, 40)
     assert len(set(asked)) == 40

@@ -12,7 +12,7 @@ from tests.support.own_operators import own_operator
 from tuner import operators
 from tuner.arch import gpu
 from tuner.dispatcher.calls import Dispatcher
-from tuner.dispatcher.untuned import UntunedWarning
+from tuner.dispatcher.untuned_warnings import UntunedWarning
 from tuner.errors import TemplateError, UsageError
 from tuner.evaluate.check.checker import Job, check
 from tuner.report.summary import usage

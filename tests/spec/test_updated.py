@@ -14,8 +14,8 @@ from tuner.compiler.render import render
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError
 from tuner.evaluate.check.checker import PLAIN, Job, check
-from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.device_arguments import Arena
 from tuner.evaluate.measure.device_check import DeviceCheck, cases
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Operator

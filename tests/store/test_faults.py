@@ -17,7 +17,7 @@ from tuner.cli.app import build
 from tuner.errors import StoreError
 from tuner.results.attempt import Evidence
 from tuner.results.record import TuningRecord
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.records import Match, Query, Snapshot, UnreadableRecordsWarning
 from tuner.store.sql import Store
 
@@ -92,7 +92,7 @@ def test_no_command_shows_records_of_a_database_that_is_refused(tmp_path: Path, 
 def test_records_without_permission_are_refused_and_named(locked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(tempfile.mkdtemp())
     path = folder / "records.jsonl"
-    lines.write(path, [record()])
+    record_lines.write(path, [record()])
     monkeypatch.setenv("TUNER_DB", str(path))
     folder.chmod(0 if locked == "its folder" else 0o755)
     path.chmod(0) if locked == "the file" else None
@@ -134,7 +134,7 @@ def test_a_record_that_was_stored_later_is_newer_whatever_its_clock_said(tmp_pat
     match = find(Snapshot.load([database(tmp_path, earlier, later)]))
     assert match is not None
     assert match.record == later
-    lines.write(tmp_path / "records.jsonl", [earlier, later])
+    record_lines.write(tmp_path / "records.jsonl", [earlier, later])
     match = find(Snapshot.load([tmp_path / "records.jsonl"]))
     assert match is not None
     assert match.record == later

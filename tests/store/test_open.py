@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 
 from tests.support.store_factory import attempt, read_only, record, study
 from tuner.errors import MachineError, StoreError, UsageError
-from tuner.store.places import database, named, user_database
+from tuner.store.locations import database, named, user_database
 from tuner.store.sql import Store
 
 

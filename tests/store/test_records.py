@@ -18,8 +18,8 @@ from tuner.base.fields import Fields
 from tuner.errors import StoreError
 from tuner.results.attempt import Evidence
 from tuner.results.record import TuningRecord
-from tuner.store import lines as tuned
-from tuner.store.places import SHIPPED
+from tuner.store import record_lines as tuned
+from tuner.store.locations import SHIPPED
 from tuner.store.records import Candidate, Match, Query, Snapshot
 from tuner.store.sql import Store
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.results.attempt import Attempt, Evidence, Failed, Identity, Measurement, Prediction, Resources, Stage
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import OutputError, Verdict
-from tuner.store.lines import from_line, to_line
+from tuner.store.record_lines import from_line, to_line
 from tuner.store.sql import Store
 
 printable = st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]) | st.just(" ")  # as str.isprintable() has it

@@ -18,7 +18,7 @@ from tests.support.postgres import LossyProxy, binaries, server  # noqa: E402
 from tests.support.store_factory import OK, attempt, race, record, study  # noqa: E402
 from tuner.base.assets import ROOT  # noqa: E402
 from tuner.errors import StoreError  # noqa: E402
-from tuner.store import lines  # noqa: E402
+from tuner.store import record_lines  # noqa: E402
 from tuner.store.sql import Store  # noqa: E402
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ with Store.open(sys.argv[1]) as store:
 
 
 def test_equal_records_and_facts_of_four_processes_are_stored_once(url: str, tmp_path: Path) -> None:
-    lines.write(tmp_path / "records.jsonl", RECORDS)
+    record_lines.write(tmp_path / "records.jsonl", RECORDS)
     finish([python(HAMMER, url, tmp_path / "records.jsonl", number % 2) for number in range(4)])
     with Store.open(url) as store:
         assert sorted(store.all_records(), key=lambda one: one.config["BT"]) == RECORDS

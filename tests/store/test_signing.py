@@ -11,7 +11,7 @@ from tests.support.store_factory import PROBLEM, record
 from tuner.cli.app import build
 from tuner.errors import UsageError
 from tuner.results.record import TuningRecord
-from tuner.store import lines, signing
+from tuner.store import record_lines, signing
 from tuner.store.records import Query, Snapshot
 from tuner.store.sql import Store
 
@@ -35,7 +35,7 @@ def key_pair(folder: Path, name: str = "mine", kind: str = "ssh") -> Path:
 
 
 def served(folder: Path, stored: TuningRecord) -> TuningRecord | None:
-    lines.write(folder / "records.jsonl", [stored])
+    record_lines.write(folder / "records.jsonl", [stored])
     match = Snapshot.load([folder / "records.jsonl"]).find(QUERY, lambda _: None)
     return match and match.record
 
@@ -77,7 +77,7 @@ def test_without_trusted_keys_signatures_are_not_asked_for(tmp_path: Path) -> No
 
 def test_a_signature_survives_the_database_and_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signed = signing.signed(record(), signing.private_key(key_pair(tmp_path)))
-    lines.write(tmp_path / "one.jsonl", [signed])
+    record_lines.write(tmp_path / "one.jsonl", [signed])
     with Store.open(tmp_path / "tuner.db") as store:
         store.import_jsonl(tmp_path / "one.jsonl")
         store.export_jsonl(tmp_path / "two.jsonl")

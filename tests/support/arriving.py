@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.served import snapshot
 from tuner.results.record import TuningRecord
 from tuner.spec.instance import Instance
-from tuner.store import lines
+from tuner.store import record_lines
 
 
 def records(*instances: Instance, target: str, arch: str) -> list[TuningRecord]:
@@ -60,7 +60,7 @@ def arrive(
     """Write the records one after another, each when the one before is run; how many were run within `patience_s`."""
     served = 0
     for record in each:
-        lines.write(path, [record])
+        record_lines.write(path, [record])
         deadline = time.monotonic() + patience_s
         while runs() != dict(record.config):
             if time.monotonic() > deadline:

@@ -18,7 +18,7 @@ import numpy as np
 from tuner import arch, operators
 from tuner.backends import emulator
 from tuner.backends.emulator import Buffer, Mode
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.base.fields import Fields, Scalar
 from tuner.compiler.render import render
 from tuner.evaluate.measure.device import POISON, SIMULATED, Bytes, Call, Code, DeviceFaultError, Fault

@@ -6,11 +6,11 @@ from typing import Any
 from tests.support.simulated_device import Simulation
 from tuner import operators
 from tuner.arch import gpu
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.compiler.nvrtc import Compiler
 from tuner.evaluate.check.checker import Checker
+from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.evaluate.measure.device import Code
-from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.measurer import Measurer, Setup

@@ -6,9 +6,9 @@ from tuner import operators
 from tuner.results.attempt import Attempt, Evidence, Identity, Prediction, Resources
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import OutputError, Verdict
-from tuner.search.unit import Unit, UnitResult
+from tuner.search.work_unit import Unit, UnitResult
 from tuner.spec.problem import canonical, from_fields
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.sql import Store
 
 _RIGHT = Verdict((OutputError("o", 0.0, 0.0, 1e-3, 1e-3),), (), ("simulated",))
@@ -36,7 +36,7 @@ def simulate(unit: Unit) -> UnitResult:
     record = _record(attempt)
     store.promote(record, study)
     store.end_study(study, "simulated")
-    return UnitResult(record=lines.to_line(record), tried=number + 1)
+    return UnitResult(record=record_lines.to_line(record), tried=number + 1)
 
 
 @cache

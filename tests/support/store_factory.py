@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.results.attempt import Attempt, Evidence, Identity, Measurement, Prediction, Resources
 from tuner.results.final_race import FinalRace, Lap, Runner
 from tuner.results.proof import CheckedCode, Proof

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.dispatcher.untuned import UntunedWarning  # noqa: E402
+from tuner.dispatcher.untuned_warnings import UntunedWarning  # noqa: E402
 from tuner.torch import FallbackWarning, flash_attn_func, scaled_dot_product_attention, sdpa  # noqa: E402
 
 THEIRS = torch.nn.functional.scaled_dot_product_attention

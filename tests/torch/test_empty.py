@@ -20,7 +20,7 @@ from tuner.torch import (  # noqa: E402
 SIZES = pytest.mark.parametrize(("B", "T", "S"), [(0, 5, 7), (2, 0, 7), (2, 5, 0)], ids=["batch", "queries", "keys"])
 
 pytestmark = pytest.mark.filterwarnings(
-    "error::tuner.dispatcher.untuned.UntunedWarning"
+    "error::tuner.dispatcher.untuned_warnings.UntunedWarning"
 )  # nothing runs that could be tuned
 
 

@@ -17,7 +17,7 @@ from tuner.torch import (  # noqa: E402
     flash_attn_varlen_kvpacked_func,
     flash_attn_varlen_qkvpacked_func,
 )
-from tuner.torch.rows import addressable  # noqa: E402
+from tuner.torch.tensor_layout import addressable  # noqa: E402
 
 BOUNDS = (0, 5, 5, 12), (0, 9, 10, 20)  # of queries, of keys
 

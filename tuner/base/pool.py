@@ -25,7 +25,7 @@ from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tuner.base.closing import Closing
+from tuner.base.self_closing import Closing
 from tuner.errors import MachineError
 
 J = TypeVar("J")

@@ -4,12 +4,12 @@ The page of comparisons, `page.page`, is imported only when it is drawn, so that
 """
 
 from tuner.bench.comparison import Comparison, Row, formatted_problem
+from tuner.bench.comparison_process import Venue, compare, inputs_kind
 from tuner.bench.contender import contender, context
 from tuner.bench.events import comparison_of
 from tuner.bench.forecast import Forecast, forecast
 from tuner.bench.leaders import leaders
 from tuner.bench.tables import tables
-from tuner.bench.venue import Venue, compare, inputs_kind
 
 __all__ = [
     "Comparison",

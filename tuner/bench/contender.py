@@ -9,7 +9,7 @@ from tuner.bench import peers
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
 from tuner.compiler.toolkit import Options
-from tuner.dispatcher.choice import choose
+from tuner.dispatcher.config_choice import choose
 from tuner.errors import TemplateError
 from tuner.evaluate.measure.device import Code
 from tuner.results.attempt import Failed

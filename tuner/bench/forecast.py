@@ -10,7 +10,7 @@ from tuner.base.fields import Fields
 from tuner.bench import peers
 from tuner.bench.comparison import formatted_problem
 from tuner.bench.contender import context
-from tuner.dispatcher.choice import choose
+from tuner.dispatcher.config_choice import choose
 from tuner.evaluate.predict.cost import uncompiled
 from tuner.results.attempt import Evidence
 from tuner.spec.instance import Instance

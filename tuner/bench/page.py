@@ -11,8 +11,8 @@ from tuner.bench.comparison import Comparison, Row
 from tuner.bench.forecast import Forecast, Outlook
 from tuner.bench.leaders import leaders
 from tuner.bench.tables import Found, shared, tables, varying
+from tuner.report.comparison_figure import Value, bars, lines
 from tuner.report.page import document
-from tuner.report.series import Value, bars, lines
 
 
 def page(results: Found) -> str:

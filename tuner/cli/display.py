@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tuner.arch import GPU
 from tuner.cli.output import say, stderr
-from tuner.evaluate.predict.times import predicted_time
+from tuner.evaluate.predict.predicted_time import predicted_time
 from tuner.results.attempt import Attempt, Evidence
 from tuner.search.study import Progress as Step
 from tuner.search.study import Tried

@@ -139,9 +139,9 @@ def fail(error: TunerError) -> None:
 
 def other_database(db: str | None) -> str:
     """Return the database of a command if it is not the user's own; otherwise an empty text."""
-    from tuner.store import places
+    from tuner.store import locations
 
-    path, own = db or places.database(), places.user_database()
+    path, own = db or locations.database(), locations.user_database()
     path = path if "://" in path else str(Path(path).expanduser().resolve())
     return "" if own is not None and path == str(own.resolve()) else path
 

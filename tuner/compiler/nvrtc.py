@@ -12,8 +12,8 @@ from functools import cache
 
 from tuner.arch import ARCHES
 from tuner.base.cache import Cache, CacheEntry, key_of
-from tuner.base.closing import Closing
 from tuner.base.pool import Limits, Lost, Pool
+from tuner.base.self_closing import Closing
 from tuner.compiler import headers as nvrtc_headers
 from tuner.compiler import nvrtc_library
 from tuner.compiler.cubin import Cubin, read

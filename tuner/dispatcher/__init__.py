@@ -11,9 +11,9 @@ from typing import Any
 
 from tuner import operators
 from tuner.dispatcher.calls import Dispatcher
-from tuner.dispatcher.choice import Explanation
+from tuner.dispatcher.config_choice import Explanation
 from tuner.dispatcher.functions import explain, function, misses, reload, warmup
-from tuner.dispatcher.untuned import Miss, UntunedWarning
+from tuner.dispatcher.untuned_warnings import Miss, UntunedWarning
 from tuner.errors import suggestion
 
 __all__ = ["Dispatcher", "Explanation", "Miss", "UntunedWarning", "explain", "misses", "reload", "warmup"]

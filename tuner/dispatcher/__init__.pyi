@@ -3,13 +3,13 @@
 from typing import Any, TypeVar
 
 from tuner.dispatcher.calls import Dispatcher as Dispatcher
-from tuner.dispatcher.choice import Explanation as Explanation
+from tuner.dispatcher.config_choice import Explanation as Explanation
 from tuner.dispatcher.functions import explain as explain
 from tuner.dispatcher.functions import misses as misses
 from tuner.dispatcher.functions import reload as reload
 from tuner.dispatcher.functions import warmup as warmup
-from tuner.dispatcher.untuned import Miss as Miss
-from tuner.dispatcher.untuned import UntunedWarning as UntunedWarning
+from tuner.dispatcher.untuned_warnings import Miss as Miss
+from tuner.dispatcher.untuned_warnings import UntunedWarning as UntunedWarning
 
 A = TypeVar("A")  # an array: NumPy, CuPy, torch, or anything with DLPack
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 from tuner import arch
 from tuner.base.cache import Cache, CacheEntry
-from tuner.base.canonical import decode
+from tuner.base.canonical_json import decode
 from tuner.compiler import nvrtc
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.render import render
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options
-from tuner.dispatcher.choice import refusal
+from tuner.dispatcher.config_choice import refusal
 from tuner.errors import StoreError
 from tuner.operators import instance
 from tuner.results.attempt import Failed
 from tuner.results.record import TuningRecord
 from tuner.spec.instance import InstanceFields
 from tuner.store.bundle import Bundle
-from tuner.store.places import BUNDLE
+from tuner.store.locations import BUNDLE
 
 
 def of_environment() -> Bundle | None:

@@ -11,14 +11,14 @@ from tuner import arch, operators
 from tuner.arch import GPU
 from tuner.backends import gpu
 from tuner.base.fork import ForkGuard, renew_in_child
-from tuner.dispatcher import arrays, bundled, choice, miss_log, on_gpu, watching
+from tuner.dispatcher import arrays, bundled, config_choice, miss_log, on_gpu, record_watcher
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS, Facts, framework_of
 from tuner.dispatcher.binding import Binding, bind
-from tuner.dispatcher.choice import Choice, Explanation
+from tuner.dispatcher.config_choice import Choice, Explanation
 from tuner.dispatcher.kernels import Kernels, idle
 from tuner.dispatcher.lengths import Kinds, Lengths, Ready
 from tuner.dispatcher.miss_log import MissLog
-from tuner.dispatcher.untuned import Miss, Untuned
+from tuner.dispatcher.untuned_warnings import Miss, Untuned
 from tuner.errors import InputError, StoreError, TemplateError, TunerError, UsageError
 from tuner.spec.operator import Operator, Request
 from tuner.spec.problem import from_fields
@@ -50,7 +50,7 @@ class Dispatcher:
         renewable: bool = False,
         bundle: Bundle | None = None,
     ) -> None:
-        self._snapshot, self._assumed = snapshot, assumed or choice.any_gpu()
+        self._snapshot, self._assumed = snapshot, assumed or config_choice.any_gpu()
         self._untuned, self._kernels = Untuned(strict=strict, log=log), Kernels(bundle)
         self._prepared: dict[object, Ready] = {}
         self._requests: dict[_Call, Request] | None = {} if renewable else None  # without their arrays
@@ -63,7 +63,7 @@ class Dispatcher:
         """Create a dispatcher over all stored records, configured by TUNER_GPU, TUNER_STRICT and TUNER_MISSES. Raises
         UsageError.
         """
-        log, renewable, bundle = miss_log.of_environment(), watching.watched(), bundled.of_environment()
+        log, renewable, bundle = miss_log.of_environment(), record_watcher.watched(), bundled.of_environment()
         records = Snapshot.load(strict=_strict())
         return cls(records, _assumed(), strict=_strict(), log=log, renewable=renewable, bundle=bundle)
 
@@ -98,7 +98,7 @@ class Dispatcher:
             self._prepare(call, operators.load(operator), request, facts, device)
         except TunerError as error:
             text = f"the new records are not taken up for a call of {operator}, which keeps its kernel: {error}"
-            warnings.warn(text, watching.RenewalWarning, stacklevel=2)
+            warnings.warn(text, record_watcher.RenewalWarning, stacklevel=2)
             if ready := before._prepared.get(call):
                 self._prepared[call] = ready
 
@@ -132,10 +132,10 @@ class Dispatcher:
         ordinal = _ordinal(named, device)
         binding = bind(loaded, request, named)
         if binding.empty_dims:
-            return choice.nothing(loaded, binding.problem, binding.empty_dims)
+            return config_choice.nothing(loaded, binding.problem, binding.empty_dims)
         chosen = self._choose(loaded, binding.problem, ordinal)
         compiler = self._kernels.compiler(chosen, ordinal)
-        return choice.explain(chosen, self._gpus(ordinal), self._snapshot, compiler)
+        return config_choice.explain(chosen, self._gpus(ordinal), self._snapshot, compiler)
 
     def close(self) -> None:
         """Log the remaining misses before another dispatcher takes over."""
@@ -157,7 +157,7 @@ class Dispatcher:
         for problem in problems:
             if isinstance(problem, Mapping):
                 problem = _problem(loaded, problem)
-            chosen = choice.choose(loaded, problem, gpus, self._snapshot)
+            chosen = config_choice.choose(loaded, problem, gpus, self._snapshot)
             with self._preparing:
                 self._kernels.compile(chosen, ordinal)
 
@@ -206,7 +206,7 @@ class Dispatcher:
         return kernel.ready(numbers), tally
 
     def _choose(self, operator: Operator[Any], problem: Any, ordinal: int) -> Choice:
-        return choice.choose(operator, problem, self._gpus(ordinal), self._snapshot)
+        return config_choice.choose(operator, problem, self._gpus(ordinal), self._snapshot)
 
     def _gpus(self, ordinal: int) -> tuple[GPU, ...]:
         return self._assumed if ordinal == CPU else (gpu.current_gpu(ordinal),)

@@ -7,10 +7,10 @@ from typing import Any
 
 from tuner import arch
 from tuner.base.fork import ForkGuard
-from tuner.dispatcher import watching
+from tuner.dispatcher import record_watcher
 from tuner.dispatcher.calls import Dispatcher, request_of
-from tuner.dispatcher.choice import Explanation
-from tuner.dispatcher.untuned import Miss
+from tuner.dispatcher.config_choice import Explanation
+from tuner.dispatcher.untuned_warnings import Miss
 from tuner.spec.operator import Operator
 
 
@@ -37,7 +37,7 @@ def warmup(operator: str, *problems: Any, device: str | None = None, gpu: str | 
 def reload() -> None:
     """Read the records, `TUNER_GPU` and `TUNER_STRICT` again. Calls in progress finish with the old ones."""
     global _dispatcher
-    watching.watch(_renew)  # started first, so that records arriving during the read are noticed
+    record_watcher.watch(_renew)  # started first, so that records arriving during the read are noticed
     before, _dispatcher = _dispatcher, Dispatcher.from_environment()
     if before is not None:
         before.close()

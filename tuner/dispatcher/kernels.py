@@ -13,7 +13,7 @@ from tuner.compiler.toolkit import Options
 from tuner.dispatcher import bundled, on_emulator, on_gpu
 from tuner.dispatcher.arrays import CPU, FRAMEWORKS
 from tuner.dispatcher.binding import Binding
-from tuner.dispatcher.choice import Choice
+from tuner.dispatcher.config_choice import Choice
 from tuner.errors import MachineError, TemplateError
 from tuner.results.attempt import Failed
 from tuner.spec.command_line import minimal_fields

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from tuner.arch import GPU
 from tuner.compiler.standalone.sizes import remembers
-from tuner.dispatcher import choice
+from tuner.dispatcher import config_choice
 from tuner.dispatcher.arrays import Facts
 from tuner.dispatcher.binding import Binding, bind
-from tuner.dispatcher.choice import Choice
-from tuner.dispatcher.following import Followed, follow
+from tuner.dispatcher.config_choice import Choice
 from tuner.dispatcher.kernels import Kernel, PreparedCall
-from tuner.dispatcher.untuned import Tally, Untuned
+from tuner.dispatcher.size_tracing import Followed, follow
+from tuner.dispatcher.untuned_warnings import Tally, Untuned
+from tuner.spec.default_sizes import Sizes, round_sizes
 from tuner.spec.operator import Operator, Request
 from tuner.spec.problem import extents, statics
-from tuner.spec.rounding import Sizes, round_sizes
 from tuner.store.records import Snapshot
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Lengths:
         )
         self._gpus, self._problem, self._snapshot = gpus, problem, snapshot
         self._statics, self._extents = _values(problem)[0], extents(problem)
-        self._records = choice.Records(operator, problem, gpus, snapshot)
+        self._records = config_choice.Records(operator, problem, gpus, snapshot)
         self._problems: list[Followed[Sizes]] = []
         self._recorded: dict[object, _Config] = {}  # by id of the record, which the snapshot keeps alive, and GPU
         self._typical: dict[Sizes, _Config | None] = {}  # by round sizes; None if no problem has them
@@ -162,7 +162,7 @@ class Lengths:
         for sizes in round_sizes(own):
             if sizes not in self._typical:
                 self._typical[sizes] = self._config(
-                    choice.typical(self._operator, self._problem, sizes, self._gpus, self._snapshot)
+                    config_choice.typical(self._operator, self._problem, sizes, self._gpus, self._snapshot)
                 )
             if (config := self._typical[sizes]) is not None:
                 yield config

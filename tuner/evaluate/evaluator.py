@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tuner.evaluate.measure.final import Standing
+from tuner.evaluate.measure.race_timing import Standing
 from tuner.results.attempt import Attempt, Evidence, Identity, Measurement
 from tuner.results.final_race import Lap
 from tuner.results.verdict import Verdict

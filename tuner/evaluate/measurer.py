@@ -13,20 +13,20 @@ import numpy as np
 from tuner import operators
 from tuner.arch import GPU
 from tuner.backends.gpu import driver_name
-from tuner.base.canonical import encode
-from tuner.compiler.checked import checked_code
+from tuner.base.canonical_json import encode
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.nvrtc import Compiler
 from tuner.compiler.render import render
+from tuner.compiler.verdict_inputs import checked_code
 from tuner.errors import UsageError
 from tuner.evaluate.compilation import Compilation
 from tuner.evaluate.evaluator import Finalists, RaceOutcome
+from tuner.evaluate.measure.crash_ledger import DeathLedger, Ledger
 from tuner.evaluate.measure.device import SIMULATED, Code, Fault
-from tuner.evaluate.measure.drift import DriftMonitor
-from tuner.evaluate.measure.final import Rules, Standing, decide
-from tuner.evaluate.measure.ledger import DeathLedger, Ledger
+from tuner.evaluate.measure.drift_reference import DriftMonitor
 from tuner.evaluate.measure.messages import DeviceFailure, RaceRequest, RaceResult, TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.race_timing import Rules, Standing, decide
 from tuner.evaluate.measure.samples import Estimate, Sample, State, estimate, together
 from tuner.evaluate.measure.worker import Worker
 from tuner.evaluate.prefetch import first_item_first, prefetched

@@ -7,11 +7,11 @@ from concurrent.futures import Executor, Future
 from typing import Any
 from urllib.parse import urlsplit
 
-from tuner.base.closing import Closing
+from tuner.base.self_closing import Closing
 from tuner.errors import MachineError, UsageError
 from tuner.farm.resources import Description, described, of_device
 from tuner.farm.worker import perform_here
-from tuner.search.unit import Unit, UnitResult
+from tuner.search.work_unit import Unit, UnitResult
 
 _PATIENCE_S = 30.0  # for a worker with the GPU of a search
 _LOOK_S = 2.0  # between two looks at who works

@@ -12,7 +12,7 @@ NO_GPU = "none"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A worker: its code (`tuner.search.code`) and the name of its GPU, or NO_GPU."""
+    """A worker: its code (`tuner.search.code_version`) and the name of its GPU, or NO_GPU."""
 
     code: str
     gpu: str

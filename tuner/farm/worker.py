@@ -5,9 +5,9 @@ from typing import Any
 
 from tuner.backends import gpu
 from tuner.farm.resources import NO_GPU, Description, of_device
-from tuner.search.code import code_here
-from tuner.search.unit import Unit, UnitResult, perform
-from tuner.store import places
+from tuner.search.code_version import code_here
+from tuner.search.work_unit import Unit, UnitResult, perform
+from tuner.store import locations
 
 
 def dask_setup(worker: Any) -> None:
@@ -22,5 +22,5 @@ def dask_setup(worker: Any) -> None:
 
 def perform_here(unit: Unit) -> UnitResult:
     """A unit, in the database that TUNER_DB of this worker names, else in the one that the unit names."""
-    own = next(iter(places.named()), "")
+    own = next(iter(locations.named()), "")
     return perform(replace(unit, db=own if "://" in own else unit.db))

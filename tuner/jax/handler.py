@@ -16,7 +16,7 @@ import jax.ffi
 import numpy as np
 
 from tuner import dispatcher
-from tuner.backends.gpu import lent
+from tuner.backends.gpu import foreign_memory
 from tuner.spec.dtype import DType
 
 TARGET = "kerntune_call"
@@ -156,11 +156,11 @@ def _numpy_array(buffer: Any) -> Any:
 @contextmanager
 def _on_device(frame: Any) -> Iterator[Any]:
     def array(buffer: Any) -> Any:
-        return lent.array(buffer.data, *_facts(buffer))
+        return foreign_memory.array(buffer.data, *_facts(buffer))
 
     first = next(array(each) for each in _buffers(frame.arguments) if each.data)
-    with lent.current(_stream(frame), first.data.device_id):
-        yield array, lent.copy
+    with foreign_memory.current(_stream(frame), first.data.device_id):
+        yield array, foreign_memory.copy
 
 
 def _facts(buffer: Any) -> tuple[tuple[int, ...], Any]:

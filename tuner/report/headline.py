@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.dispatcher import choice
+from tuner.dispatcher import config_choice
 from tuner.errors import UsageError
 from tuner.report.notation import percent
 from tuner.results.attempt import Attempt, Evidence
 from tuner.results.record import TuningRecord
 from tuner.search.study import Outcome, SearchRequest, Tried
-from tuner.store.places import SHIPPED
+from tuner.store.locations import SHIPPED
 from tuner.store.records import Snapshot
 
 
@@ -113,10 +113,10 @@ def _value_of(outcome: Outcome) -> float | None:
     return record.measurement.time_us if record.measurement else record.prediction.cost if record.prediction else None
 
 
-def untuned_call(request: SearchRequest) -> choice.Choice | None:
+def untuned_call(request: SearchRequest) -> config_choice.Choice | None:
     """What the dispatcher runs before any search, a record that ships or a default; None where it refuses."""
     try:
-        return choice.choose(request.operator, request.problem, [request.gpu], Snapshot.load([str(SHIPPED)]))
+        return config_choice.choose(request.operator, request.problem, [request.gpu], Snapshot.load([str(SHIPPED)]))
     except UsageError:
         return None
 

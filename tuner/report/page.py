@@ -15,13 +15,13 @@ import jinja2
 
 from tuner.base.assets import REPORTS
 from tuner.errors import MachineError
-from tuner.report import code, notation
+from tuner.report import code_html, notation
 from tuner.report.brief import brief
 from tuner.report.clocks import clocks
-from tuner.report.convergence import convergence
+from tuner.report.convergence_figure import convergence
 from tuner.report.data import ReportData
 from tuner.report.export import script_json
-from tuner.report.parallel import parallel
+from tuner.report.parallel_figure import parallel
 from tuner.report.section import sections
 from tuner.search.portfolio import Family
 from tuner.spec.command_line import minimal_fields
@@ -142,8 +142,8 @@ def _environment(*, escape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {spelling.__name__: spelling for spelling in notation.SPELLINGS}
-    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": code.cuda, "brief": brief}
-    environment.globals |= {"diff": code.diff, "convergence": convergence, "parallel": parallel, "clocks": clocks}
+    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": code_html.cuda, "brief": brief}
+    environment.globals |= {"diff": code_html.diff, "convergence": convergence, "parallel": parallel, "clocks": clocks}
     return environment
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.base import canonical
+from tuner.base import canonical_json
 from tuner.base.fields import Fields
 from tuner.results.attempt import Attempt, Evidence, Failed, Stage
 from tuner.results.ranking import order
@@ -51,7 +51,7 @@ class Delta:
 
 def key(implementation: str, config: Fields) -> Key:
     """Return a key that is equal for attempts at the same config."""
-    return implementation, canonical.encode(config)
+    return implementation, canonical_json.encode(config)
 
 
 def key_of(attempt: Attempt) -> Key:

@@ -14,8 +14,8 @@ from tuner import __version__, operators, report
 from tuner.arch import GPU
 from tuner.base.assets import TEMPLATES
 from tuner.compiler.render import render
-from tuner.evaluate.predict import floor
-from tuner.evaluate.predict.times import UNJUDGED, predicted_time
+from tuner.evaluate.predict import least_work
+from tuner.evaluate.predict.predicted_time import UNJUDGED, predicted_time
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.report.headline import Headline, headline
 from tuner.results.codec import to_data
@@ -115,7 +115,7 @@ def work_facts(won: Instance, gpu: GPU, record: TuningRecord) -> tuple[Fact, ...
     least, time = won.operator.cost(won.problem), _time_facts(gpu, record)
     if not won.implementation.declares_work:
         return (*time, UNDECLARED, *_rate_facts(least, gpu, record, multiplies=False))
-    total = floor.total(floor.declared(won, gpu))
+    total = least_work.total(least_work.declared(won, gpu))
     facts = []
     if total.mma:
         facts.append(Fact("tensor work", f"{total.mma_ratio:.3f} ×", "the mathematics (tiles on the edges are whole)"))
@@ -136,7 +136,7 @@ def _time_facts(gpu: GPU, record: TuningRecord) -> tuple[Fact, ...]:
 def _rate_facts(least: Cost, gpu: GPU, record: TuningRecord, *, multiplies: bool) -> Iterator[Fact]:
     if record.measurement is None:
         return
-    rates, device = floor.rates(least, gpu.device, record.measurement.time_us * 1e-6), gpu.device
+    rates, device = least_work.rates(least, gpu.device, record.measurement.time_us * 1e-6), gpu.device
     share = f", {rates.of_tensor_peak:.1%} of the 16-bit tensor peak" if multiplies else ""
     if least.flops:
         yield Fact("arithmetic (measured)", f"{rates.flops / 1e12:.3g} TFLOP/s", f"of the mathematics{share}")

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tuner.base.cache import Cache, CacheEntry, key_of
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 
 Spec = Mapping[str, Any]
 ABOVE = {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleY": -14, "titlePadding": 0}  # for a y axis

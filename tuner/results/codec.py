@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tuner.base.canonical import decode
+from tuner.base.canonical_json import decode
 from tuner.base.fields import Fields, Scalar, check_printable, fields_from
 from tuner.results.attempt import Attempt
 from tuner.results.final_race import FinalRace

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.results.attempt import Attempt
 from tuner.results.verdict import Verdict
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.search.running import BATCH, RunningSearch
+from tuner.search.active_search import BATCH, RunningSearch
 
 SMALL_GAIN = 0.01  # relative improvement below which the search is not worth continuing
 _LOOKS = 3  # consecutive batches that must expect and find less than SMALL_GAIN

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tuner.base.fields import Fields
 from tuner.evaluate.evaluator import Evaluator, Finalists, RaceOutcome
-from tuner.evaluate.measure.final import Standing
+from tuner.evaluate.measure.race_timing import Standing
 from tuner.results.attempt import Attempt, Evidence
 from tuner.results.final_race import FinalRace, Runner
 from tuner.results.ranking import FINALISTS, RACE_BAND, passed, race_order, rank, within

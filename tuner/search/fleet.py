@@ -18,16 +18,16 @@ from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.evaluator import Evaluator
 from tuner.evaluate.predictor import Predictor, Remembered
 from tuner.search import study
-from tuner.search.campaign import Campaign, CampaignRequest, campaign
-from tuner.search.code import code_here
+from tuner.search.code_version import code_here
+from tuner.search.many_problems import Campaign, CampaignRequest, campaign
+from tuner.search.problem_waves import Wave, waves
 from tuner.search.request import SearchRequest
 from tuner.search.session import Wanted, Watch, forgive
 from tuner.search.study import Outcome
-from tuner.search.unit import CAMPAIGNS, Unit, UnitResult, perform, unit_of
-from tuner.search.waves import Wave, waves
+from tuner.search.work_unit import CAMPAIGNS, Unit, UnitResult, perform, unit_of
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.sql import Holder, Store
 
 _LOOK_S = 0.5  # between two looks at what is going on
@@ -171,7 +171,7 @@ class Fleet:
     def _later(self, outcome: Outcome, configs: Sequence[Instance], what: str) -> Unit:
         named = tuple((config.implementation.name, to_fields(config.config)) for config in configs)
         device = self._results[outcome.request.problem].device
-        record = lines.to_line(outcome.record) if outcome.record else ""
+        record = record_lines.to_line(outcome.record) if outcome.record else ""
         more: dict[str, Any] = {"stage": self._stage, "device": device, "record": record, what: named}
         return unit_of(outcome.request, self._settings, **more)
 
@@ -230,7 +230,7 @@ class Fleet:
         """What the store knows of a problem, as a search of it here would return it."""
         after = 0 if request.resume else self._first_row
         outcome = study.recall(request, self._store, self._evaluator(request, result), after)
-        record = lines.from_line(result.record) if result.record else None
+        record = record_lines.from_line(result.record) if result.record else None
         about = request.operator.name, canonical(request.problem), request.gpu.name
         races = self._store.races(*about) if record and record.measurement else []
         return replace(

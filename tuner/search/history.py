@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.arch import GPU
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.base.fields import Fields, Scalar
 from tuner.results.codec import fields_in
 from tuner.search.request import SearchRequest

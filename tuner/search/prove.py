@@ -17,16 +17,16 @@ from tuner.base.fields import Fields
 from tuner.compiler.nvrtc import Compiler, toolkit
 from tuner.compiler.render import render
 from tuner.errors import TunerError, UsageError
+from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.evaluate.measure.gpu_device import Physical
-from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.worker import DeviceOpener, Worker
 from tuner.evaluate.measurer import Measurer, Setup
 from tuner.results.attempt import Failed
 from tuner.results.proof import Proof
+from tuner.spec.default_sizes import round_sizes
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import extents, to_fields
-from tuner.spec.rounding import round_sizes
 from tuner.store.sql import Store
 
 Prover = Callable[[Operator[Any], Any], Iterator["Judged"]]

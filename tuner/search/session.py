@@ -15,8 +15,8 @@ from tuner.compiler.nvrtc import Compiler, toolkit
 from tuner.errors import MachineError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.evaluator import Evaluator
+from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.evaluate.measure.gpu_device import Physical
-from tuner.evaluate.measure.ledger import Ledger
 from tuner.evaluate.measure.policy import MeasurementPolicy
 from tuner.evaluate.measure.worker import DeviceOpener, Worker
 from tuner.evaluate.measurer import Measurer, Setup
@@ -25,11 +25,11 @@ from tuner.results.attempt import Evidence
 from tuner.results.record import TuningRecord
 from tuner.search import study
 from tuner.search.final_race import final_race
+from tuner.search.problem_waves import Wave, waves
 from tuner.search.prove import default_instances, judge
 from tuner.search.request import SearchRequest
 from tuner.search.stored_ledger import StoredLedger
 from tuner.search.study import Outcome, Progress
-from tuner.search.waves import Wave, waves
 from tuner.spec.instance import Instance
 from tuner.store.sql import Store
 

@@ -3,7 +3,7 @@
 import time
 from uuid import uuid4
 
-from tuner.evaluate.measure.ledger import Ledger
+from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.store.sql import Admission, Holder, Store
 
 MOST_DEATHS = 2

@@ -10,13 +10,13 @@ from tuner.results.attempt import Evidence
 from tuner.results.final_race import FinalRace
 from tuner.results.ranking import FINALISTS, order, passed, rank_candidates
 from tuner.results.record import TuningRecord
+from tuner.search.active_search import Progress, RunningSearch
+from tuner.search.attempt_log import Log, ReusedAttempt, Tried, earlier
 from tuner.search.bandit import Bandit, Method, prepared
 from tuner.search.explore import SMALL_GAIN, Stop, explore
 from tuner.search.history import TransferResults, transfer_results
-from tuner.search.log import Log, ReusedAttempt, Tried, earlier
+from tuner.search.neighbour_sweep import Swept, sweep
 from tuner.search.request import EFFORTS, SWEEP, SearchRequest
-from tuner.search.running import Progress, RunningSearch
-from tuner.search.sweep import Swept, sweep
 from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical
 from tuner.store.sql import Store

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.base.fields import Fields, Scalar
 
 P = TypeVar("P")

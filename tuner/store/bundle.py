@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import __version__
 from tuner.base.cache import CacheEntry
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.base.fields import check_printable
 from tuner.errors import StoreError
 from tuner.results.record import TuningRecord
-from tuner.store import lines, signing
+from tuner.store import record_lines, signing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -55,7 +55,7 @@ def write(
     """
     signed = [signing.signed(record, key) if key else record for record in records]
     parts: dict[str, tuple[bytes, dict[str, Any]]] = {
-        RECORDS: ("".join(f"{lines.to_line(record)}\n" for record in signed).encode(), {})
+        RECORDS: ("".join(f"{record_lines.to_line(record)}\n" for record in signed).encode(), {})
     }
     parts |= {f"cubins/{name}.cubin": (entry.data, dict(entry.metadata)) for name, entry in cubins.items()}
     members = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tuner.base.fields import Fields
 from tuner.results.attempt import Evidence
-from tuner.results.strict import record_in, to_json, verdict_of
+from tuner.results.strict_json import record_in, to_json, verdict_of
 from tuner.results.verdict import Verdict
-from tuner.store import lines
+from tuner.store import record_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def parts(line: str) -> Parts | None:
         return None
     record, fields = decoded
     problem = bytes(record.identity.problem)
-    if record.format != lines.FORMAT or to_json(record) != line.encode() or problem != to_json(fields):
+    if record.format != record_lines.FORMAT or to_json(record) != line.encode() or problem != to_json(fields):
         return None
     evidence = record.evidence
     figure = record.measurement if evidence is Evidence.MEASURED else record.prediction

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.base.fields import check_printable, fields_from
 from tuner.errors import StoreError
 

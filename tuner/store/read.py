@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tuner.arch import gpu
 from tuner.base.assets import DB
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.base.fields import Fields
 from tuner.base.fork import ForkGuard
 from tuner.errors import StoreError, UsageError
@@ -25,7 +25,7 @@ from tuner.results.attempt import Evidence
 from tuner.results.final_race import FinalRace
 from tuner.results.proof import CheckedCode
 from tuner.results.record import TuningRecord
-from tuner.store import bundle, lines, places
+from tuner.store import bundle, locations, record_lines
 
 MIGRATIONS = DB / "migrations"
 VERSION_TABLE = "tuner_schema_version"
@@ -91,7 +91,7 @@ class RecordSource(ABC):
         """What the records of an operator are for; problems with other values of `statics` may be left out."""
 
     def families(self, operator: str, family: str) -> dict[str, str]:  # noqa: ARG002
-        """By GPU, the sizes of a family (see `tuner.store.packed`), a line a problem; `keys` leaves these out."""
+        """By GPU, the sizes of a family, one line per problem (`tuner.store.packed_problems`); `keys` omits these."""
         return {}
 
     @abstractmethod
@@ -117,7 +117,7 @@ class RecordSource(ABC):
 
 
 def _stored(row: _Row, place: str) -> StoredRecord:
-    record = lines.from_line(row.line) if row.digest is None else lines.from_row(row.line, row.digest)
+    record = record_lines.from_line(row.line) if row.digest is None else record_lines.from_row(row.line, row.digest)
     stored = StoredRecord(record, place, decode(record.identity.problem), arch_of(record.identity.gpu), row.number)
     if row.key is not None and row.key != stored.key:
         raise StoreError("it is stored as the record of another problem")
@@ -143,7 +143,7 @@ class TextRecords(RecordSource):
 
     def __init__(self, name: str, files: Iterable[Path]) -> None:
         super().__init__(name)
-        self._take((file, number, line) for file in files for number, line in lines.lines(file))
+        self._take((file, number, line) for file in files for number, line in record_lines.lines(file))
 
     @classmethod
     def of_text(cls, path: Path, text: str) -> "TextRecords":
@@ -303,7 +303,7 @@ def open_source(source: str | Path) -> RecordSource:
         raise StoreError("a server is not read by applications: export its records to a .jsonl file and name that")
     try:
         path = Path(source).expanduser()
-        if path == places.SHIPPED:
+        if path == locations.SHIPPED:
             return ShippedRecords(path)
         if path.is_dir():
             return TextRecords(str(path), sorted(path.glob("*.jsonl")))

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner.arch import ARCHES
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.base.fields import Fields, Scalar, scalar
 from tuner.errors import StoreError
 from tuner.results.codec import fields_in
 from tuner.results.proof import CheckedCode
 from tuner.results.record import TuningRecord
-from tuner.store import places, signing
-from tuner.store.neighbours import Entry, Listed, Neighbours, Packed, Sizes
-from tuner.store.packed import numbers_in, packed
+from tuner.store import locations, signing
+from tuner.store.nearest_records import Entry, Listed, Neighbours, Packed, Sizes
+from tuner.store.packed_problems import numbers_in, packed
 from tuner.store.read import Key, RecordSource, StoredRecord, arch_of, label, open_source
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Snapshot:
         """
         opened: list[RecordSource] = []
         refused: list[str] = []
-        for source in places.layers() if sources is None else sources:
+        for source in locations.layers() if sources is None else sources:
             try:
                 opened.append(open_source(source))
             except StoreError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import MachineError, UsageError
 from tuner.results.record import TuningRecord
-from tuner.store import lines
+from tuner.store import record_lines
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -105,7 +105,7 @@ def _public_keys(file: Path) -> list[bytes]:
 
 
 def _signed_bytes(record: TuningRecord) -> bytes:
-    return lines.to_line(replace(record, signature="")).encode()
+    return record_lines.to_line(replace(record, signature="")).encode()
 
 
 def _read(path: Path) -> bytes:

@@ -22,7 +22,6 @@ except ModuleNotFoundError as error:
 
 from tuner.torch import backend
 from tuner.torch.attention import FallbackWarning, scaled_dot_product_attention, sdpa
-from tuner.torch.declared import schema
 from tuner.torch.delta import chunk_delta_rule, chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
 from tuner.torch.flash import (
@@ -35,7 +34,8 @@ from tuner.torch.flash import (
 )
 from tuner.torch.kvcache import flash_attn_with_kvcache
 from tuner.torch.mla import flash_mla_with_kvcache, get_mla_metadata
-from tuner.torch.registered import register, register_sharding
+from tuner.torch.op_registration import register, register_sharding
+from tuner.torch.op_schema import schema
 
 __all__ = [
     "FallbackWarning",

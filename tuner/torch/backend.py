@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tuner.torch.rows import addressable, dense
-from tuner.torch.unserved import refuse
+from tuner.torch.tensor_layout import addressable, dense
+from tuner.torch.unsupported_arguments import refuse
 
 NAME = "kerntune"
 

@@ -13,7 +13,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
-from tuner.torch.unserved import refuse
+from tuner.torch.unsupported_arguments import refuse
 
 # What FLA's functions take besides, and what changes no result.
 HINTS = ("chunk_indices", "chunk_size", "cu_seqlens_cpu", "use_graph", "max_num_seqs", "disable_recompute")

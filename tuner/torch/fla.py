@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError, MachineError
-from tuner.torch.rows import addressable, dense
-from tuner.torch.unserved import refuse
+from tuner.torch.tensor_layout import addressable, dense
+from tuner.torch.unsupported_arguments import refuse
 
 
 def chunk_kda(

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
+from tuner.torch.head_padding import padded, scale_of
 from tuner.torch.kvcache import attend_packed, descales
-from tuner.torch.padded import padded, scale_of
 from tuner.torch.pages import int32, longest_of
 from tuner.torch.results import returned
-from tuner.torch.rows import addressable, dense
-from tuner.torch.unserved import refuse, refuse_others
+from tuner.torch.tensor_layout import addressable, dense
+from tuner.torch.unsupported_arguments import refuse, refuse_others
 
 _THEIRS = "flash_attn's"
 _WHY_NO_DROPOUT = "(a draw for each score is as many instructions as attention has, see tuner/torch/README.md)"

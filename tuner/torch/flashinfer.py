@@ -14,7 +14,7 @@ import torch
 
 from tuner.errors import InputError
 from tuner.torch.flash import flash_attn_func, flash_attn_varlen_func
-from tuner.torch.unserved import refuse
+from tuner.torch.unsupported_arguments import refuse
 
 _THEIRS = "flashinfer's"
 _LAYOUTS = ("NHD", "HND")

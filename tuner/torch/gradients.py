@@ -13,8 +13,8 @@ from tuner import operators
 from tuner.errors import InputError
 from tuner.spec.backward import differentiable_outputs
 from tuner.spec.operator import Gradient, Operator
-from tuner.torch.declared import schema
-from tuner.torch.rows import dense
+from tuner.torch.op_schema import schema
+from tuner.torch.tensor_layout import dense
 
 
 @dataclass(frozen=True)

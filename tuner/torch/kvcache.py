@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from tuner.errors import InputError
-from tuner.torch import every_key
-from tuner.torch.padded import padded, scale_of
+from tuner.torch import noncausal_pages
+from tuner.torch.head_padding import padded, scale_of
 from tuner.torch.pages import in_powers_of_two, int32, longest_of, with_room
 from tuner.torch.results import returned
-from tuner.torch.rows import addressable, dense
-from tuner.torch.unserved import refuse, refuse_others
+from tuner.torch.tensor_layout import addressable, dense
+from tuner.torch.unsupported_arguments import refuse, refuse_others
 
 _NAME, _THEIRS = "flash_attn_with_kvcache", "flash_attn's"
 
@@ -126,7 +126,7 @@ def attend_packed(
     scores = {**options, "softmax_scale": scale_of(q, options["softmax_scale"])}
     if scores["window"] is None and longest > 1:
         del scores["window"]
-        o, lse = every_key.attend(rows[0], (k_cache, v_cache), table, int32(lengths), bounds, longest, scores)
+        o, lse = noncausal_pages.attend(rows[0], (k_cache, v_cache), table, int32(lengths), bounds, longest, scores)
         return o[..., : q.shape[-1]], lse
     scores["window"] = scores["window"] or 0
     paged = torch.ops.tuner.paged_attention
@@ -146,9 +146,11 @@ def _attend_batch(
         o, lse = _attend(addressable(wide), k_cache, v_cache, lengths, block_table, window, scores)
         return o[..., :D], lse
     if "s_aux" in scores:
-        scores["s_aux"] = every_key.logits_beside_heads(scores["s_aux"], kv_heads, queries)
-    rows = every_key.beside_heads(wide, kv_heads)
-    o, lse = every_key.from_heads(*_attend(rows, k_cache, v_cache, lengths, block_table, 0, scores), queries, kv_heads)
+        scores["s_aux"] = noncausal_pages.logits_beside_heads(scores["s_aux"], kv_heads, queries)
+    rows = noncausal_pages.beside_heads(wide, kv_heads)
+    o, lse = noncausal_pages.from_heads(
+        *_attend(rows, k_cache, v_cache, lengths, block_table, 0, scores), queries, kv_heads
+    )
     return o[..., :D], lse
 
 

@@ -9,8 +9,8 @@ import torch
 
 from tuner.errors import InputError
 from tuner.torch.pages import in_powers_of_two, int32, with_room
-from tuner.torch.rows import addressable
-from tuner.torch.unserved import refuse, refuse_others
+from tuner.torch.tensor_layout import addressable
+from tuner.torch.unsupported_arguments import refuse, refuse_others
 
 _THEIRS = "FlashMLA's"
 

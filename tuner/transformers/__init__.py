@@ -15,6 +15,6 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("tuner.transformers needs transformers: pip install transformers", name="transformers") from error
 
-from tuner.transformers.registered import NAME, register
+from tuner.transformers.registration import NAME, register
 
 __all__ = ["NAME", "register"]

@@ -6,7 +6,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 from tuner.backends import gpu  # noqa: E402
-from tuner.backends.gpu import lent  # noqa: E402
+from tuner.backends.gpu import foreign_memory  # noqa: E402
 from tuner.spec.dtype import DType  # noqa: E402
 
 
@@ -15,7 +15,7 @@ def test_an_array_lies_where_its_owner_has_it(monkeypatch: pytest.MonkeyPatch, d
     monkeypatch.setattr(gpu, "opened", lambda: cupy)  # with or without a device
     memory = np.zeros(64, np.uint8)
     address = memory.__array_interface__["data"][0]
-    result = lent.array(address, (2, 3), dtype.numpy, device=0)
+    result = foreign_memory.array(address, (2, 3), dtype.numpy, device=0)
     assert (result.data.ptr, result.data.device_id) == (address, 0)
     assert (result.shape, result.dtype, result.nbytes) == ((2, 3), dtype.numpy, 6 * dtype.numpy.itemsize)
     assert result.flags.c_contiguous

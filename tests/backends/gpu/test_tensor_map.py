@@ -21,8 +21,8 @@ from tuner.dispatcher.arrays import FRAMEWORKS
 from tuner.dispatcher.binding import bind
 from tuner.errors import InputError, MachineError
 from tuner.evaluate.check.compare import errors
-from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code
+from tuner.evaluate.measure.device_arguments import Arena
 from tuner.operators.flash_attention.operator import Problem
 from tuner.spec.dtype import DType
 from tuner.spec.instance import Instance, InstanceFields

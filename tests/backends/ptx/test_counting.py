@@ -5,7 +5,7 @@ import pytest
 
 from tuner.backends.ptx import Global, Shape, launch, parse
 from tuner.backends.ptx.counting import Access, Budget, Counts, Sketch, count
-from tuner.backends.ptx.counting.tally import Metric
+from tuner.backends.ptx.counting.memory_traffic import Metric
 from tuner.compiler import nvrtc
 from tuner.compiler.source import Source
 from tuner.compiler.toolkit import Options

@@ -15,8 +15,8 @@ from tuner import operators
 from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.errors import MachineError
-from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Call, Code
+from tuner.evaluate.measure.device_arguments import Arena
 from tuner.evaluate.measure.device_check import DeviceCheck, cases
 from tuner.spec.instance import Instance, InstanceFields
 from tuner.spec.operator import Implementation, Operator

@@ -20,8 +20,8 @@ from tuner.backends.gpu import tensor_map
 from tuner.compiler.render import render
 from tuner.errors import MachineError
 from tuner.evaluate.measure import gpu_device, gpu_lock
-from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
+from tuner.evaluate.measure.device_arguments import Arena
 from tuner.evaluate.measure.gpu_device import Physical
 from tuner.evaluate.measure.gpu_lock import Presence
 from tuner.evaluate.measure.messages import RaceRequest, TimingRequest

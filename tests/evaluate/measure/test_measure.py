@@ -30,18 +30,18 @@ from tests.support.simulated_search import (
     request,
     timed_as,
 )
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import UsageError
 from tuner.evaluate import measurer as measurer_module
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.compilation import Compilation
+from tuner.evaluate.measure.crash_ledger import CrashStreaks, Ledger
 from tuner.evaluate.measure.device import Code, DeviceFaultError, Fault
-from tuner.evaluate.measure.drift import DriftMonitor
-from tuner.evaluate.measure.final import Rules, decide
-from tuner.evaluate.measure.ledger import CrashStreaks, Ledger
+from tuner.evaluate.measure.drift_reference import DriftMonitor
 from tuner.evaluate.measure.messages import RaceRequest, RaceResult, TimingRequest, TimingResult
 from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.race_timing import Rules, decide
 from tuner.evaluate.measure.samples import Sample, State, estimate, screen
 from tuner.evaluate.measure.worker import DeviceServer, Worker
 from tuner.evaluate.measurer import Measurer, Setup

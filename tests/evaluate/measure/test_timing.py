@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tuner.errors import UsageError
-from tuner.evaluate.measure.final import Rules, decide
 from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.measure.race_timing import Rules, decide
 from tuner.evaluate.measure.samples import (
     Sample,
     State,

@@ -11,7 +11,7 @@ from tests.support.own_operators import own_operator
 from tuner import operators
 from tuner.arch import gpu
 from tuner.backends.ptx.counting import Counts
-from tuner.backends.ptx.counting.tally import SECTOR
+from tuner.backends.ptx.counting.memory_traffic import SECTOR
 from tuner.backends.ptx.text.parse import Instruction
 from tuner.base.cache import Cache
 from tuner.compiler import nvrtc

@@ -14,7 +14,7 @@ from tuner.arch import gpu
 from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.cli.app import build
-from tuner.evaluate.predict import floor
+from tuner.evaluate.predict import least_work
 from tuner.operators.kda.fused import implementation as fused
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Cost
@@ -53,7 +53,7 @@ def test_kda_stays_near_the_floor_without_a_workspace_and_below_two_and_a_half_w
     problem = KDA.problem(key_dim=dim, value_dim=dim)
     implementation = operators.implementation("kda", name)
     config = implementation.default(problem, H200.arch)
-    whole = floor.total(floor.declared(Instance(KDA, implementation, problem, config), H200))
+    whole = least_work.total(least_work.declared(Instance(KDA, implementation, problem, config), H200))
     assert 1 <= whole.bytes_ratio <= most
     assert whole.bytes_ratio == whole.dram_bytes / KDA.cost(problem).bytes
 
@@ -91,7 +91,7 @@ def test_an_operator_that_needs_no_products_has_a_floor_of_bytes_alone() -> None
     problem = KDA.problem(key_dim=32, value_dim=32, seq_len=45, heads=1)
     implementation, bytes_only = operators.implementation("kda", "naive"), replace(KDA, cost=lambda _: Cost(0, 100))
     config = implementation.default(problem, H200.arch)
-    (whole,) = floor.declared(Instance(bytes_only, implementation, problem, config), H200)
+    (whole,) = least_work.declared(Instance(bytes_only, implementation, problem, config), H200)
     assert whole.mma_ratio == 0
     assert whole.bytes_ratio == whole.dram_bytes / 100
 
@@ -109,6 +109,6 @@ SHEETS = {
 def test_a_second_of_what_a_data_sheet_promises_is_the_whole_of_a_device(
     name: str, flops: float, nbytes: float
 ) -> None:
-    result = floor.rates(Cost(flops=flops, bytes=nbytes / 2), gpu(name).device, 1.0)
+    result = least_work.rates(Cost(flops=flops, bytes=nbytes / 2), gpu(name).device, 1.0)
     assert (result.flops, result.bytes) == (flops, nbytes / 2)
     assert result.of_tensor_peak == pytest.approx(1, rel=0.05) and result.of_bandwidth == pytest.approx(0.5, rel=0.05)

@@ -14,7 +14,7 @@ from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.compiler.render import render
 from tuner.dispatcher.calls import Dispatcher
-from tuner.dispatcher.choice import choose
+from tuner.dispatcher.config_choice import choose
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors
 from tuner.operators.flash_attention.operator import Problem

@@ -11,7 +11,7 @@ from tests.support.claims import assert_no_spills, assert_right_at, assert_right
 from tuner import operators
 from tuner.arch import ARCHES, gpu
 from tuner.backends import emulator
-from tuner.dispatcher import choice
+from tuner.dispatcher import config_choice
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import InputError, UsageError
 from tuner.evaluate.check.checker import CHECKED
@@ -181,7 +181,7 @@ def test_head_first_tensors_take_head_first_beta(at: Dispatcher, packed: bool) -
 def test_one_token_runs_recurrent_and_many_run_chunks(target: str) -> None:
     chosen = {
         T: {
-            choice.choose(OPERATOR, problem, (gpu(target),), Snapshot.load([])).instance.implementation.name
+            config_choice.choose(OPERATOR, problem, (gpu(target),), Snapshot.load([])).instance.implementation.name
             for dim in (64, 128)
             for batch in (1, 64)
             for states in ({}, STATES)

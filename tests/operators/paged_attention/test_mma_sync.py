@@ -13,7 +13,7 @@ from tests.support.counted import counted, declared
 from tuner import operators
 from tuner.arch import gpu
 from tuner.backends.emulator import Mode
-from tuner.dispatcher.choice import choose
+from tuner.dispatcher.config_choice import choose
 from tuner.errors import UsageError
 from tuner.evaluate.check.checker import CHECKED
 from tuner.evaluate.check.compare import errors

@@ -18,7 +18,7 @@ from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.compiler.lint import Lint, lint
 from tuner.compiler.render import render
-from tuner.dispatcher.choice import choose
+from tuner.dispatcher.config_choice import choose
 from tuner.evaluate.check.checker import CHECKED, Job
 from tuner.evaluate.check.compare import errors
 from tuner.evaluate.check.on_ptx import check_ptx

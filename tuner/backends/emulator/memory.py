@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.backends.emulator.runtime import EXCLUSIVE, runtime
-from tuner.base.closing import Closing
+from tuner.base.self_closing import Closing
 from tuner.errors import InputError, MachineError
 from tuner.spec.dtype import DType
 from tuner.spec.tensor_map import MappedTensor

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from tuner.backends.emulator.kernel import Finding
 from tuner.base import pool
-from tuner.base.closing import Closing
+from tuner.base.self_closing import Closing
 
 J = TypeVar("J")
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from tuner.bench.peers.base import (
     to_torch,
 )
 from tuner.bench.peers.ceiling import matmul_tflop_s
-from tuner.bench.peers.rehearsed import Rehearsed
+from tuner.bench.peers.simulated import Rehearsed
 from tuner.errors import TemplateError
 from tuner.spec.contract import Complaints, brief, checked, expect_type
 

@@ -11,7 +11,7 @@ from tuner.arch import GPU
 from tuner.backends import gpu
 from tuner.bench import Comparison, Forecast
 from tuner.bench.page import page
-from tuner.cli.chosen import snapshot
+from tuner.cli.config_selection import snapshot
 from tuner.cli.output import DbOption, JsonOption, emit_json, literal, say, table, wrapped
 from tuner.errors import MachineError
 from tuner.evaluate.measure.gpu_device import Physical

@@ -10,7 +10,7 @@ from tuner.base.cache import Cache
 from tuner.cli.output import DbOption, JsonOption, emit_json, say
 from tuner.dispatcher.bundled import packed
 from tuner.errors import NoValidConfigError, UsageError
-from tuner.store import bundle, lines, places, read, signing
+from tuner.store import bundle, locations, read, record_lines, signing
 
 
 def bundle_command(
@@ -30,11 +30,11 @@ def bundle_command(
         raise UsageError(f"{out}: a bundle is named …{bundle.SUFFIX}")
     names = {arch.gpu(name).name for name in gpu or ()}
     key = signing.private_key(sign) if sign else None
-    source = db or places.database()
+    source = db or locations.database()
     stored, _ = read.read(source)
     wanted = [
         record
-        for record in lines.current(row.record for row in stored)
+        for record in record_lines.current(row.record for row in stored)
         if (not names or record.identity.gpu in names) and (not operator or record.identity.operator in operator)
     ]
     records, cubins, refused = packed(wanted, Cache.of("cubin"))

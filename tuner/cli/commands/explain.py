@@ -7,11 +7,11 @@ from typing import Any
 import typer
 
 from tuner.base.fields import formatted
-from tuner.cli.chosen import over, serving, snapshot
+from tuner.cli.config_selection import over, serving, snapshot
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
-from tuner.dispatcher import choice
-from tuner.dispatcher.choice import Choice
-from tuner.evaluate.predict.times import UNJUDGED, recorded_time
+from tuner.dispatcher import config_choice
+from tuner.dispatcher.config_choice import Choice
+from tuner.evaluate.predict.predicted_time import UNJUDGED, recorded_time
 from tuner.results.codec import to_data
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
@@ -34,7 +34,7 @@ def explain(
     if config:
         _explain_config(chosen, as_json)
         return
-    explanation = choice.explain(served, [served.gpu], records)
+    explanation = config_choice.explain(served, [served.gpu], records)
     record = explanation.record
     time = recorded_time(record) if record else None
     if as_json:

@@ -10,8 +10,8 @@ import typer
 from tuner import operators
 from tuner.arch import GPU
 from tuner.backends.gpu import named
-from tuner.cli.found import problem_title
 from tuner.cli.output import DbOption, GpuOption, ImplementationOption, literal
+from tuner.cli.search_results import problem_title
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.report import optuna_study
 from tuner.report.notation import counted

@@ -7,26 +7,26 @@ from typing import Annotated, Any
 import typer
 
 from tuner.arch import GPU, MMA_FLOPS
-from tuner.cli.chosen import about, choose, compiled, describe, refuse
 from tuner.cli.commands.inspect_counted import as_json as counted_as_json
 from tuner.cli.commands.inspect_counted import print_counted
 from tuner.cli.commands.inspect_timeline import as_json as timeline_as_json
 from tuner.cli.commands.inspect_timeline import print_timeline
 from tuner.cli.commands.inspect_waits import as_json as waits_as_json
 from tuner.cli.commands.inspect_waits import print_waiting, waiting
+from tuner.cli.config_selection import about, choose, compiled, describe, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json, table
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.lint import lint_all
 from tuner.compiler.sass.paths import steady_mix
 from tuner.compiler.usage import occupancy
-from tuner.dispatcher.choice import Choice
+from tuner.dispatcher.config_choice import Choice
 from tuner.errors import NoValidConfigError
-from tuner.evaluate.predict import floor
+from tuner.evaluate.predict import least_work
 from tuner.evaluate.predict.compiled import predict_config, predict_launches, predict_undeclared
 from tuner.evaluate.predict.cost import MODEL, TERMS, in_turn
-from tuner.evaluate.predict.floor import DeclaredLaunch
+from tuner.evaluate.predict.least_work import DeclaredLaunch
+from tuner.evaluate.predict.predicted_time import UNJUDGED, predicted_time
 from tuner.evaluate.predict.timeline import Track, timeline
-from tuner.evaluate.predict.times import UNJUDGED, predicted_time
 from tuner.results.attempt import Failed, Lint, Prediction
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -121,8 +121,8 @@ def _used(chosen: Choice, cubin: Cubin) -> list[dict[str, Any]]:
 
 def _work(chosen: Choice) -> tuple[DeclaredLaunch, ...]:
     """Return the declared work of each launch, then the total."""
-    launches = floor.declared(chosen.instance, chosen.gpu)
-    return (*launches, floor.total(launches))
+    launches = least_work.declared(chosen.instance, chosen.gpu)
+    return (*launches, least_work.total(launches))
 
 
 def _print_kernels(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

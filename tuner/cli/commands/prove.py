@@ -10,15 +10,15 @@ from tuner import operators
 from tuner.arch import GPU
 from tuner.backends import gpu as gpu_door
 from tuner.base.fields import formatted
-from tuner.cli.found import problem_title
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
-from tuner.dispatcher import choice
+from tuner.cli.search_results import problem_title
+from tuner.dispatcher import config_choice
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.results.codec import to_data
 from tuner.search.prove import Judged, Prover, prover
 from tuner.spec.operator import Operator
 from tuner.spec.problem import to_fields
-from tuner.store import places
+from tuner.store import locations
 from tuner.store.records import Snapshot
 
 HereOption = Annotated[str, typer.Option("--gpu", help="the GPU of this machine: here, or its name")]
@@ -95,9 +95,9 @@ def _row(one: Judged, serves: str) -> tuple[str, ...]:
 
 def _serves(operator: Operator[Any], problem: Any, target: GPU, db: str | None) -> str:
     """Return the implementation that a call without a record runs now; empty if all were found wrong."""
-    records = Snapshot.load([db or places.database()])
+    records = Snapshot.load([db or locations.database()])
     try:
-        return choice.default(operator, problem, [target], records).instance.implementation.name
+        return config_choice.default(operator, problem, [target], records).instance.implementation.name
     except UsageError:
         return ""
 

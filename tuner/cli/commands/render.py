@@ -9,12 +9,12 @@ import typer
 
 from tuner import __version__
 from tuner.base.fields import formatted
-from tuner.cli.chosen import about, choose, refuse
+from tuner.cli.config_selection import about, choose, refuse
 from tuner.cli.output import ConfigOption, DbOption, GpuOption, ImplementationOption, JsonOption, emit_json
 from tuner.compiler.render import render
 from tuner.compiler.standalone.general import general
 from tuner.compiler.standalone.launcher import Standalone
-from tuner.dispatcher.choice import Choice
+from tuner.dispatcher.config_choice import Choice
 from tuner.errors import UsageError
 from tuner.spec.command_line import minimal_fields
 from tuner.spec.operator import Operator

@@ -11,15 +11,15 @@ import typer
 
 from tuner.arch import GPU
 from tuner.backends.gpu import named
-from tuner.cli.found import title
 from tuner.cli.output import DbOption, GpuOption, literal, other_database
+from tuner.cli.search_results import title
 from tuner.compiler.nvrtc import Compiler
 from tuner.errors import NoValidConfigError, UsageError
 from tuner.evaluate.check.checker import Checker
 from tuner.evaluate.measure.policy import is_of_times
 from tuner.evaluate.predictor import Predictor, Remembered
 from tuner.report import default_path, summary, write
-from tuner.search import campaign, study
+from tuner.search import many_problems, study
 from tuner.search.portfolio import Terms
 from tuner.spec import command_line
 from tuner.spec.operator import Operator
@@ -46,7 +46,8 @@ def report(
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
         outcomes = [_recalled(operator, problem, target, store, (compiler, checker)) for problem in problems]
     kinds = dict.fromkeys(outcome.evidence for outcome in outcomes)
-    families = [f for kind in kinds for f in campaign.portfolios([o for o in outcomes if o.evidence is kind], Terms())]
+    by_kind = [[outcome for outcome in outcomes if outcome.evidence is kind] for kind in kinds]
+    families = [family for group in by_kind for family in many_problems.portfolios(group, Terms())]
     text = summary.text(outcomes, form, families)
     if out is None and form != "html":
         typer.echo(text)

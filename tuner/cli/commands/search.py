@@ -21,7 +21,6 @@ from tuner.base.assets import TEMPLATES
 from tuner.cli.commands.search_farm import farmed
 from tuner.cli.display import Display
 from tuner.cli.fleet_display import FleetDisplay
-from tuner.cli.found import show, title
 from tuner.cli.output import (
     CheckSecondsOption,
     DbOption,
@@ -32,6 +31,7 @@ from tuner.cli.output import (
     other_database,
     say,
 )
+from tuner.cli.search_results import show, title
 from tuner.errors import NoValidConfigError, TemplateError, UsageError
 from tuner.evaluate.check.declarations import broken
 from tuner.evaluate.check.edges import too_large
@@ -40,14 +40,14 @@ from tuner.report import default_path, prepare, summary
 from tuner.report.headline import untuned_call
 from tuner.results.attempt import Evidence
 from tuner.search import fleet, study
-from tuner.search.campaign import Campaign, CampaignRequest, run
-from tuner.search.gpus import GpuExecutor, LocalGpu, chosen_gpus
+from tuner.search.local_gpus import GpuExecutor, LocalGpu, chosen_gpus
+from tuner.search.many_problems import Campaign, CampaignRequest, run
 from tuner.search.portfolio import Terms
 from tuner.search.sampler import METHODS, check_method
 from tuner.search.session import Observe, evidence_for, why_predicted
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Implementation, Operator
-from tuner.store.places import MEMORY
+from tuner.store.locations import MEMORY
 
 SideBySide = Callable[[CampaignRequest, Callable[[], bool]], Campaign]  # (request, stopped)
 GpusOption = Annotated[

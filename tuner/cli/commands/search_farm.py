@@ -5,9 +5,9 @@ from collections.abc import Callable
 from tuner.cli.fleet_display import FleetDisplay
 from tuner.cli.output import say
 from tuner.search import fleet
-from tuner.search.campaign import Campaign, CampaignRequest
-from tuner.search.code import code_here
-from tuner.store import places
+from tuner.search.code_version import code_here
+from tuner.search.many_problems import Campaign, CampaignRequest
+from tuner.store import locations
 from tuner.store.sql import without_password
 
 
@@ -28,7 +28,7 @@ def farmed(
     from tuner.farm.client import Farm  # Dask is for those who ask for it
     from tuner.farm.resources import NO_GPU, Description
 
-    db = without_password(request.db or places.database())
+    db = without_password(request.db or locations.database())
     target = request.gpu
     measured = not predicted and target.name != target.arch.name
     wanted = Description(code_here(), target.name if measured else NO_GPU)

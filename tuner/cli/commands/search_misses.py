@@ -10,11 +10,11 @@ import typer
 
 from tuner import arch, operators
 from tuner.arch import GPU
-from tuner.base.canonical import decode
+from tuner.base.canonical_json import decode
 from tuner.base.fields import formatted
 from tuner.cli.commands.search import search
 from tuner.cli.output import say
-from tuner.dispatcher.choice import refusal
+from tuner.dispatcher.config_choice import refusal
 from tuner.errors import NoValidConfigError, TunerError
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical, from_fields

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.base.canonical import decode
+from tuner.base.canonical_json import decode
 from tuner.base.fields import formatted
 from tuner.cli.output import DbOption, JsonOption, emit_json, say, table
 from tuner.errors import StoreError, TunerError, UsageError
@@ -15,7 +15,7 @@ from tuner.results.attempt import Evidence, Identity
 from tuner.results.codec import to_data
 from tuner.results.final_race import FinalRace
 from tuner.results.record import TuningRecord
-from tuner.store import lines, places, read, signing
+from tuner.store import locations, read, record_lines, signing
 
 
 def show(
@@ -42,8 +42,8 @@ def show(
     if operator is not None:
         _operators().load(operator)
     whole = as_json or out is not None
-    few = None if whole else _first(db or places.database(), limit + 1, operator, gpu_name)
-    stored, source = few or _stored(db or places.database())
+    few = None if whole else _first(db or locations.database(), limit + 1, operator, gpu_name)
+    stored, source = few or _stored(db or locations.database())
     records = [
         record
         for record in stored
@@ -51,10 +51,10 @@ def show(
     ]
     if out is not None:
         key = signing.private_key(sign) if sign else None
-        lines.write(out, [signing.signed(record, key) for record in records] if key else records)
+        record_lines.write(out, [signing.signed(record, key) for record in records] if key else records)
         say(f"records written to {out}: {len(records)}")
     if as_json:
-        races = read.races(db or places.database())
+        races = read.races(db or locations.database())
         emit_json({"records": [_data(record, races) for record in records]})
         return
     if not records:
@@ -75,7 +75,7 @@ def _data(record: TuningRecord, races: Sequence[FinalRace]) -> dict[str, Any]:
     """Return a record with the measurement details: cycles, device state, and the rounds of its race."""
     data: dict[str, Any] = to_data(record)
     # Imported here because a list without records does not need it.
-    from tuner.evaluate.predict.times import recorded_time
+    from tuner.evaluate.predict.predicted_time import recorded_time
 
     time = recorded_time(record)
     data["predicted_time"] = asdict(time) if time else None
@@ -106,7 +106,7 @@ def _stored(source: str) -> tuple[list[TuningRecord], str]:
             return store.records(), store.place
     for sentence in refused:
         say(f"passed over: {sentence}")
-    return lines.current(row.record for row in stored), source
+    return record_lines.current(row.record for row in stored), source
 
 
 def _first(source: str, limit: int, operator: str | None, gpu: str | None) -> tuple[list[TuningRecord], str] | None:
@@ -120,7 +120,7 @@ def _first(source: str, limit: int, operator: str | None, gpu: str | None) -> tu
         rows = read.first(source, limit, operator, gpu)
     except StoreError:  # which `_stored` explains
         return None
-    return (lines.current(row.record for row in rows), source) if rows else None
+    return (record_lines.current(row.record for row in rows), source) if rows else None
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def standing(record: TuningRecord) -> str:
     if record.evidence is Evidence.MEASURED and record.measurement:
         time = record.measurement
         return f"measured {time.time_us:.1f} us" + (f", {time.cycles:.0f} cycles" if time.cycles else "")
-    from tuner.evaluate.predict.times import recorded_time
+    from tuner.evaluate.predict.predicted_time import recorded_time
 
     predicted = recorded_time(record)
     return f"predicted {predicted.band}" if predicted else "predicted, a rank"

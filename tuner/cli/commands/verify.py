@@ -8,7 +8,7 @@ import typer
 
 from tuner.backends.emulator.pool import PATIENCE_S
 from tuner.base.fields import Fields
-from tuner.cli.chosen import about, choose, compiled, describe, refuse
+from tuner.cli.config_selection import about, choose, compiled, describe, refuse
 from tuner.cli.output import (
     CheckSecondsOption,
     ConfigOption,
@@ -20,7 +20,7 @@ from tuner.cli.output import (
     say,
     table,
 )
-from tuner.dispatcher.choice import Choice
+from tuner.dispatcher.config_choice import Choice
 from tuner.errors import MachineError, NoValidConfigError
 from tuner.evaluate.check import checker as check
 from tuner.evaluate.check.declarations import broken

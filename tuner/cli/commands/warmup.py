@@ -9,7 +9,7 @@ from tuner.backends.gpu import is_here, named
 from tuner.base.cache import cache_dir
 from tuner.base.fields import formatted
 from tuner.cli.output import GpuOption, JsonOption, emit_json, say, table
-from tuner.dispatcher import choice
+from tuner.dispatcher import config_choice
 from tuner.dispatcher.calls import Dispatcher
 from tuner.errors import MachineError
 from tuner.search.prove import prover
@@ -30,7 +30,7 @@ def warmup_command(
         _prove(operator, problems, target)
     records = Snapshot.load()
     _compile(operator, problems, target, records)
-    chosen = [choice.choose(operator, problem, [target], records) for problem in problems]
+    chosen = [config_choice.choose(operator, problem, [target], records) for problem in problems]
     if as_json:
         calls = []
         for choice_of_problem in chosen:

@@ -3,8 +3,8 @@
 ptxas writes into each instruction how many cycles the warp stalls after it, which of six counters it raises, and which
 counters it waits for (Huerta et al., MICRO 2025, section 4). The simulation follows these control bits: it issues one
 instruction per cycle, from the warp that issued last if possible, with the latencies and rates of
-`tuner.compiler.sass.timing`. Waits for other roles of a block (mbarriers, flags) take no time. The result predicts
-where cycles go; it is not a time.
+`tuner.compiler.sass.instruction_timing`. Waits for other roles of a block (mbarriers, flags) take no time. The result
+predicts where cycles go; it is not a time.
 """
 
 from collections import defaultdict, deque
@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from tuner.arch import GPU
 from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.sass.instruction_timing import BARRIER_LATENCY, QUEUE_ENTRIES, Timing, timing_of
 from tuner.compiler.sass.paths import Path, paths
-from tuner.compiler.sass.timing import BARRIER_LATENCY, QUEUE_ENTRIES, Timing, timing_of
 
 K = TypeVar("K")
 

@@ -11,7 +11,7 @@ from tuner.backends import emulator
 from tuner.backends.emulator import Mode
 from tuner.backends.emulator.pool import PATIENCE_S
 from tuner.backends.tensor_cores import of_mma_sync
-from tuner.base.closing import Closing
+from tuner.base.self_closing import Closing
 from tuner.evaluate.check import verdict_cache
 from tuner.evaluate.check.edges import Edge, served, too_large
 from tuner.evaluate.check.job import CHECKED as CHECKED

@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner import operators
 from tuner.backends.emulator import Mode
-from tuner.base.canonical import decode
+from tuner.base.canonical_json import decode
 from tuner.evaluate.check.compare import Expected, expect
 from tuner.evaluate.check.edges import Edge
 from tuner.spec.instance import Instance, InstanceFields

@@ -15,7 +15,7 @@ import numpy as np
 from tuner.backends.emulator.compiler import compiler
 from tuner.base.assets import PRIMITIVES, TEMPLATES, python_of
 from tuner.base.cache import Cache, CacheEntry, digest_of, key_of
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.compiler import nvrtc
 from tuner.compiler.render import render
 from tuner.compiler.source import Source

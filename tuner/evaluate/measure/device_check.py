@@ -9,13 +9,13 @@ from zlib import crc32
 import numpy as np
 
 from tuner import operators
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.base.fields import Fields
 from tuner.evaluate.check.compare import Expected, compare, expect, keep_worst
 from tuner.evaluate.check.edges import Edge, edges, on_one_code
 from tuner.evaluate.check.verdict_builder import CaseResult, VerdictBuilder
-from tuner.evaluate.measure.arena import Arena
 from tuner.evaluate.measure.device import Code, Device, Fault
+from tuner.evaluate.measure.device_arguments import Arena
 from tuner.results.verdict import Verdict
 from tuner.spec.operator import Operator
 from tuner.spec.parameters import scalars

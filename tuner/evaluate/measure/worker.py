@@ -12,16 +12,16 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from tuner import operators
-from tuner.base.canonical import encode
-from tuner.base.closing import Closing
+from tuner.base.canonical_json import encode
 from tuner.base.fields import Fields
 from tuner.base.pool import Limits, Lost, Pool
+from tuner.base.self_closing import Closing
 from tuner.errors import InputError, MachineError
-from tuner.evaluate.measure.arena import Arena
+from tuner.evaluate.measure.crash_ledger import CrashStreaks
 from tuner.evaluate.measure.device import Call, Code, Device, DeviceFaultError, Fault
+from tuner.evaluate.measure.device_arguments import Arena
 from tuner.evaluate.measure.device_check import DeviceCheck, cases
 from tuner.evaluate.measure.gpu_lock import exclusive, shared
-from tuner.evaluate.measure.ledger import CrashStreaks
 from tuner.evaluate.measure.messages import (
     Answer,
     DescribeRequest,

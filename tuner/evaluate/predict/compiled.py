@@ -9,9 +9,9 @@ from tuner.compiler.lint import lint_all
 from tuner.compiler.sass.paths import outer_mix, steady_mix
 from tuner.compiler.usage import occupancy
 from tuner.evaluate.predict.block_counts import NotCounted, block_counts
-from tuner.evaluate.predict.classes import class_of
 from tuner.evaluate.predict.cost import MODEL, combine, formula, from_cubin, in_turn
 from tuner.evaluate.predict.counted import CountedLaunch, counted_launch
+from tuner.evaluate.predict.kernel_classes import class_of
 from tuner.evaluate.predict.static_work import static_work
 from tuner.results.attempt import Lint, Prediction, Resources
 from tuner.spec.instance import Instance

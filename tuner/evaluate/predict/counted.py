@@ -12,12 +12,12 @@ from math import ceil
 
 from tuner.arch import GPU, PARTITIONS
 from tuner.backends.ptx.counting import Counts
-from tuner.backends.ptx.counting.tally import SECTOR
+from tuner.backends.ptx.counting.memory_traffic import SECTOR
 from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.sass.instruction_timing import timing_of
 from tuner.compiler.sass.simulate import LOADS, PathCycles, simulate_path
-from tuner.compiler.sass.timing import timing_of
+from tuner.evaluate.predict.code_regions import Region, regions
 from tuner.evaluate.predict.cost import ChainCycles, assemble, load_latency, memory_pipes
-from tuner.evaluate.predict.regions import Region, regions
 from tuner.results.attempt import Prediction
 from tuner.spec.operator import Work
 

@@ -12,8 +12,8 @@ from tuner.arch import GPU
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.sass.decode import Instruction
 from tuner.compiler.sass.fields import BYTES
+from tuner.compiler.sass.instruction_timing import timing_of
 from tuner.compiler.sass.simulate import LOADS, PathCycles, simulate_kernel
-from tuner.compiler.sass.timing import timing_of
 from tuner.spec.plan import Launch
 
 ISSUE = "issue"

@@ -28,7 +28,7 @@ def check_method(name: str) -> None:
     if not is_method(name):
         raise UsageError(unknown_method(name))
     if name in OPTUNA or ":" in name:
-        from tuner.search.sampler.plugged import create
+        from tuner.search.sampler.optuna_samplers import create
 
         create(name, 0)
 
@@ -51,7 +51,7 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
     `results` maps configs, by their index in `space`, to values (lower is better; None: it failed). Returns None if
     fewer than eight of them succeeded, or if the space is too large to be enumerated.
     """
-    from tuner.search.sampler.improvement import predicted_scores
+    from tuner.search.sampler.expected_improvement import predicted_scores
     from tuner.search.sampler.observations import Observations
 
     observations = Observations.of(results)
@@ -65,7 +65,7 @@ def importance(space: Space[Any], results: Mapping[int, float | None]) -> dict[s
 
     `results` are as of `predict`. Empty before there are two different values.
     """
-    from tuner.search.sampler.trials import importance_of
+    from tuner.search.sampler.optuna_trials import importance_of
 
     return importance_of(space, results)
 

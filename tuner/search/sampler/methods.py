@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tuner.search.sampler import OPTUNA
-from tuner.search.sampler.improvement import Gaussian
+from tuner.search.sampler.expected_improvement import Gaussian
 from tuner.search.sampler.observations import Prior
+from tuner.search.sampler.optuna_trials import RepairedTPE, Trials, ValidSampler
 from tuner.search.sampler.starts import Starts
 from tuner.search.sampler.strategies import Categorical, Exhaustive, Genetic, Random, Strategy
-from tuner.search.sampler.trials import RepairedTPE, Trials, ValidSampler
 from tuner.spec.space import Space
 
 
@@ -25,7 +25,7 @@ def build(
     if method == "tpe":
         return Trials(ValidSampler(space, RepairedTPE(space, rng, design).propose)), None, design
     if method in OPTUNA or ":" in method:
-        from tuner.search.sampler.plugged import Plugged, create
+        from tuner.search.sampler.optuna_samplers import Plugged, create
 
         plugged = Plugged(space, rng, design, create(method, seed))
         return Trials(ValidSampler(space, lambda _study, _trial, known: plugged.propose(known))), plugged, design

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, update
 
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.store.sql.dialect import insert_new
 from tuner.store.sql.schema import CLAIMS
 

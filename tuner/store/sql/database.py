@@ -19,7 +19,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from tuner.base.fork import ForkGuard, renew_in_child
 from tuner.errors import MachineError, StoreError, UsageError
-from tuner.store import places
+from tuner.store import locations
 from tuner.store.read import DAMAGED, NOT_A_DATABASE, has_log, look_at_header
 from tuner.store.sql import lock_holders
 
@@ -80,8 +80,8 @@ def locate(place: str | Path | None) -> Place:
 
     Raises UsageError for a URL of another kind.
     """
-    text = str(place) if place is not None else places.database()
-    if text == places.MEMORY:
+    text = str(place) if place is not None else locations.database()
+    if text == locations.MEMORY:
         return Place(text)
     if "://" not in text:
         path = Path(text).expanduser()
@@ -227,7 +227,7 @@ def explained(place: Place) -> Iterator[None]:
 
 
 def _server_url(text: str) -> URL:
-    accepted = f"give a file, {places.MEMORY} or postgresql://USER@HOST/NAME"
+    accepted = f"give a file, {locations.MEMORY} or postgresql://USER@HOST/NAME"
     kind = text.partition("://")[0]
     if kind not in ("postgresql", "postgresql+psycopg"):
         raise UsageError(f"cannot use a {kind}:// URL: {accepted}")

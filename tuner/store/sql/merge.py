@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy import Connection, MetaData, RowMapping, Table, event, func, insert, select, update
 
-from tuner.base.canonical import encode
+from tuner.base.canonical_json import encode
 from tuner.errors import StoreError, UsageError
-from tuner.store import lines, places, read
+from tuner.store import locations, read, record_lines
 from tuner.store.sql import rows
 from tuner.store.sql.database import Database, Place, locate
 from tuner.store.sql.dialect import insert_new
@@ -82,7 +82,7 @@ def merge(into: str | Path, source: str | Path, *, migrations: Path = read.MIGRA
 
 def _database(place: str | Path) -> Place:
     location = locate(place)
-    if location.label == places.MEMORY or ("://" not in str(place) and read.is_text(place)):
+    if location.label == locations.MEMORY or ("://" not in str(place) and read.is_text(place)):
         raise UsageError(f"{place}: records are merged into a database: name a file such as team.db, or a server")
     return location
 
@@ -99,7 +99,7 @@ def _import_text(store: Store, path: Path) -> dict[str, int]:
 @contextmanager
 def _opened(location: Place, migrations: Path) -> Iterator[Database]:
     """A database to read from, with this program's schema: itself, or a copy that was migrated."""
-    if location.label == places.MEMORY or not location.exists:
+    if location.label == locations.MEMORY or not location.exists:
         raise StoreError(f"{location.label}: there is no such database")
     with closing(Database(location, _PATIENCE_S)) as database:
         version = schema_version(database, migrations)
@@ -248,7 +248,7 @@ class _Naming:
         if self._merged.parent:
             column, parent = self._merged.parent
             content[column] = self._names[parent].get(row[column], "")
-        digest = lines.digest_of(f"{self._merged.table.name} {encode(content)}")
+        digest = record_lines.digest_of(f"{self._merged.table.name} {encode(content)}")
         self._equal[digest] += 1
         return f"{digest}-{self._equal[digest]}"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tuner.base.canonical import decode
+from tuner.base.canonical_json import decode
 from tuner.base.fields import check_printable, fields_from
 from tuner.errors import StoreError
 from tuner.store.misses import RAN, Missed

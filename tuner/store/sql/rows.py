@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from tuner.base.canonical import decode, encode
+from tuner.base.canonical_json import decode, encode
 from tuner.base.fields import Fields, fields_from
 from tuner.errors import StoreError
 from tuner.results.attempt import Attempt, Evidence
@@ -15,9 +15,9 @@ from tuner.results.final_race import FinalRace
 from tuner.results.proof import CheckedCode, Proof
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
-from tuner.store import canonical_lines, lines
+from tuner.store import canonical_lines, record_lines
 from tuner.store.canonical_lines import Parts
-from tuner.store.packed import packed
+from tuner.store.packed_problems import packed
 from tuner.store.sql.schema import IDENTITY
 
 _PARTS = ("failure", "resources", "prediction", "measurement")
@@ -105,13 +105,13 @@ def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
     if fields is None:
         raise StoreError(f"{_no_record(of.operator, of.gpu)}its problem is not canonical JSON: {of.problem!r}")
     parts = Parts(of.operator, of.problem, fields, of.gpu, record.evidence, record.verdict, figure, record.created)
-    return _record_row(parts, lines.to_line(record), study)
+    return _record_row(parts, record_lines.to_line(record), study)
 
 
 def imported_row(line: str) -> dict[str, Any]:
     """The row of a record's line. Raises StoreError for a line that holds none, and where `record_row` does."""
     parts = canonical_lines.parts(line)
-    return record_row(lines.from_line(line), None) if parts is None else _record_row(parts, line, None)
+    return record_row(record_lines.from_line(line), None) if parts is None else _record_row(parts, line, None)
 
 
 def _record_row(parts: Parts, line: str, study: int | None) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _record_row(parts: Parts, line: str, study: int | None) -> dict[str, Any]:
         "evidence": parts.evidence.value,
         "created": parts.created,
         "study": study,
-        "digest": lines.digest_of(line),
+        "digest": record_lines.digest_of(line),
         "record": line,
         "family": family,
         "sizes": sizes,
@@ -139,7 +139,7 @@ def _no_record(operator: str, gpu: str) -> str:
 def record_of(row: RowMapping) -> TuningRecord:
     """Raises StoreError for a row that does not hold a record."""
     try:
-        record = lines.from_row(row["record"], row["digest"])
+        record = record_lines.from_row(row["record"], row["digest"])
     except StoreError as error:
         raise _unreadable("record", row, error) from error
     of = record.identity
@@ -188,7 +188,7 @@ def study_of(row: RowMapping) -> Study:
 
 def facts_row(name: str, facts: Fields) -> dict[str, Any]:
     text = encode(facts)
-    return {"name": name, "facts": text, "created": now(), "digest": lines.digest_of(f"{name}\n{text}")}
+    return {"name": name, "facts": text, "created": now(), "digest": record_lines.digest_of(f"{name}\n{text}")}
 
 
 def facts_of(row: RowMapping) -> Facts:

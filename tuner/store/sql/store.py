@@ -10,16 +10,16 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select, update
 
-from tuner.base.canonical import encode
-from tuner.base.closing import Closing
+from tuner.base.canonical_json import encode
 from tuner.base.fields import Fields
+from tuner.base.self_closing import Closing
 from tuner.errors import StoreError
 from tuner.results.attempt import Attempt
 from tuner.results.final_race import FinalRace
 from tuner.results.proof import Proof
 from tuner.results.record import TuningRecord
 from tuner.results.verdict import Verdict
-from tuner.store import lines
+from tuner.store import record_lines
 from tuner.store.misses import Missed
 from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
 from tuner.store.sql import claims, ledger, missed, rows
@@ -295,7 +295,7 @@ class Store(Closing):
     def export_jsonl(self, path: Path, *, gpu: str | None = None) -> int:
         """Write the current records to `path`, sorted, one line each; how many there were."""
         current = self.records(gpu=gpu)
-        lines.write(path, current)
+        record_lines.write(path, current)
         return len(current)
 
     def import_jsonl(self, path: Path) -> int:
@@ -383,7 +383,7 @@ class Store(Closing):
 
 
 def _imported(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in lines.lines(path):
+    for number, line in record_lines.lines(path):
         try:
             yield rows.imported_row(line)
         except StoreError as error:

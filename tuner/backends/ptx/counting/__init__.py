@@ -2,7 +2,7 @@
 
 from tuner.backends.ptx.counting.count import Budget, Counts, count
 from tuner.backends.ptx.counting.loops import LoopCount
-from tuner.backends.ptx.counting.sketch import Sketch
-from tuner.backends.ptx.counting.tally import Access
+from tuner.backends.ptx.counting.memory_traffic import Access
+from tuner.backends.ptx.counting.sparse_memory import Sketch
 
 __all__ = ["Access", "Budget", "Counts", "LoopCount", "Sketch", "count"]

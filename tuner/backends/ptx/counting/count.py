@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from tuner.backends.ptx.counting.loops import Loop, LoopCount, loops
+from tuner.backends.ptx.counting.memory_traffic import Access, L1Cache, Metric, counted, kind_of, width_of
 from tuner.backends.ptx.counting.needed import ACCESSES, Needed, needed
-from tuner.backends.ptx.counting.sketch import Sketch
-from tuner.backends.ptx.counting.tally import Access, L1Cache, Metric, counted, kind_of, width_of
+from tuner.backends.ptx.counting.sparse_memory import Sketch
 from tuner.backends.ptx.decode import decoder
 from tuner.backends.ptx.instructions.access import space_of
 from tuner.backends.ptx.launch import Shape, Side, Value, begin, place_blocks

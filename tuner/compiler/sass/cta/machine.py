@@ -19,7 +19,7 @@ from tuner.compiler.sass.cta.rates import Rates
 from tuner.compiler.sass.cta.registers import LANES, WARP, Mask, Registers
 from tuner.compiler.sass.cta.state import Barrier, Context, Cta, Group, Trace, full, whole_warps
 from tuner.compiler.sass.cta.units import Copies, TensorCores
-from tuner.compiler.sass.timing import QUEUE_ENTRIES
+from tuner.compiler.sass.instruction_timing import QUEUE_ENTRIES
 from tuner.errors import UsageError
 
 _MEMORY = PIPES.index("memory")

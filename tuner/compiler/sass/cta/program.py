@@ -11,7 +11,7 @@ from tuner.compiler.sass.cta.needed import needed
 from tuner.compiler.sass.cta.operands import Line, lines
 from tuner.compiler.sass.decode import Instruction, successors
 from tuner.compiler.sass.fields import bits, ends_group, groups_left, hgmma_columns, waits_for_groups
-from tuner.compiler.sass.timing import Timing, timing_of
+from tuner.compiler.sass.instruction_timing import Timing, timing_of
 
 
 class Kind(IntEnum):

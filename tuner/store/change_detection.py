@@ -1,0 +1,58 @@
+"""Whether records have changed where an application reads them, without reading them."""
+
+from collections.abc import Hashable
+from pathlib import Path
+
+from tuner.errors import StoreError
+from tuner.store import locations, read
+
+
+class Sources:
+    """The places that an application reads, and what of them has been seen."""
+
+    def __init__(self) -> None:
+        self._looked: dict[str, tuple[Hashable, Hashable]] = {}
+        self._seen = self._versions()
+
+    def changed(self) -> bool:
+        """Whether a record or a proof was added since the last call that said so, or a file of text was replaced."""
+        versions = self._versions()
+        changed = versions != self._seen
+        self._seen = versions
+        return changed
+
+    def _versions(self) -> dict[str, Hashable]:
+        return {place: self._version(place) for place in locations.layers() if "://" not in place}
+
+    def _version(self, place: str) -> Hashable:
+        """A database is opened only where its files have changed, since a search writes attempts all the time."""
+        path = Path(place).expanduser()
+        files = _files(path)
+        before = self._looked.get(place)
+        if before is None or before[0] != files:
+            self._looked[place] = files, files if read.is_text(path) else _rows(path, files)
+        return self._looked[place][1]
+
+
+def _files(path: Path) -> Hashable:
+    """Inode, size and date of each file of a place."""
+    if path.is_dir():
+        files = sorted(path.glob("*.jsonl"))
+    else:
+        files = [path, path.with_name(f"{path.name}-wal")]
+    return tuple((str(file), _stat(file)) for file in files)
+
+
+def _stat(file: Path) -> Hashable:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _rows(path: Path, otherwise: Hashable) -> Hashable:
+    try:
+        return (_stat(path) or (0,))[0], read.last_rows(path)  # type: ignore[index]  # another file has another inode
+    except StoreError:
+        return otherwise

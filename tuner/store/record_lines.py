@@ -1,0 +1,107 @@
+"""Tuning records as lines of text: what `db/tuned/<device>.jsonl` and the database hold, and people review as diffs."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from tuner.base.canonical_json import decode, encode
+from tuner.base.fields import check_printable, check_scalars
+from tuner.errors import StoreError
+from tuner.results.attempt import Identity
+from tuner.results.codec import record_from, to_json_data
+from tuner.results.record import TuningRecord
+
+FORMAT = 1  # of a line; raised when a program that knows only the old one would misread it
+
+
+def to_line(record: TuningRecord) -> str:
+    """Canonical JSON of a record, without a newline. The problem is an object, not as text in text."""
+    data = to_json_data(record)
+    data["identity"]["problem"] = decode(record.identity.problem)
+    return encode({"format": FORMAT, **data})
+
+
+def from_line(line: str) -> TuningRecord:
+    """The record that `to_line` made `line` of. Raises StoreError for anything else."""
+    try:
+        data = decode(line)
+        if data["format"] == FORMAT:
+            if "\\" in line or not line.isprintable():  # JSON has a backslash before each character that is not
+                check_printable(data)
+            check_scalars(problem := data["identity"]["problem"])
+            data["identity"]["problem"] = encode(problem)
+            return record_from(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"not a tuning record: {type(error).__name__}: {error}") from error
+    raise StoreError(f"format {data['format']!r}, but this program reads {FORMAT}: update it")
+
+
+def digest_of(line: str) -> str:
+    """What a database stores beside a line."""
+    return sha256(line.encode()).hexdigest()
+
+
+def from_row(line: str, digest: str) -> TuningRecord:
+    """The record in a row of a database. Raises StoreError where it is none, or is not what was stored."""
+    if digest != digest_of(line):
+        raise StoreError("it has changed since it was stored: its digest does not match")
+    return from_line(line)
+
+
+def current(records: Iterable[TuningRecord]) -> list[TuningRecord]:
+    """Of each operator, GPU and problem the first, sorted."""
+    first: dict[tuple[str, str, str], TuningRecord] = {}
+    for record in records:
+        first.setdefault(_subject(record.identity), record)
+    return [first[key] for key in sorted(first)]
+
+
+def _subject(identity: Identity) -> tuple[str, str, str]:
+    return identity.operator, identity.gpu, identity.problem
+
+
+def write(path: Path, records: Iterable[TuningRecord]) -> None:
+    """Replace `path`, whole or not at all, by the sorted lines of `records`; those of one problem stay in their order,
+    the newest last. Raises StoreError when it cannot.
+    """
+    ordered = sorted(records, key=lambda record: _subject(record.identity))
+    text = "".join(f"{to_line(record)}\n" for record in ordered)
+    try:
+        _replace(path, text)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read(path: Path) -> Iterator[TuningRecord]:
+    """The records of a file. Raises StoreError with the line's number for the first that is none."""
+    for number, line in lines(path):
+        try:
+            yield from_line(line)
+        except StoreError as error:
+            raise StoreError(f"{path}, line {number}: {error}") from error
+
+
+def lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a file that are not blank, with their numbers, from 1. Raises StoreError when it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path} is no text file: records are lines of JSON in UTF-8") from error
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        Path(partial).chmod(0o644)  # mkstemp makes 0600; these files are to be shared
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
