@@ -43,7 +43,7 @@ def outputs(layer: Any, options: dict[str, Any]) -> dict[str, Any]:
     o.square().sum().backward()
     with torch.no_grad():
         evaluated = made.eval()(x[:, :DECODED])[0]
-    learned = {f"d{name}": each.grad for name, each in made.named_parameters() if each.grad is not None}
+    learned = {f"d{name}": parameter.grad for name, parameter in made.named_parameters() if parameter.grad is not None}
     return {"o": o.detach(), "evaluated": evaluated, "dx": x.grad, **learned}
 
 

@@ -30,14 +30,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_training_and_evaluation_are_those_of_flas_own_kernels(layer: str, results: dict[str, Any]) -> None:
     theirs, ours = results["theirs"][layer], results["ours"][layer]
-    assert {name: error(each, theirs[name]) for name, each in ours.items()} == dict.fromkeys(
+    assert {name: error(our, theirs[name]) for name, our in ours.items()} == dict.fromkeys(
         theirs, pytest.approx(0, abs=1e-5)
     )
 
 
 def test_both_modes_of_the_layer_are_served(results: dict[str, Any]) -> None:
-    served = [each for each in results["served"] if each.endswith("-> kerntune")]
-    assert [each.split(".")[-1] for each in served] == ["chunk_kda -> kerntune", "fused_recurrent_kda_fwd -> kerntune"]
+    served = [result for result in results["served"] if result.endswith("-> kerntune")]
+    assert [implementation.split(".")[-1] for implementation in served] == [
+        "chunk_kda -> kerntune",
+        "fused_recurrent_kda_fwd -> kerntune",
+    ]
 
 
 def error(found: Any, right: Any) -> float:

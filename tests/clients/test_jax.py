@@ -79,22 +79,22 @@ def test_bf16_stays_bf16() -> None:
     arrays = rows(dtype=jnp.bfloat16)
     o = jax.jit(ours)(*arrays)
     assert o.dtype == jnp.bfloat16
-    close(o.astype(jnp.float32), theirs(*(each.astype(jnp.float32) for each in arrays)), atol=2e-2)
-    assert {each.dtype for each in gradients(ours, *arrays)} == {jnp.dtype(jnp.bfloat16)}
+    close(o.astype(jnp.float32), theirs(*(array.astype(jnp.float32) for array in arrays)), atol=2e-2)
+    assert {gradient.dtype for gradient in gradients(ours, *arrays)} == {jnp.dtype(jnp.bfloat16)}
 
 
 @pytest.mark.parametrize("axis", [0, 2])
 def test_a_mapped_axis_becomes_the_batch_of_one_call(axis: int) -> None:
-    q, k, v = (each[:, : 30 + axis] for each in rows())  # of a length that nobody else calls
+    q, k, v = (row[:, : 30 + axis] for row in rows())  # of a length that nobody else calls
     many = jnp.stack([q, 2 * q, 3 * q], axis)
-    found = jax.block_until_ready(jax.vmap(lambda each: ours(each, k, v), in_axes=axis)(many))
-    called = [each.problem["batch"] for each in dispatcher.misses() if each.problem.get("seq_q") == 30 + axis]
+    found = jax.block_until_ready(jax.vmap(lambda query: ours(query, k, v), in_axes=axis)(many))
+    called = [miss.problem["batch"] for miss in dispatcher.misses() if miss.problem.get("seq_q") == 30 + axis]
     assert called == [6]
-    close(found, jax.vmap(lambda each: theirs(each, k, v), in_axes=axis)(many))
+    close(found, jax.vmap(lambda query: theirs(query, k, v), in_axes=axis)(many))
 
 
 def test_gradients_are_mapped_and_mapped_calls_have_gradients() -> None:
-    many = [jnp.stack([each, 0.5 * each]) for each in rows()]
+    many = [jnp.stack([row, 0.5 * row]) for row in rows()]
     close(jax.vmap(jax.grad(lambda *each: ours(*each).sum(), (0, 1, 2)))(*many),
           jax.vmap(jax.grad(lambda *each: theirs(*each).sum(), (0, 1, 2)))(*many))  # fmt: skip
     close(gradients(jax.vmap(ours), *many), gradients(jax.vmap(theirs), *many))
@@ -106,14 +106,16 @@ def packed(q: Any, k: Any, v: Any) -> Any:
 
 
 def apart(q: Any, k: Any, v: Any) -> Any:
-    return jnp.concatenate([theirs(*(each[:, part] for each in (q, k, v))) for part in (slice(13), slice(13, T))], 1)
+    return jnp.concatenate(
+        [theirs(*(tensor[:, part] for tensor in (q, k, v))) for part in (slice(13), slice(13, T))], 1
+    )
 
 
 def test_packed_sequences_are_served_and_mapped_one_by_one() -> None:
-    arrays = [each[:1] for each in rows()]
+    arrays = [row[:1] for row in rows()]
     close(packed(*arrays), apart(*arrays))
     close(gradients(packed, *arrays), gradients(apart, *arrays))
-    many = [jnp.stack([each, 0.5 * each]) for each in arrays]
+    many = [jnp.stack([array, 0.5 * array]) for array in arrays]
     close(jax.vmap(packed)(*many), jax.vmap(apart)(*many))
 
 
@@ -127,7 +129,7 @@ def delta_rule(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> tuple[A
         state = state + jnp.einsum("bhk,bhv->bhkv", k, error)
         return state, jnp.einsum("bhkv,bhk->bhv", state, q) * q.shape[-1] ** -0.5
 
-    last, o = jax.lax.scan(step, state, [jnp.moveaxis(each, 1, 0) for each in (q, k, v, g, beta)])
+    last, o = jax.lax.scan(step, state, [jnp.moveaxis(tensor, 1, 0) for tensor in (q, k, v, g, beta)])
     return jnp.moveaxis(o, 0, 1), last
 
 

@@ -67,7 +67,7 @@ def trained(model: Any, tokens: Any, mask: Any) -> tuple[Any, list[Any]]:
     found = model(tokens, attention_mask=mask, labels=tokens.masked_fill(meaningless, -100))
     found.loss.backward()
     return found.logits[mask.bool()].detach(), [
-        each.grad.clone() for each in model.parameters() if each.grad is not None
+        parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
     ]
 
 

@@ -79,7 +79,7 @@ class Drawn:
             named["position_ids"] = positions
         cache = cache_of(self.past, self.batch) if self.past else None
         made = MAKERS[self.kind]
-        return tuple(made(config(each, self.window), cache=cache, **named) for each in ("eager", NAME))
+        return tuple(made(config(attention, self.window), cache=cache, **named) for attention in ("eager", NAME))
 
 
 def tensors(batch: int, queries: int, keys: int) -> tuple[Any, ...]:
@@ -139,7 +139,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize(("check", "passes", "fields"), CHECKS, ids=[each[0] for each in CHECKS])
+@pytest.mark.parametrize(("check", "passes", "fields"), CHECKS, ids=[check[0] for check in CHECKS])
 def test_a_mask_is_wrong_without_the_check_that_refuses_it(
     check: str, passes: Any, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

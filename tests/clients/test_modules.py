@@ -18,8 +18,8 @@ def agrees(module: Any, *given: Any, calls: int, **named: Any) -> None:
         found, count = calls_of(lambda: module(*given, **named))
     assert count == calls
     assert (found - expected).abs().max() <= 1e-5
-    weights = [each for each in module.parameters() if each.requires_grad]
-    results = (torch.autograd.grad(each.square().sum(), weights, allow_unused=True) for each in (found, expected))
+    weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    results = (torch.autograd.grad(result.square().sum(), weights, allow_unused=True) for result in (found, expected))
     for one, other in zip(*results, strict=True):
         assert (one is None) == (other is None)
         assert one is None or (one - other).abs().max() <= 1e-4 * max(1.0, float(other.abs().max()))

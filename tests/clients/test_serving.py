@@ -38,7 +38,7 @@ class Cache:
         elif layout == "interleaved":  # of a page K, then V: what hybrid models share with their states
             both = torch.full((pages, 2, page, HK, D), torch.nan, dtype=dtype).unbind(1)
         else:  # heads before rows
-            both = [each.transpose(1, 2) for each in torch.full((2, pages, HK, page, D), torch.nan, dtype=dtype)]
+            both = [cache.transpose(1, 2) for cache in torch.full((2, pages, HK, page, D), torch.nan, dtype=dtype)]
         self.k, self.v = both
         self.table = torch.randperm(pages).view(len(LENGTHS), self.max_pages).int()
         self.keys, self.values = (torch.randn(len(LENGTHS), ROOM, HK, D).to(dtype) for _ in range(2))
@@ -53,7 +53,7 @@ class Cache:
     ) -> tuple[Any, Any]:
         """o [T, H, D] and lse [H, T] of request b, whose queries q [T, H, D] are its last positions."""
         n = LENGTHS[b]
-        k, v = (each[b, :n].double().repeat_interleave(H // HK, 1) for each in (self.keys, self.values))
+        k, v = (cache[b, :n].double().repeat_interleave(H // HK, 1) for cache in (self.keys, self.values))
         scores = torch.einsum("thd,shd->hts", q.double(), k) * (scale or self.D**-0.5)
         scores = softcap * (scores / softcap).tanh() if softcap else scores
         distance = torch.arange(len(q))[:, None] + n - len(q) - torch.arange(n)
@@ -147,8 +147,8 @@ def test_vllms_call_for_a_model_with_sinks_and_windows(D: int) -> None:
         )
         options = {"sinks": sinks, "left": window[0]}
         exact = [cache.attention(query[a:b], n, **options) for n, (a, b) in enumerate(((0, 5), (5, 6), (6, 7)))]
-        assert torch.allclose(output.double(), torch.cat([each[0] for each in exact]), atol=3e-2)
-        assert torch.allclose(lse.double(), torch.cat([each[1] for each in exact], 1), atol=2e-2)
+        assert torch.allclose(output.double(), torch.cat([tensor[0] for tensor in exact]), atol=3e-2)
+        assert torch.allclose(lse.double(), torch.cat([tensor[1] for tensor in exact], 1), atol=2e-2)
 
 
 def test_vllms_call_for_a_prompt_without_a_cache() -> None:
@@ -179,7 +179,7 @@ def test_vllms_call_for_a_prompt_without_a_cache() -> None:
         for first, end in ((0, 5), (5, 12)):
             distance = torch.arange(end - first)[:, None] - torch.arange(end - first)
             seen = (distance >= (0 if causal else -99)) & ((distance.abs() <= window[0]) if window[0] >= 0 else True)
-            given = [each[first:end].transpose(0, 1).double() for each in (q, k, v)]
+            given = [tensor[first:end].transpose(0, 1).double() for tensor in (q, k, v)]
             exact = torch.nn.functional.scaled_dot_product_attention(*given, attn_mask=seen, enable_gqa=True)
             assert torch.allclose(output[first:end].double(), exact.transpose(0, 1), atol=5e-3)
 
@@ -360,7 +360,7 @@ def test_heads_of_any_width_are_served_with_their_gradients(D: int, window: tupl
     given = [torch.randn(1, 9, heads, D).half().requires_grad_() for heads in (H, HK, HK)]
     o, lse = flash_attn_func(*given, causal=True, window_size=window, return_softmax_lse=True)
     o.float().square().sum().backward()
-    exact = [each.detach().double().transpose(1, 2).requires_grad_() for each in given]
+    exact = [tensor.detach().double().transpose(1, 2).requires_grad_() for tensor in given]
     distance = torch.arange(9)[:, None] - torch.arange(9)
     seen = (distance >= 0) & ((distance <= window[0]) if window[0] >= 0 else True)
     right = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=seen, enable_gqa=True)
@@ -378,7 +378,7 @@ def test_caches_of_heads_of_any_width_are_served_and_appended_to(D: int) -> None
     o = flash_attn_with_kvcache(q, k, v, *new, cache_seqlens=torch.tensor([9, 20], dtype=torch.int32))
     assert torch.equal(k[1, 20], new[0][1, 0])
     for b, n in enumerate((10, 21)):
-        given = [each[b : b + 1, :n].double().transpose(1, 2) for each in (q, k, v)]
+        given = [tensor[b : b + 1, :n].double().transpose(1, 2) for tensor in (q, k, v)]
         exact = torch.nn.functional.scaled_dot_product_attention(*given, enable_gqa=True)
         assert torch.allclose(o[b].double(), exact.transpose(1, 2)[0], atol=5e-3)
 
@@ -394,10 +394,10 @@ def test_a_learned_logit_has_the_gradient_of_the_definition(packed: bool) -> Non
         bounds = torch.tensor([0, 9], dtype=torch.int32)
         o = flash_attn_varlen_func(*given, bounds, bounds, 9, 9, **options)
     else:
-        o = flash_attn_func(*(each[None] for each in given), **options)[0]
+        o = flash_attn_func(*(tensor[None] for tensor in given), **options)[0]
     o.float().square().sum().backward()
-    exact = [each.detach().double().requires_grad_() for each in (*given, sinks)]
-    q, k, v = (each.repeat_interleave(H // each.shape[1], 1) for each in exact[:3])
+    exact = [tensor.detach().double().requires_grad_() for tensor in (*given, sinks)]
+    q, k, v = (tensor.repeat_interleave(H // tensor.shape[1], 1) for tensor in exact[:3])
     scores = torch.einsum("thd,shd->hts", q, k) / 8
     distance = torch.arange(9)[:, None] - torch.arange(9)
     scores = scores.masked_fill((distance < 0) | (distance > 4), -torch.inf)

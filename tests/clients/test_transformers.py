@@ -97,7 +97,7 @@ def test_generation_is_eagers(family: str, padding: str, cache: str) -> None:
 def test_sequences_that_are_packed_do_not_see_each_other() -> None:
     eager, ours = (model.eval() for model in models("llama"))
     ids = batch("none")["input_ids"][:1]
-    alone = torch.cat([eager(each).logits for each in ids.split([4, 7], dim=1)], dim=1)
+    alone = torch.cat([eager(part).logits for part in ids.split([4, 7], dim=1)], dim=1)
     positions = torch.tensor([[*range(4), *range(7)]])
     bounds = torch.tensor([0, 4, 11], dtype=torch.int32)
     given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}

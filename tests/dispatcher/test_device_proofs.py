@@ -69,7 +69,9 @@ def test_a_verdict_of_another_driver_or_gpu_says_nothing(tmp_path: Path, change:
 def test_a_verdict_on_other_code_says_nothing(tmp_path: Path) -> None:
     snapshot = kept(tmp_path, PROMPT, {"wgmma": OK})
     assert served(snapshot, OPERATOR.problem(head_dim=128, batch=4, heads=16, seq_q=2048)) == "mma_sync"
-    default = next(each for each in default_instances(OPERATOR, PROMPT, H200) if each.implementation.unproven)
+    default = next(
+        instance for instance in default_instances(OPERATOR, PROMPT, H200) if instance.implementation.unproven
+    )
     verdicts = device_proofs.Verdicts(OPERATOR.name, H200, snapshot)
     assert verdicts.right(default) is True
     assert verdicts.right(default.at(OPERATOR.problem(head_dim=128))) is None

@@ -206,7 +206,7 @@ def test_a_place_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     with pytest.warns(MissLogWarning, match="No such file or directory") as caught:
         at.call("row_norm", rows(5), WEIGHT)
         at.call("row_norm", rows(7), WEIGHT)
-    assert len([each for each in caught if each.category is MissLogWarning]) == 1
+    assert len([warning for warning in caught if warning.category is MissLogWarning]) == 1
 
 
 def test_the_environment_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +220,10 @@ def test_the_environment_names_the_log(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("place", ["file", *(["server"] if SERVER else [])])
 def test_a_database_adds_up_the_calls_of_a_problem(place: str, tmp_path: Path) -> None:
     with Store.open({"file": tmp_path / "tuner.db", "server": SERVER}[place]) as store:
-        before = {each.problem: each.calls for each in store.misses()[0]}
+        before = {miss.problem: miss.calls for miss in store.misses()[0]}
         store.add_misses([missed(1), missed(5, T=7)])
         store.add_misses([missed(9)])
-        after = {each.problem: each.calls for each in store.misses()[0]}
+        after = {miss.problem: miss.calls for miss in store.misses()[0]}
     added = {problem: calls - before.get(problem, 0) for problem, calls in after.items()}
     assert added == {missed().problem: 10, missed(T=7).problem: 5}
 
@@ -236,7 +236,7 @@ def test_a_server_is_sent_misses_by_a_thread() -> None:
     log.add(mine)
     log.close()
     with Store.open(SERVER) as store:
-        assert [each.calls for each in store.misses()[0] if each.problem == mine.problem] == [6]
+        assert [miss.calls for miss in store.misses()[0] if miss.problem == mine.problem] == [6]
 
 
 @pytest.fixture

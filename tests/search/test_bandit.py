@@ -37,7 +37,7 @@ def test_an_arm_that_is_far_behind_gets_no_more_tries(bandit: Bandit) -> None:
     tell(bandit, "naive", 50.0)
     tell(bandit, "mma_sync", 20.0)
     bandit.drop_bad_arms()
-    assert {each.implementation.name for each in bandit.ask(4)} == {"mma_sync"}
+    assert {trial.implementation.name for trial in bandit.ask(4)} == {"mma_sync"}
     assert "over 2 × the best of all" in bandit.arms["naive"].closed_because
 
 
@@ -56,7 +56,7 @@ def test_where_all_has_flaws_the_values_decide(bandit: Bandit) -> None:
 
 
 def dealt(bandit: Bandit, count: int) -> Counter[str]:
-    return Counter(each.implementation.name for each in bandit.ask(count))
+    return Counter(trial.implementation.name for trial in bandit.ask(count))
 
 
 @pytest.mark.parametrize(("tries", "is_open"), [(1, True), (7, True), (9, False)])
@@ -101,8 +101,8 @@ def test_a_best_arm_whose_space_is_exhausted_is_still_what_others_have_to_beat(b
 def test_before_anything_works_predictions_deal_the_tries_and_each_default_is_tried() -> None:
     bandit = Bandit([at_the_start(NAIVE, lambda _: 500.0), at_the_start(MMA_SYNC, lambda _: 10.0)])
     asked = bandit.ask(8)
-    defaults = [each.implementation.default(PROBLEM, SM_80.arch) == each.config for each in asked]
-    assert Counter(each.implementation.name for each in asked) == {"mma_sync": 7, "naive": 1}
+    defaults = [ask.implementation.default(PROBLEM, SM_80.arch) == ask.config for ask in asked]
+    assert Counter(ask.implementation.name for ask in asked) == {"mma_sync": 7, "naive": 1}
     assert sum(defaults) == 2
 
 

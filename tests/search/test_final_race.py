@@ -69,7 +69,7 @@ def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_dec
     machines: tuple[Compiler, Checker],
 ) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
-    hungry, frugal, *others = (each for each in naive_configs() if each != default)
+    hungry, frugal, *others = (naive_config for naive_config in naive_configs() if naive_config != default)
     with Store.open(":memory:") as store, Cut(powered([hungry, frugal, default, *others])) as worker:
         evaluator = measurer(machines, worker)
         outcome, _ = final_race(study.search(request(6), store, evaluator), store, evaluator)
@@ -83,7 +83,7 @@ def test_where_power_lowers_a_clock_the_winner_is_the_fastest_at_its_own(
     machines: tuple[Compiler, Checker], *, short_of_power: bool
 ) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
-    hungry, frugal, *others = (each for each in naive_configs() if each != default)
+    hungry, frugal, *others = (naive_config for naive_config in naive_configs() if naive_config != default)
     told = powered([hungry, frugal, default, *others])
     with Store.open(":memory:") as store, Racing(told if short_of_power else replace(told, clocks=())) as worker:
         evaluator = measurer(machines, worker)
@@ -98,14 +98,14 @@ def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case
     machines: tuple[Compiler, Checker],
 ) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
-    others = [each for each in naive_configs() if each != default]
+    others = [naive_config for naive_config in naive_configs() if naive_config != default]
     told = replace(CALM, times_us=timed_as([default, *others], [1000.0, *(30 * 1.5**i for i in range(len(others)))]))
     with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(told) as worker:
         evaluator = measurer(machines, worker)
         found = study.search(request(3), store, evaluator)
         _, standing = final_race(found, store, evaluator)
-        fastest, second, _ = sorted(found.tried, key=lambda each: each.attempt.value or 0.0)
-        tried = (replace(fastest, verdict=WRONG), *(each for each in found.tried if each is not fastest))
+        fastest, second, _ = sorted(found.tried, key=lambda candidate: candidate.attempt.value or 0.0)
+        tried = (replace(fastest, verdict=WRONG), *(candidate for candidate in found.tried if candidate is not fastest))
         outcome, _ = final_race(replace(found, tried=tried), other, evaluator)
     assert standing is not None and outcome.record is not None
     assert len(standing.contenders) == 2
@@ -120,8 +120,8 @@ def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
     configs = naive_configs()
     with Store.open(":memory:") as store:
         for budget, pace in ((3, 1.0), (len(configs), 1.1)):
-            known = [dict(each.attempt.config) for each in store.attempts(operator=PAGED.name)]
-            times = [pace * (50.0 if to_fields(each) in known else 47.5) for each in configs]
+            known = [dict(stored.attempt.config) for stored in store.attempts(operator=PAGED.name)]
+            times = [pace * (50.0 if to_fields(config) in known else 47.5) for config in configs]
             times = times if known else [50.0] * len(configs)
             with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
                 evaluator = measurer(machines, worker)
@@ -137,15 +137,15 @@ def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
     machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default, configs = NAIVE.default(DECODING, GPU.arch), naive_configs()
-    told = replace(CALM, times_us=timed_as(configs, [1000.0 if each == default else 50.0 for each in configs]))
+    told = replace(CALM, times_us=timed_as(configs, [1000.0 if config == default else 50.0 for config in configs]))
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
         found = study.search(request(5), store, evaluator)
-        plain, *others = sorted(found.tried, key=lambda each: each.differs)
-        tried = [plain, *(seemed(each, 40.0 + 0.1 * i) for i, each in enumerate(reversed(others)))]
+        plain, *others = sorted(found.tried, key=lambda candidate: candidate.differs)
+        tried = [plain, *(seemed(other, 40.0 + 0.1 * i) for i, other in enumerate(reversed(others)))]
         monkeypatch.setattr("tuner.search.final_race.FINALISTS", 2)
         outcome, _ = final_race(replace(found, tried=tuple(tried)), store, evaluator)
-    simple = [each.attempt.config for each in others if each.differs == others[0].differs]
+    simple = [other.attempt.config for other in others if other.differs == others[0].differs]
     assert len(simple) <= len(others) - 2  # two at least seem faster
     assert outcome.record is not None
     assert outcome.record.config in simple
@@ -161,9 +161,10 @@ def test_who_was_screened_while_the_device_was_slower_than_its_drift_tells_races
         evaluator = measurer(machines, worker)
         found = study.search(request(len(others) + 1), store, evaluator)
         tried = [
-            seemed(each, 51.0) if dict(each.attempt.config) == to_fields(others[0]) else each for each in found.tried
+            seemed(candidate, 51.0) if dict(candidate.attempt.config) == to_fields(others[0]) else candidate
+            for candidate in found.tried
         ]
-        assert others[0] in [each.instance.config for each in tried]
+        assert others[0] in [candidate.instance.config for candidate in tried]
         outcome, _ = final_race(replace(found, tried=tuple(tried)), store, evaluator)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(others[0])
@@ -175,7 +176,9 @@ def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Comp
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
         found = study.search(request(3), store, evaluator)
-        spilled = [flawed(each) if each.instance.config != default else each for each in found.tried]
+        spilled = [
+            flawed(candidate) if candidate.instance.config != default else candidate for candidate in found.tried
+        ]
         one, standing = final_race(replace(found, tried=tuple(spilled)), store, evaluator)
         every, _ = final_race(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
     assert standing is not None and len(standing.contenders) == 1
@@ -192,7 +195,7 @@ def flawed(each: study.Tried) -> study.Tried:
 
 def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(machines: tuple[Compiler, Checker]) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
-    better, worse, *_ = (each for each in naive_configs() if each != default)
+    better, worse, *_ = (naive_config for naive_config in naive_configs() if naive_config != default)
     told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
     with Store.open(":memory:") as store, Worker(told) as worker:
         session = Session(store, measured(GPU, machines[0], Setup(worker, POLICY)))

@@ -55,10 +55,10 @@ def kept(outcome: study.Outcome) -> list[str]:
 
 def test_the_best_of_another_gpu_are_tried_right_after_the_default(store: Store) -> None:
     first, _ = searched(store, target=SM_86)
-    least = min(each.attempt.value or 0.0 for each in first.tried)
+    least = min(candidate.attempt.value or 0.0 for candidate in first.tried)
     outcome, evaluator = searched(store)
     assert evaluator.tried[0] == canonical(MMA_SYNC.default(PROBLEM, SM_80.arch))
-    assert any(each.attempt.value == least for each in outcome.tried[1:4])
+    assert any(candidate.attempt.value == least for candidate in outcome.tried[1:4])
 
 
 def test_history_that_agrees_with_the_results_is_kept_and_its_correlation_known(store: Store) -> None:
@@ -199,7 +199,7 @@ def test_what_was_wrong_or_has_flaws_did_not_work(store: Store) -> None:
 
 def test_history_needs_fewer_tries_to_the_best(store: Store) -> None:
     def tries(outcome: study.Outcome) -> int:
-        return [each.attempt.value for each in outcome.tried].index(704.0)
+        return [candidate.attempt.value for candidate in outcome.tried].index(704.0)
 
     alone, _ = searched(store, history=False)
     searched(store, target=SM_86, budget=60)

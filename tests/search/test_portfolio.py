@@ -72,7 +72,7 @@ def test_the_worst_regret_is_not_known_where_that_of_a_problem_is_not() -> None:
 def test_no_set_of_the_size_is_better(seed: int) -> None:
     regrets = np.random.default_rng(seed).random((7, 9)) ** 2
     found = choose(regrets, Terms(most=3, within=0.0))
-    least = min(regrets[:, list(each)].min(axis=1).max() for each in combinations(range(9), 3))
+    least = min(regrets[:, list(combination)].min(axis=1).max() for combination in combinations(range(9), 3))
     assert max(found.regrets) == least
 
 
@@ -161,7 +161,7 @@ def test_a_member_was_tried_and_judged_on_each_problem_that_it_serves(store: Sto
     assert len(family.members) == 1
     _, config = family.members[0]
     for outcome in found.outcomes:
-        (tried,) = [each for each in outcome.tried if dict(each.attempt.config) == dict(config)]
+        (tried,) = [candidate for candidate in outcome.tried if dict(candidate.attempt.config) == dict(config)]
         assert tried.attempt.value is not None
         assert tried.verdict is not None and tried.verdict.ok
 
@@ -209,7 +209,7 @@ def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_chea
     request = SearchRequest(OPERATOR, sized(512), SM_80, implementation="mma_sync", budget=1, history=False)
     outcome = study.search(request, store, evaluator)
     assert outcome.record is not None and outcome.record.config["BM"] == 128
-    (default,) = (each.instance for each in outcome.tried)
+    (default,) = (candidate.instance for candidate in outcome.tried)
     smaller = replace(default, config=replace(default.config, BM=64))
     found = study.extend(outcome, store, evaluator, [smaller])
     assert found.record is not None and found.record.config["BM"] == 64
@@ -222,7 +222,7 @@ def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store
         evaluator = Spilling(lambda config: 1000.0 - config.BM, problem=sized(length))
         request = SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=1, history=False)
         searched = study.search(request, store, evaluator)
-        (default,) = (each.instance for each in searched.tried)
+        (default,) = (candidate.instance for candidate in searched.tried)
         smaller = replace(default, config=replace(default.config, BM=64))
         outcomes.append(study.extend(searched, store, evaluator, [smaller]))
     (family,) = many_problems.portfolios(outcomes, Terms())
@@ -231,7 +231,7 @@ def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store
 
 def test_a_config_without_a_verdict_on_a_problem_does_not_serve_it(store: Store) -> None:
     first, second = run(RecordedSession(store, wide_when_long), (256, 512), Terms()).outcomes
-    unjudged = replace(second, tried=tuple(replace(each, verdict=None) for each in second.tried))
+    unjudged = replace(second, tried=tuple(replace(candidate, verdict=None) for candidate in second.tried))
     (family,) = many_problems.portfolios([first, unjudged], Terms())
     assert [place.member for place in family.places] == [0, None]
 
@@ -275,7 +275,7 @@ def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serv
         SearchRequest(OPERATOR, OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=length), SM_80, budget=3)
         for length in (64, 128)
     ]
-    requests = [replace(each, implementation="naive") for each in requests]
+    requests = [replace(request, implementation="naive") for request in requests]
     with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1), Worker(told) as worker:
         session = Session(store, measured(SM_80, compiler, Setup(worker, policy)))
         found = many_problems.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
@@ -285,6 +285,6 @@ def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serv
     for outcome in found.outcomes:
         assert outcome.record is not None
         assert outcome.record.measurement is not None
-        (tried,) = [each for each in outcome.tried if dict(each.attempt.config) == dict(config)]
+        (tried,) = [candidate for candidate in outcome.tried if dict(candidate.attempt.config) == dict(config)]
         assert tried.attempt.measurement is not None
         assert tried.verdict is not None and tried.verdict.where == "simulated"

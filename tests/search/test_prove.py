@@ -29,7 +29,7 @@ from tuner.search.session import Session, measured
 from tuner.store.sql import Store
 
 HOPPER = arch.gpu("sm_90a")
-DEFAULTS = {each.implementation.name: each for each in default_instances(PAGED, DECODING, HOPPER)}
+DEFAULTS = {instance.implementation.name: instance for instance in default_instances(PAGED, DECODING, HOPPER)}
 DEVICE = replace(CALM, gpu="sm_90a")
 WRONG = Plant("value_columns", 16, "WRONG")  # which only wgmma's config has
 HANGS = Plant("BM", DEFAULTS["split_keys"].config.BM, "TIMEOUT")
@@ -103,7 +103,7 @@ def test_a_search_judges_every_default_once(machines: Machines) -> None:
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(build(), [str(each) for each in arguments])
+    return CliRunner().invoke(build(), [str(argument) for argument in arguments])
 
 
 @pytest.mark.usefixtures("here")

@@ -46,7 +46,7 @@ def request(**options: Any) -> study.SearchRequest:
 def test_every_attempt_is_stored_and_the_best_right_one_becomes_the_record(store: Store) -> None:
     outcome = study.search(request(), store, Recorded())
     assert len(store.attempts(operator=OPERATOR.name)) == len(outcome.tried) == 24
-    best = min(each.attempt.value or 0 for each in outcome.tried)
+    best = min(candidate.attempt.value or 0 for candidate in outcome.tried)
     record = store.record(OPERATOR.name, canonical(PROBLEM), GPU.name)
     assert record == outcome.record
     assert record is not None
@@ -108,7 +108,7 @@ def test_what_is_stored_is_told_without_predicting_whole_spaces(store: Store) ->
 
     searched = study.search(request(), store, Recorded())
     recalled = study.recall(request(), store, Unasked())
-    assert [each.row for each in recalled.tried] == [each.row for each in searched.tried]
+    assert [candidate.row for candidate in recalled.tried] == [candidate.row for candidate in searched.tried]
     assert recalled.record is not None and searched.record is not None
     assert recalled.record.config == searched.record.config
 
@@ -153,9 +153,9 @@ def test_attempts_at_another_launch_are_not_reused(store: Store) -> None:
 
 def test_one_machine_code_in_several_launches_counts_as_often(store: Store) -> None:
     outcome = study.search(request(), store, Launched(lambda config: str(config.BM)))
-    launched = {each.instance.config.BM for each in outcome.tried}
+    launched = {candidate.instance.config.BM for candidate in outcome.tried}
     assert len(launched) > 1
-    assert sorted(each.instance.config.BM for each in rank(outcome.tried)) == sorted(launched)
+    assert sorted(candidate.instance.config.BM for candidate in rank(outcome.tried)) == sorted(launched)
 
 
 def test_a_wrong_kernel_is_never_promoted_however_good_its_cost(store: Store) -> None:
@@ -169,7 +169,7 @@ def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
     first = study.search(request(), store, Recorded(right=lambda c: c.BM >= 64))
     again = study.search(request(budget=25), store, Recorded(right=lambda c: c.BM >= 64))
     arm = again.bandit.arms["mma_sync"]
-    told = [arm.results[arm.space.index(each.instance.config)] for each in first.tried if each.wrong]
+    told = [arm.results[arm.space.index(candidate.instance.config)] for candidate in first.tried if candidate.wrong]
     assert told and set(told) == {None}
 
 
@@ -202,9 +202,11 @@ def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Stor
     again, unchanged = Recorded(cost=lambda config: 1e6 / config.BM), Recorded()
     found = study.search(asked, store, again)
     assert found.reused == 0
-    assert {each.instance.config for each in found.tried} == {each.instance.config for each in before.tried}
+    assert {candidate.instance.config for candidate in found.tried} == {
+        candidate.instance.config for candidate in before.tried
+    }
     assert found.record is not None and found.record.prediction is not None
-    assert found.record.prediction.cost == min(1e6 / each.instance.config.BM for each in before.tried)
+    assert found.record.prediction.cost == min(1e6 / candidate.instance.config.BM for candidate in before.tried)
     assert study.search(asked, store, unchanged).reused == 24
     assert unchanged.tried == []
 
@@ -216,8 +218,8 @@ def test_of_costs_by_other_python_the_best_are_predicted_again_within_the_budget
     before = study.search(asked, store, Recorded())
     (own / "work.py").write_text("another plan\n")
     found = study.search(replace(asked, budget=5), store, Recorded())
-    best = sorted(each.attempt.value for each in before.tried if each.attempt.value is not None)[:5]
-    assert sorted(each.attempt.value or 0 for each in found.tried) == best
+    best = sorted(candidate.attempt.value for candidate in before.tried if candidate.attempt.value is not None)[:5]
+    assert sorted(candidate.attempt.value or 0 for candidate in found.tried) == best
 
 
 def test_what_is_stored_is_told_although_other_python_predicted_it(store: Store, tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ def test_of_attempts_at_one_config_the_newest_counts(store: Store) -> None:
     study.search(request(), store, Recorded(cost=lambda _: None))
     again = study.search(request(resume=False), store, Recorded())
     recalled = study.recall(request(), store, Recorded())
-    assert {each.row for each in again.tried} < {each.row for each in recalled.tried}
+    assert {candidate.row for candidate in again.tried} < {candidate.row for candidate in recalled.tried}
     assert recalled.record is not None
 
 
@@ -278,7 +280,7 @@ def test_nothing_is_promoted_when_nothing_is_right(store: Store) -> None:
 
 def test_failures_are_rows_and_do_not_end_the_search(store: Store) -> None:
     outcome = study.search(request(), store, Recorded(cost=lambda c: None if c.BM > 32 else c.BM))
-    failed = [each for each in outcome.tried if each.attempt.failure]
+    failed = [candidate for candidate in outcome.tried if candidate.attempt.failure]
     assert failed
     assert outcome.record is not None
     assert int(outcome.record.config["BM"]) <= 32
@@ -341,7 +343,7 @@ def test_progress_counts_to_the_end_of_a_space_that_is_smaller_than_the_budget(s
     seen: list[study.Progress] = []
     naive = Recorded(lambda c: float(c.threads))
     study.search(request(implementation="naive", budget=5000), store, naive, seen.append)
-    assert {each.total for each in seen if each.phase == "explore"} == {len(naive.tried)}
+    assert {value.total for value in seen if value.phase == "explore"} == {len(naive.tried)}
 
 
 def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> None:
@@ -352,7 +354,7 @@ def test_equal_machine_code_counts_once_among_the_finalists(store: Store) -> Non
             return Attempt(attempt.identity, attempt.config, None, same, attempt.prediction)
 
     outcome = study.search(request(), store, Alike())
-    assert sum(each.verdict is not None for each in outcome.tried) == 1
+    assert sum(candidate.verdict is not None for candidate in outcome.tried) == 1
 
 
 def test_no_parameter_of_the_record_can_be_reset_to_its_default_at_no_cost(store: Store) -> None:
@@ -365,8 +367,8 @@ def test_no_parameter_of_the_record_can_be_reset_to_its_default_at_no_cost(store
     winner = from_fields(MMA_SYNC.config, outcome.record.config)
     space = MMA_SYNC.space(PROBLEM, GPU.arch)
     simpler = [replace(winner, **{name: value}) for name, value in to_fields(default).items()]
-    valid = [each for each in simpler if each != winner and space.refusal(each) is None]
-    assert all(cost(each) > cost(winner) for each in valid)
+    valid = [config for config in simpler if config != winner and space.refusal(config) is None]
+    assert all(cost(config) > cost(winner) for config in valid)
     assert any(getattr(winner, name) == value for name, value in to_fields(default).items())
 
 
@@ -405,12 +407,12 @@ def timed(index: int, time: float, differs: int) -> study.Tried:
 
 def test_of_times_whose_intervals_overlap_the_simplest_stands_right_behind_the_best() -> None:
     tried = [timed(0, 100.0, 6), timed(1, 100.5, 5), timed(2, 101.0, 2), timed(3, 101.5, 4), timed(4, 150.0, 0)]
-    assert [each.row for each in rank_candidates(tried)] == [0, 2, 1, 3, 4]
+    assert [candidate.row for candidate in rank_candidates(tried)] == [0, 2, 1, 3, 4]
 
 
 def test_a_wrong_best_decides_no_tie_between_those_behind_it() -> None:
     wrong = replace(timed(0, 100.0, 0), verdict=Verdict((), ("a race",)))
-    assert [each.row for each in rank_candidates([wrong, timed(1, 200.0, 5), timed(2, 200.1, 1)])] == [2, 1]
+    assert [candidate.row for candidate in rank_candidates([wrong, timed(1, 200.0, 5), timed(2, 200.1, 1)])] == [2, 1]
 
 
 def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> None:
@@ -427,11 +429,11 @@ def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_bandit(st
     bandit = study.search(request(budget=3), store, Recorded()).bandit
     (arm,) = bandit.arms.values()
     told, *_ = (arm.space[index] for index in arm.results)
-    new = next(each for each in arm.space if arm.space.index(each) not in arm.results)
+    new = next(config for config in arm.space if arm.space.index(config) not in arm.results)
     naive = operators.implementation(OPERATOR.name, "naive")
     foreign = Instance(OPERATOR, naive, PROBLEM, naive.default(PROBLEM, gpu("sm_80").arch))
     configs = (told, replace(new, BM=17), new)
-    assert bandit.untried([foreign, *(arm.default.with_config(each) for each in configs)]) == [
+    assert bandit.untried([foreign, *(arm.default.with_config(config) for config in configs)]) == [
         arm.default.with_config(new)
     ]
 
@@ -464,16 +466,16 @@ class Unranked(Recorded):
 
 def test_each_implementation_is_tried_from_its_default_on_however_small_its_space(store: Store) -> None:
     outcome = study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
-    first = {each.instance.implementation.name: each for each in reversed(outcome.tried)}
-    assert {name: each.differs for name, each in first.items()} == {"mma_sync": 0, "naive": 0, "split_keys": 0}
+    first = {candidate.instance.implementation.name: candidate for candidate in reversed(outcome.tried)}
+    assert {name: value.differs for name, value in first.items()} == {"mma_sync": 0, "naive": 0, "split_keys": 0}
 
 
 def test_an_implementation_that_is_new_is_tried_although_the_others_spent_the_budget(store: Store) -> None:
     study.search(request(budget=6), store, Unranked(lambda _: 1.0))
     later = study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0))
-    names = [each.instance.implementation.name for each in later.tried]
+    names = [candidate.instance.implementation.name for candidate in later.tried]
     assert names == 6 * ["mma_sync"] + ["naive", "split_keys"]
-    assert all(each.differs == 0 for each in later.tried[6:])
+    assert all(candidate.differs == 0 for candidate in later.tried[6:])
     assert len(study.search(request(implementation=None, budget=6), store, Unranked(lambda _: 1.0)).tried) == 8
 
 

@@ -23,10 +23,10 @@ def test_the_closest_points_are_those_of_a_comparison_with_all(
     points: list[tuple[int, int]], wanted: list[tuple[int, int]]
 ) -> None:
     index, left = Nearest(np.array(points, float)), set(range(len(points)))
-    for each in wanted:
-        found = index.closest(each)
-        assert found == by_hand(points, each, left)
-        assert found is None or next(index.rising(each))[0] <= found[0]
+    for entry in wanted:
+        found = index.closest(entry)
+        assert found == by_hand(points, entry, left)
+        assert found is None or next(index.rising(entry))[0] <= found[0]
         index.drop(found[1] if found else [])
         left -= set(found[1] if found else [])
 

@@ -223,7 +223,7 @@ def test_explain_lists_every_record_in_order_with_its_reason(tmp_path: Path) -> 
         record(80, gpu="B200"),
     )
     listed = explain(records, check=not_16)
-    assert [(each.record.config["BT"], each.served, each.why) for each in listed] == [
+    assert [(entry.record.config["BT"], entry.served, entry.why) for entry in listed] == [
         (16, False, "this problem on H200: its source has changed since it was made"),
         (32, True, "near problem on H200: T=2000 for 1000"),
         (48, False, "this problem on H100, which is sm_90a too: stands behind the one that serves"),
@@ -236,7 +236,7 @@ def test_explain_lists_every_record_in_order_with_its_reason(tmp_path: Path) -> 
 def test_what_explain_calls_served_is_what_find_returns(tmp_path: Path) -> None:
     records = snapshot(tmp_path, *(record(BT, problem={"T": 10 * BT}) for BT in range(8, 80, 8)))
     for T in (1, 100, 333, 10_000):
-        (served,) = (each.record for each in explain(records, T=T) if each.served)
+        (served,) = (line.record for line in explain(records, T=T) if line.served)
         assert find(records, T=T) is not None
         assert served.config["BT"] == block(find(records, T=T))
 

@@ -65,7 +65,7 @@ few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChec
 @given(given_attempts=st.lists(attempts, min_size=1, max_size=4))
 def test_attempts_round_trip_through_the_database(store: Store, given_attempts: list[Attempt]) -> None:
     ids = store.append(given_attempts)
-    found = {each.id: each.attempt for each in store.attempts(given_attempts[-1].identity.operator)}
+    found = {attempt.id: attempt.attempt for attempt in store.attempts(given_attempts[-1].identity.operator)}
     assert found[ids[-1]] == given_attempts[-1]
 
 

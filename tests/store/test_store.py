@@ -149,8 +149,8 @@ def test_a_newer_prediction_does_not_displace_a_measurement(store: Store) -> Non
 
 def test_each_problem_and_gpu_has_its_own_current_record(store: Store) -> None:
     given = [record(), record(gpu="B200"), record(problem={"T": 5}), record(operator="kda")]
-    for each in given:
-        store.promote(each)
+    for tensor in given:
+        store.promote(tensor)
     assert len(store.records()) == 4
     assert store.records("scan", gpu="B200") == [given[1]]
     assert store.record("scan", given[0].identity.problem, "RTX 5090") is None
@@ -200,8 +200,8 @@ def test_an_application_reads_of_proofs_what_a_device_found_right(tmp_path: Path
 
 def test_final_races_come_back_in_the_order_in_which_they_were_run(store: Store) -> None:
     given = [race(), race(own_clock=True, voided=2), race(problem="{}")]
-    for each in given:
-        store.append_race(each)
+    for tensor in given:
+        store.append_race(tensor)
     assert store.races("scan") == given
     assert store.races("scan", problem=given[0].problem, gpu="H200") == given[:2]
     assert store.races("other") == []
@@ -237,7 +237,7 @@ def test_facts_are_stored_once_until_they_change(store: Store) -> None:
     first = store.add_device("H200", {"driver": "570", "sm_count": 132})
     assert store.add_device("H200", {"sm_count": 132, "driver": "570"}) == first
     assert store.add_device("H200", {"driver": "580", "sm_count": 132}) != first
-    assert [each.facts["driver"] for each in store.devices()] == ["570", "580"]
+    assert [device.facts["driver"] for device in store.devices()] == ["570", "580"]
 
 
 def test_a_sound_database_has_nothing_to_say(store: Store) -> None:

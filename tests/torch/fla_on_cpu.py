@@ -45,11 +45,14 @@ def interpreted() -> dict[str, Any]:
     autotuner.run = import_module("fla.ops.utils.cache").CachedAutotuner.run = _first_config
     kda = import_module("fla.ops.kda")
     recurrent = import_module("fla.ops.kda.fused_recurrent")
-    for module in [each for name, each in sys.modules.items() if name.startswith("fla.ops")]:
+    for module in [module for name, module in sys.modules.items() if name.startswith("fla.ops")]:
         _bind_late(module)
     intra = import_module("fla.ops.kda.chunk_intra")
     intra.SAFE_GATE_DOT_PRECISION = import_module("triton.language").constexpr("ieee")
-    return {each.__name__: each for each in (kda.chunk_kda, kda.fused_recurrent_kda, recurrent.fused_recurrent_kda_fwd)}
+    return {
+        function.__name__: function
+        for function in (kda.chunk_kda, kda.fused_recurrent_kda, recurrent.fused_recurrent_kda_fwd)
+    }
 
 
 def _first_config(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -42,7 +42,7 @@ def agrees(given: list[Any], **options: Any) -> None:
     sizes = [i for i, size in enumerate(expected.shape) if size > 1]
     assert [found.stride(i) for i in sizes] == [expected.stride(i) for i in sizes]
     upstream = torch.randn_like(expected)
-    for one, other in zip(*(torch.autograd.grad(each, given, upstream) for each in (found, expected)), strict=True):
+    for one, other in zip(*(torch.autograd.grad(result, given, upstream) for result in (found, expected)), strict=True):
         assert (one - other).abs().max() <= 5e-6
 
 
@@ -134,7 +134,7 @@ def test_masks_that_leave_keys_out_are_recognised(mask: Any) -> None:
         (qkv(), {"attn_mask": torch.randn(6, 6)}, "numbers but 0 and -inf"),
         (qkv(), {"attn_mask": torch.rand(6, 6) > 0.2}, "other than keys"),
         (qkv(), {"attn_mask": torch.randn(6, 6, requires_grad=True)}, "a gradient"),
-        ([each.double() for each in qkv()], {}, "float64"),
+        ([tensor.double() for tensor in qkv()], {}, "float64"),
         (qkv(), {"dropout_p": 1e-9}, "dropout_p"),
     ],
     ids=["bias", "pattern", "learned", "float64", "dropout"],
@@ -172,9 +172,9 @@ def test_autocast_casts_as_torchs_does() -> None:
 def test_sequences_of_different_lengths_are_nested_tensors(is_causal: bool) -> None:
     q = torch.nested.nested_tensor([torch.randn(n, 4, 16) for n in (3, 6)], layout=torch.jagged, requires_grad=True)
     k, v = (torch.nested.nested_tensor_from_jagged(torch.randn(9, 4, 16), offsets=q.offsets()) for _ in range(2))
-    found = scaled_dot_product_attention(*(each.transpose(1, 2) for each in (q, k, v)), is_causal=is_causal)
+    found = scaled_dot_product_attention(*(tensor.transpose(1, 2) for tensor in (q, k, v)), is_causal=is_causal)
     for n, (o, *given) in enumerate(zip(found.unbind(), q.unbind(), k.unbind(), v.unbind(), strict=True)):
-        expected = THEIRS(*(each.transpose(0, 1) for each in given), is_causal=is_causal)
+        expected = THEIRS(*(tensor.transpose(0, 1) for tensor in given), is_causal=is_causal)
         assert (o - expected).abs().max() <= 2e-6, n
     found.transpose(1, 2).values().sum().backward()
     assert q.grad.shape == q.shape

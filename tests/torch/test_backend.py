@@ -21,8 +21,8 @@ def qkv(*shape: int) -> list[Any]:
 @pytest.mark.parametrize("name", list(backend.KERNELS))
 def test_each_takes_what_torch_s_operator_is_called_with(name: str) -> None:
     schema = getattr(torch.ops.aten, name).default._schema
-    by_place = {each.name: None for each in schema.arguments if not each.kwarg_only}
-    named = {each.name: None for each in schema.arguments if each.kwarg_only}
+    by_place = {argument.name: None for argument in schema.arguments if not argument.kwarg_only}
+    named = {argument.name: None for argument in schema.arguments if argument.kwarg_only}
     inspect.signature(backend.KERNELS[name]).bind(*by_place.values(), **named)
 
 
@@ -42,13 +42,13 @@ def test_results_and_gradients_are_torch_s(is_causal: bool) -> None:
 
 
 def test_packed_sequences_are_told_by_where_they_begin() -> None:
-    q, k, v = (each.detach() for each in qkv(9, 4, 16))
+    q, k, v = (tensor.detach() for tensor in qkv(9, 4, 16))
     bounds = torch.tensor([0, 4, 9], dtype=torch.int32)
     o, lse, *_ = backend.KERNELS["_flash_attention_forward"](q, k, v, bounds, bounds, 5, 5, 0.0, True, False)
     back = backend.KERNELS["_flash_attention_backward"]
     found = back(torch.ones_like(o), q, k, v, o, lse, bounds, bounds, 5, 5, 0.0, True, None, None)
     for part in (slice(0, 4), slice(4, 9)):
-        rows = [each[part].transpose(0, 1).detach().requires_grad_() for each in (q, k, v)]
+        rows = [tensor[part].transpose(0, 1).detach().requires_grad_() for tensor in (q, k, v)]
         expected = torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=True)
         assert (o[part].transpose(0, 1) - expected).abs().max() <= 1e-6
         for one, other in zip(found, torch.autograd.grad(expected.sum(), rows), strict=True):
@@ -56,7 +56,7 @@ def test_packed_sequences_are_told_by_where_they_begin() -> None:
 
 
 def test_what_is_not_served_is_named() -> None:
-    given = [each.detach() for each in qkv(2, 4, 6, 16)]
+    given = [tensor.detach() for tensor in qkv(2, 4, 6, 16)]
     with pytest.raises(UsageError, match=r"dropout_p=0\.5 is not served"):
         backend.KERNELS["_scaled_dot_product_flash_attention"](*given, 0.5)
     bounds = torch.tensor([0, 6], dtype=torch.int32)
@@ -65,13 +65,13 @@ def test_what_is_not_served_is_named() -> None:
 
 
 def test_windows_are_of_both_sides() -> None:
-    q, k, v = (each.detach() for each in qkv(2, 6, 4, 16))
+    q, k, v = (tensor.detach() for tensor in qkv(2, 6, 4, 16))
     window = {"window_size_left": 0, "window_size_right": 2}
     o, lse, *_ = backend.KERNELS["_flash_attention_forward"](q, k, v, None, None, 6, 6, 0.0, False, False, **window)
     back = backend.KERNELS["_flash_attention_backward"]
     told = (None, None, 6, 6, 0.0, False, None, None)
     found = back(torch.ones_like(o), q, k, v, o, lse, *told, **window)
-    rows = [each.transpose(1, 2).detach().requires_grad_() for each in (q, k, v)]
+    rows = [tensor.transpose(1, 2).detach().requires_grad_() for tensor in (q, k, v)]
     mask = torch.ones(6, 6, dtype=torch.bool).triu().tril(2)
     expected = torch.nn.functional.scaled_dot_product_attention(*rows, attn_mask=mask)
     assert (o.transpose(1, 2) - expected).abs().max() <= 1e-6

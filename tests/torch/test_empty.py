@@ -98,4 +98,4 @@ def test_the_gradient_of_a_state_passes_where_there_are_no_tokens() -> None:
     o, last = chunk_kda(*tokens, half(2, 0, 2), initial_state=state, output_final_state=True)
     assert o.shape == (2, 0, 2, 32) and torch.equal(last, state)
     *slopes, slope = torch.autograd.grad((2 * last).sum() + o.sum(), [*tokens, state])
-    assert torch.equal(slope, torch.full_like(state, 2)) and all(each.numel() == 0 for each in slopes)
+    assert torch.equal(slope, torch.full_like(state, 2)) and all(slope.numel() == 0 for slope in slopes)

@@ -94,10 +94,10 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("call", CALLS)
 def test_outputs_states_and_gradients_are_those_of_flas_own_kernels(call: str, theirs: dict[str, Any]) -> None:
     name, tensors, options = CALLS[call]
-    ours = {each.__name__: each for each in (chunk_kda, fused_recurrent_kda)}
+    ours = {function.__name__: function for function in (chunk_kda, fused_recurrent_kda)}
     ours["fused_recurrent_kda_fwd"] = torch.ops.tuner.kda
     found = run(ours[name], tensors, options)
-    assert {each: error(found[each], right) for each, right in theirs[call].items()} == dict.fromkeys(
+    assert {output: error(found[output], right) for output, right in theirs[call].items()} == dict.fromkeys(
         found, pytest.approx(0, abs=1e-5)
     )
 
@@ -123,7 +123,7 @@ def test_parameters_of_the_gate_have_any_shape_and_gradients_of_it() -> None:
     x = gated()
     expected, _ = chunk_kda(**x, **RAW)
     shaped = x | {"A_log": x["A_log"].view(1, 1, HV, 1), "dt_bias": x["dt_bias"].view(HV, K)}
-    learned = {name: each.clone().requires_grad_() for name, each in shaped.items()}
+    learned = {name: tensor.clone().requires_grad_() for name, tensor in shaped.items()}
     o, _ = chunk_kda(**learned, **RAW)
     o.sum().backward()
     assert torch.equal(o, expected)
@@ -131,7 +131,7 @@ def test_parameters_of_the_gate_have_any_shape_and_gradients_of_it() -> None:
 
 
 def test_the_recurrent_function_takes_rows_and_states_of_different_dtypes() -> None:
-    x = {name: each.bfloat16() for name, each in gated().items()}
+    x = {name: tensor.bfloat16() for name, tensor in gated().items()}
     exact = {name: x[name].float() for name in ("q", "k", "v", "initial_state")}
     expected, state = fused_recurrent_kda(**x | exact, output_final_state=True, **RAW)
     o, same = fused_recurrent_kda(**x | {"q": exact["q"]}, output_final_state=True, **RAW)
@@ -163,7 +163,7 @@ def test_what_is_untuned_is_told_where_the_application_calls() -> None:
     with pytest.warns(UntunedWarning) as caught:
         o, _ = chunk_kda(*(x[name].requires_grad_() for name in ("q", "k", "v", "g", "beta")))
         o.sum().backward()
-    assert len(caught) == 2 and all(each.filename == __file__ for each in caught)
+    assert len(caught) == 2 and all(warning.filename == __file__ for warning in caught)
 
 
 def recurrence(x: dict[str, Any]) -> tuple[Any, Any]:
@@ -189,7 +189,7 @@ def alike(tokens: int, dtype: Any) -> dict[str, Any]:
         "g": -0.01 * torch.rand(1, tokens, 2, 64),
         "beta": torch.rand(1, tokens, 2),
     }
-    return {name: each.to(dtype) for name, each in rows.items()} | {"initial_state": torch.randn(1, 2, 64, 64)}
+    return {name: row.to(dtype) for name, row in rows.items()} | {"initial_state": torch.randn(1, 2, 64, 64)}
 
 
 def ratio(found: Any, right: Any) -> float:

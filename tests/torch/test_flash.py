@@ -29,8 +29,8 @@ def qkv(*lead: int, queries: int = 12, keys: int = 20) -> list[Any]:
 
 def exact(q: Any, k: Any, v: Any, visible: Any = None, softcap: float = 0.0) -> tuple[Any, Any]:
     """o [B, T, H, D] and lse [B, H, T] in float64."""
-    q, k, v = (each.double().transpose(1, 2) for each in (q, k, v))
-    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
+    q, k, v = (tensor.double().transpose(1, 2) for tensor in (q, k, v))
+    k, v = (array.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for array in (k, v))
     scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
@@ -52,7 +52,7 @@ def causal(queries: int, keys: int, left: int = 10**6) -> Any:
 def test_arguments_have_the_order_and_defaults_of_flash_attn() -> None:
     options = ["dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic"]
     options.append("return_attn_probs")
-    dense, packed = (signature(each).parameters for each in (flash_attn_func, flash_attn_varlen_func))
+    dense, packed = (signature(function).parameters for function in (flash_attn_func, flash_attn_varlen_func))
     forms = ["s_aux", "out", "return_softmax_lse"]
     assert list(dense) == ["q", "k", "v", *options, *forms, "others"]
     scales = ["k_descale", "v_descale"]
@@ -96,7 +96,7 @@ def test_results_are_flash_attns(options: dict[str, Any], visible: Any, softcap:
 )
 def test_packed_sequences_get_what_each_gets_alone(options: dict[str, Any]) -> None:
     q, k, v = qkv()
-    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
+    bounds = [torch.tensor(bounds_row, dtype=torch.int32) for bounds_row in BOUNDS]
     o, lse, _ = flash_attn_varlen_func(q, k, v, *bounds, 7, 10, return_attn_probs=True, **options)
     assert (o.shape, lse.shape) == (q.shape, (4, 12))
     for (first, end), (key, last) in zip(*map(pairwise, BOUNDS), strict=True):
@@ -104,7 +104,7 @@ def test_packed_sequences_get_what_each_gets_alone(options: dict[str, Any]) -> N
             left, right = options.get("window_size", (-1, -1))
             right = 0 if options.get("causal") else right
             mask = near(end - first, last - key, left if left >= 0 else 99, right if right >= 0 else 99)
-            alone = (each[None] for each in (q[first:end], k[key:last], v[key:last]))
+            alone = (tensor[None] for tensor in (q[first:end], k[key:last], v[key:last]))
             expected, sums = exact(*alone, mask, options.get("softcap", 0.0))
             assert torch.allclose(o[first:end].double(), expected[0], atol=2e-3)
             assert torch.allclose(lse[:, first:end].double(), sums[0], atol=1e-4)
@@ -119,11 +119,11 @@ def test_values_may_be_of_another_width_than_keys() -> None:
 
 def test_stacked_tensors_are_taken_as_views() -> None:
     qkv = torch.randn(1, 12, 3, 2, 16).half()
-    q, k, v = (each.contiguous() for each in qkv.unbind(2))
+    q, k, v = (tensor.contiguous() for tensor in qkv.unbind(2))
     expected = flash_attn_func(q, k, v, 0.0, None, True)
     assert torch.equal(flash_attn_qkvpacked_func(qkv, 0.0, None, True), expected)
     assert torch.equal(flash_attn_kvpacked_func(q, qkv[:, :, 1:], causal=True), expected)
-    assert all(addressable(each) is each for each in qkv.unbind(2))
+    assert all(addressable(tensor) is tensor for tensor in qkv.unbind(2))
 
 
 def test_dense_tensors_that_start_anywhere_are_copied() -> None:
@@ -140,7 +140,7 @@ def test_dense_tensors_that_start_anywhere_are_copied() -> None:
 
 def test_stacked_tensors_of_packed_sequences_are_taken_as_views() -> None:
     qkv, bounds = torch.randn(12, 3, 2, 16).half(), torch.tensor(BOUNDS[0], dtype=torch.int32)
-    q, k, v = (each.contiguous() for each in qkv.unbind(1))
+    q, k, v = (tensor.contiguous() for tensor in qkv.unbind(1))
     lengths = (bounds, bounds, 7, 7)
     expected = flash_attn_varlen_func(q, k, v, *lengths, causal=True)
     assert torch.equal(flash_attn_varlen_qkvpacked_func(qkv, bounds, 7, causal=True), expected)
@@ -149,15 +149,15 @@ def test_stacked_tensors_of_packed_sequences_are_taken_as_views() -> None:
 
 def test_tensors_that_kernels_cannot_address_are_copied() -> None:
     q, k, v = qkv(1)
-    awkward = [each.transpose(1, 3).contiguous().transpose(1, 3) for each in (q, k, v)]
+    awkward = [tensor.transpose(1, 3).contiguous().transpose(1, 3) for tensor in (q, k, v)]
     assert torch.equal(flash_attn_func(*awkward), flash_attn_func(q, k, v))
 
 
 @pytest.mark.parametrize(("window", "softcap"), [((-1, -1), 0.0), ((3, 0), 0.0), ((-1, -1), 1.5), ((3, 0), 1.5)])
 def test_gradients_are_those_of_the_definition(window: tuple[int, int], softcap: float) -> None:
-    given = [each.requires_grad_() for each in qkv(1)]
+    given = [tensor.requires_grad_() for tensor in qkv(1)]
     flash_attn_func(*given, causal=True, window_size=window, softcap=softcap).float().square().sum().backward()
-    doubles = [each.detach().double().requires_grad_() for each in given]
+    doubles = [tensor.detach().double().requires_grad_() for tensor in given]
     exact(*doubles, causal(12, 20, window[0] if window[0] >= 0 else 20), softcap)[0].square().sum().backward()
     for ours, theirs in zip(given, doubles, strict=True):
         assert torch.allclose(ours.grad.double(), theirs.grad, atol=1e-2)
@@ -178,18 +178,18 @@ def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("wrong", [{"k_descale": torch.ones(3, 2)}, {"dropout_p": 0.5}])
 def test_what_is_not_served_for_packed_sequences_is_refused_by_name(wrong: dict[str, Any]) -> None:
-    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
+    bounds = [torch.tensor(bounds_row, dtype=torch.int32) for bounds_row in BOUNDS]
     with pytest.raises(UsageError, match=rf"flash_attn_varlen_func: {next(iter(wrong))}.*is not served"):
         flash_attn_varlen_func(*qkv(), *bounds, 7, 10, **wrong)
 
 
 @pytest.mark.parametrize("window", [(-1, 0), (3, 0), (2, 4)])
 def test_gradients_of_packed_sequences_are_those_of_each_alone(window: tuple[int, int]) -> None:
-    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
-    given = [each.requires_grad_() for each in qkv()]
+    bounds = [torch.tensor(bounds_row, dtype=torch.int32) for bounds_row in BOUNDS]
+    given = [tensor.requires_grad_() for tensor in qkv()]
     o, lse, _ = flash_attn_varlen_func(*given, *bounds, 7, 10, window_size=window, return_attn_probs=True)
     (o.float().square().sum() + lse.sum()).backward()
-    doubles = [each.detach().double().requires_grad_() for each in given]
+    doubles = [tensor.detach().double().requires_grad_() for tensor in given]
     total = torch.zeros(())
     for (first, end), (key, last) in zip(*map(pairwise, BOUNDS), strict=True):
         if end > first:
@@ -204,7 +204,7 @@ def test_gradients_of_packed_sequences_are_those_of_each_alone(window: tuple[int
 
 
 def test_a_compiled_graph_keeps_packed_sequences_as_one_node() -> None:
-    bounds = [torch.tensor(each, dtype=torch.int32) for each in BOUNDS]
+    bounds = [torch.tensor(bounds_row, dtype=torch.int32) for bounds_row in BOUNDS]
     compiled = torch.compile(flash_attn_varlen_func, backend="aot_eager", fullgraph=True)
     given = (*qkv(), *bounds, 7, 10)
     assert torch.equal(compiled(*given), flash_attn_varlen_func(*given))

@@ -99,7 +99,9 @@ def test_wrong_options_are_refused_as_the_dispatcher_refuses_them() -> None:
 
 def test_arguments_have_the_names_and_the_order_of_chunk_kda() -> None:
     names = [
-        name for name, each in signature(chunk_kda).parameters.items() if each.kind.name == "POSITIONAL_OR_KEYWORD"
+        name
+        for name, parameter in signature(chunk_kda).parameters.items()
+        if parameter.kind.name == "POSITIONAL_OR_KEYWORD"
     ]
     assert " ".join(names) == (
         "q k v g beta scale initial_state output_final_state use_qk_l2norm_in_kernel use_gate_in_kernel "

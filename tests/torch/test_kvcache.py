@@ -35,7 +35,7 @@ def expected(q: Any, k: Any, v: Any, lengths: tuple[int, ...], causal: bool, lef
         position = torch.arange(q.shape[1])[:, None] + n - q.shape[1]
         key = torch.arange(n)[None]
         seen = ((key <= position) | (not causal)) & ((left < 0) | (position - key <= left))
-        given = [each[b].transpose(0, 1).double() for each in (q, k[:, :n], v[:, :n])]
+        given = [tensor[b].transpose(0, 1).double() for tensor in (q, k[:, :n], v[:, :n])]
         found = torch.nn.functional.scaled_dot_product_attention(*given, attn_mask=seen, enable_gqa=True)
         outputs.append(found.transpose(0, 1))
     return torch.stack(outputs)
@@ -60,11 +60,11 @@ def test_packed_queries_attend_what_their_sequences_have_in_pages(left: int) -> 
     """A prompt beside a step of decoding."""
     q, k, v = drawn(5)
     packed, (pages, table), (of_v, _) = torch.cat([q[0], q[1, :1]]), in_pages(k), in_pages(v)
-    bounds = [torch.tensor(each, dtype=torch.int32) for each in ((0, 5, 6), (0, LENGTHS[0], sum(LENGTHS)))]
+    bounds = [torch.tensor(offsets, dtype=torch.int32) for offsets in ((0, 5, 6), (0, LENGTHS[0], sum(LENGTHS)))]
     options = {"causal": True, "window_size": (left, -1), "block_table": table, "return_attn_probs": True}
     o, lse, _ = flash_attn_varlen_func(packed, pages, of_v, *bounds, 5, max(LENGTHS), **options)
     of_each = [expected(q[b : b + 1, :n], k[b:], v[b:], LENGTHS[b : b + 1], True, left) for b, n in ((0, 5), (1, 1))]
-    assert torch.allclose(o.double(), torch.cat([each[0] for each in of_each]), atol=4e-3)
+    assert torch.allclose(o.double(), torch.cat([tensor[0] for tensor in of_each]), atol=4e-3)
     assert lse.shape == (H, 6)
     with pytest.raises(UsageError, match="a window_size without causal is not served with block_table"):
         flash_attn_varlen_func(packed, pages, of_v, *bounds, 5, max(LENGTHS), block_table=table, window_size=(3, -1))
@@ -81,7 +81,7 @@ def test_the_sums_of_queries_that_see_all_keys_are_theirs() -> None:
 
 def test_a_softcap_bends_the_scores_of_a_cache_in_pages() -> None:
     q, k, v = drawn(1)
-    keys, values = (each.double().repeat_interleave(H // HK, 2) for each in (k, v))
+    keys, values = (array.double().repeat_interleave(H // HK, 2) for array in (k, v))
     scores = 2 * (torch.einsum("bthd,bshd->bhts", q.double(), keys) / 4 / 2).tanh()
     (pages, table), (of_v, _) = in_pages(k), in_pages(v)
     o = flash_attn_with_kvcache(q, pages, of_v, block_table=table, softcap=2.0)
@@ -99,12 +99,12 @@ def test_one_number_is_the_length_of_every_sequence() -> None:
 def test_new_keys_and_values_go_behind_what_the_caches_hold_and_are_attended(paged: bool, new: int) -> None:
     q, k, v = drawn(new)
     held = (S - new, PAGE - 1)  # the second sequence's positions may end on the next page
-    added = [torch.stack([each[b, n : n + new] for b, n in enumerate(held)]) for each in (k, v)]
-    emptied = [each.clone() for each in (k, v)]
+    added = [torch.stack([array[b, n : n + new] for b, n in enumerate(held)]) for array in (k, v)]
+    emptied = [array.clone() for array in (k, v)]
     for b, n in enumerate(held):
-        for each in emptied:
-            each[b, n:] = 0
-    caches, table = ([in_pages(each)[0] for each in emptied], in_pages(k)[1]) if paged else (emptied, None)
+        for tensor in emptied:
+            tensor[b, n:] = 0
+    caches, table = ([in_pages(tensor)[0] for tensor in emptied], in_pages(k)[1]) if paged else (emptied, None)
     lengths = torch.tensor(held, dtype=torch.int32)
     options = {"cache_seqlens": lengths, "block_table": table, "causal": True}
     o = flash_attn_with_kvcache(q, *caches, *added, **options)
@@ -157,9 +157,9 @@ def test_lengths_and_queries_may_be_parts_of_others() -> None:
 
 def in_eight_bits(*caches: Any) -> tuple[list[Any], list[Any], list[Any]]:
     """Caches [B, S, HK, D] as e4m3, their scales [B, HK], and what they then hold."""
-    scales = [(each.abs().amax((1, 3)) / 448).float() for each in caches]
-    held = [(each / by[:, None, :, None]).to(torch.float8_e4m3fn) for each, by in zip(caches, scales, strict=True)]
-    return held, scales, [each.double() * by[:, None, :, None] for each, by in zip(held, scales, strict=True)]
+    scales = [(cach.abs().amax((1, 3)) / 448).float() for cach in caches]
+    held = [(cach / by[:, None, :, None]).to(torch.float8_e4m3fn) for cach, by in zip(caches, scales, strict=True)]
+    return held, scales, [tensor.double() * by[:, None, :, None] for tensor, by in zip(held, scales, strict=True)]
 
 
 def in_byte_pages(cache: Any) -> Any:
@@ -183,26 +183,26 @@ def test_a_cache_of_eight_bits_is_multiplied_with_its_scales(queries: int) -> No
 def test_packed_queries_attend_a_cache_of_eight_bits() -> None:
     q, k, v = drawn(5)
     held, (k_descale, v_descale), exact = in_eight_bits(k, v)
-    bounds = [torch.tensor(each, dtype=torch.int32) for each in ((0, 5, 6), (0, LENGTHS[0], sum(LENGTHS)))]
+    bounds = [torch.tensor(offsets, dtype=torch.int32) for offsets in ((0, 5, 6), (0, LENGTHS[0], sum(LENGTHS)))]
     options = {"causal": True, "block_table": in_pages(k)[1], "k_descale": k_descale, "v_descale": v_descale}
     packed = torch.cat([q[0], q[1, :1]])
     o = flash_attn_varlen_func(packed, *map(in_byte_pages, held), *bounds, 5, max(LENGTHS), **options)
     of_each = [
-        expected(q[b : b + 1, :n], *(each[b:] for each in exact), LENGTHS[b : b + 1], True, -1)
+        expected(q[b : b + 1, :n], *(tensor[b:] for tensor in exact), LENGTHS[b : b + 1], True, -1)
         for b, n in ((0, 5), (1, 1))
     ]
-    assert torch.allclose(o.double(), torch.cat([each[0] for each in of_each]), atol=4e-3)
+    assert torch.allclose(o.double(), torch.cat([tensor[0] for tensor in of_each]), atol=4e-3)
 
 
 def test_new_keys_and_values_of_eight_bits_go_into_a_cache_of_such() -> None:
     q, k, v = drawn(1)
     held, scales, exact = in_eight_bits(k, v)
-    pages, table = [in_byte_pages(each).clone() for each in held], in_pages(k)[1]
+    pages, table = [in_byte_pages(tensor).clone() for tensor in held], in_pages(k)[1]
     before = torch.tensor([n - 1 for n in LENGTHS], dtype=torch.int32)
-    new = [torch.stack([each[b, n - 1 : n] for b, n in enumerate(LENGTHS)]) for each in held]
-    for each in pages:  # what lies there is overwritten
-        each.view(torch.uint8)[table[0, 47 // PAGE], 47 % PAGE] = 0
-        each.view(torch.uint8)[table[1, 16 // PAGE], 16 % PAGE] = 0
+    new = [torch.stack([tensor[b, n - 1 : n] for b, n in enumerate(LENGTHS)]) for tensor in held]
+    for page in pages:  # what lies there is overwritten
+        page.view(torch.uint8)[table[0, 47 // PAGE], 47 % PAGE] = 0
+        page.view(torch.uint8)[table[1, 16 // PAGE], 16 % PAGE] = 0
     options = {"cache_seqlens": before, "block_table": table, "k_descale": scales[0], "v_descale": scales[1]}
     o = flash_attn_with_kvcache(q, *pages, *new, **options)
     assert torch.allclose(o.double(), expected(q, *exact, LENGTHS, True, -1), atol=4e-3)
@@ -220,10 +220,10 @@ def test_caches_of_eight_bits_lie_in_pages() -> None:
 
 
 def test_in_autocast_queries_take_the_dtype_of_a_cache_of_16_bits_and_leave_one_of_8_alone() -> None:
-    q, k, v = (each.bfloat16() for each in drawn(1))
+    q, k, v = (tensor.bfloat16() for tensor in drawn(1))
     held, scales, _ = in_eight_bits(k, v)
     table, options = in_pages(k)[1], {"k_descale": scales[0], "v_descale": scales[1]}
-    whole, eight = [in_pages(each)[0] for each in (k, v)], [in_byte_pages(each) for each in held]
+    whole, eight = [in_pages(array)[0] for array in (k, v)], [in_byte_pages(tensor) for tensor in held]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = flash_attn_with_kvcache(q.float(), *whole, block_table=table)
         stored = flash_attn_with_kvcache(q, *eight, block_table=table, **options)

@@ -51,7 +51,7 @@ def test_the_scale_is_that_of_a_whole_row_where_none_is_given() -> None:
 
 
 def test_what_it_returns_has_a_shape_without_memory() -> None:
-    q, cache, table = (each.to("meta") for each in drawn(3))
+    q, cache, table = (tensor.to("meta") for tensor in drawn(3))
     out, lse = flash_mla_with_kvcache(q, cache, table, LENGTHS.to("meta"), DV, causal=True)
     assert (out.shape, lse.shape) == ((B, 3, H, DV), (B, H, 3))
 

@@ -44,7 +44,7 @@ def cases() -> dict[str, tuple[list[Any], dict[str, Any]]]:
     """An operator's arguments."""
     window, carries = {"window": 3, "sinks": 1}, {"output_final_state": True}
     scan = [rand(1, 9, 2, 16, grad=True) for _ in range(3)]
-    plain = [each.detach() for each in scan]
+    plain = [argument.detach() for argument in scan]
     return {
         "flash_attention": (attention(grad=True), {"causal": True}),
         "flash_attention_backward": attention_backward("flash_attention", causal=True),

@@ -21,7 +21,7 @@ def exact(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
     """o and lse in float64, as the operator defines them."""
     position, key = torch.arange(9)[:, None] + 3, torch.arange(12)
     visible = (key <= position) & ((key < SIZES["sinks"]) | (position - key < SIZES["window"]))
-    k, v = (each.repeat_interleave(2, dim=1) for each in (k, v))
+    k, v = (array.repeat_interleave(2, dim=1) for array in (k, v))
     scores = (q @ k.transpose(-2, -1) / 4).masked_fill(~visible, -torch.inf)
     return scores.softmax(-1) @ v, scores.logsumexp(-1)
 
@@ -29,13 +29,13 @@ def exact(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
 def loss(o: Any, lse: Any, parts: str) -> Any:
     """Of some of the outputs; no two elements count alike."""
     outputs = [output for name, output in (("o", o), ("lse", lse)) if name in parts.split()]
-    return sum((each.double() * torch.arange(each.numel()).view(each.shape).cos()).sum() for each in outputs)
+    return sum((output.double() * torch.arange(output.numel()).view(output.shape).cos()).sum() for output in outputs)
 
 
 @pytest.mark.parametrize(("parts", "dtype"), [("o", "bfloat16"), ("o lse", "bfloat16"), ("lse", "float32")])
 def test_gradients_flow_through_the_outputs_that_a_loss_uses(parts: str, dtype: str) -> None:
     given = qkv(getattr(torch, dtype))
-    right = [each.detach().double().requires_grad_() for each in given]
+    right = [tensor.detach().double().requires_grad_() for tensor in given]
     loss(*torch.ops.tuner.streaming_attention(*given, **SIZES, layout="bhtd"), parts).backward()
     loss(*exact(*right), parts).backward()
     for ours, theirs in zip(given, right, strict=True):

@@ -29,7 +29,7 @@ def test_the_schema_is_the_operators_signature() -> None:
 def test_it_agrees_with_torchs_own_attention(causal: bool) -> None:
     q, k, v = qkv(4, 2)
     o, lse = torch.ops.tuner.flash_attention(q, k, v, causal=causal, layout="bhtd")
-    given = [each.double() for each in (q, k, v)]
+    given = [tensor.double() for tensor in (q, k, v)]
     expected = torch.nn.functional.scaled_dot_product_attention(*given, is_causal=causal, enable_gqa=True)
     assert torch.allclose(o.double(), expected, atol=2e-2)
     assert lse.shape == (1, 4, 7)
@@ -61,8 +61,8 @@ def test_the_shapes_of_outputs_that_depend_on_an_option_are_known_without_memory
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_gradients_agree_with_torchs_own(causal: bool) -> None:
-    given = [each.requires_grad_() for each in qkv(4, 2)]
-    exact = [each.detach().double().requires_grad_() for each in given]
+    given = [tensor.requires_grad_() for tensor in qkv(4, 2)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in given]
     weights = torch.randn(1, 4, 7, 16).bfloat16()
     o, _ = torch.ops.tuner.flash_attention(*given, causal=causal, layout="bhtd")
     (o * weights).sum().backward()
@@ -74,8 +74,8 @@ def test_the_gradients_agree_with_torchs_own(causal: bool) -> None:
 
 def test_the_gradients_of_values_of_another_width_agree_with_torchs_own() -> None:
     q, k, v = qkv(4, 2)
-    given = [each.requires_grad_() for each in (q, k, torch.cat([v, v.flip(-1)[..., :8]], -1))]
-    exact = [each.detach().double().requires_grad_() for each in given]
+    given = [tensor.requires_grad_() for tensor in (q, k, torch.cat([v, v.flip(-1)[..., :8]], -1))]
+    exact = [tensor.detach().double().requires_grad_() for tensor in given]
     weights = torch.randn(1, 4, 7, 24).bfloat16()
     (torch.ops.tuner.flash_attention(*given, causal=True, layout="bhtd")[0] * weights).sum().backward()
     expected = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True, enable_gqa=True)
@@ -85,7 +85,7 @@ def test_the_gradients_of_values_of_another_width_agree_with_torchs_own() -> Non
 
 
 def test_a_gradient_that_repeats_one_element_is_taken() -> None:
-    given = [each.requires_grad_() for each in qkv()]
+    given = [tensor.requires_grad_() for tensor in qkv()]
     torch.ops.tuner.flash_attention(*given, layout="bhtd")[0].sum().backward()
     assert given[2].grad.shape == given[2].shape
 
@@ -93,13 +93,13 @@ def test_a_gradient_that_repeats_one_element_is_taken() -> None:
 def used(o: Any, lse: Any, parts: str) -> Any:
     """A loss of some of the outputs that weights no two elements alike."""
     outputs = [output for name, output in (("o", o), ("lse", lse)) if name in parts.split()]
-    return sum((each.double() * torch.arange(each.numel()).view(each.shape).cos()).sum() for each in outputs)
+    return sum((output.double() * torch.arange(output.numel()).view(output.shape).cos()).sum() for output in outputs)
 
 
 @pytest.mark.parametrize("parts", ["o", "lse", "o lse"])
 def test_gradients_flow_through_the_outputs_that_a_loss_uses(parts: str) -> None:
-    given = [each.requires_grad_() for each in qkv()]
-    q, k, v = exact = [each.detach().double().requires_grad_() for each in given]
+    given = [tensor.requires_grad_() for tensor in qkv()]
+    q, k, v = exact = [tensor.detach().double().requires_grad_() for tensor in given]
     used(*torch.ops.tuner.flash_attention(*given, layout="bhtd"), parts).backward()
     scores = q @ k.transpose(-2, -1) / 4
     used(scores.softmax(-1) @ v, scores.logsumexp(-1), parts).backward()
@@ -112,20 +112,20 @@ def test_a_gradient_through_lse_stays_in_a_compiled_graph() -> None:
     def step(given: list[Any]) -> Any:
         return used(*torch.ops.tuner.flash_attention(*given), "o lse")
 
-    eager = [each.requires_grad_() for each in qkv()]
-    compiled = [each.detach().clone().requires_grad_() for each in eager]
+    eager = [tensor.requires_grad_() for tensor in qkv()]
+    compiled = [value.detach().clone().requires_grad_() for value in eager]
     step(eager).backward()
     torch.compile(step, backend="aot_eager", fullgraph=True)(compiled).backward()
     assert all(torch.equal(ours.grad, theirs.grad) for ours, theirs in zip(compiled, eager, strict=True))
 
 
 def test_parts_of_the_keys_that_are_merged_have_the_gradients_of_the_whole() -> None:
-    q, *others = (each.requires_grad_() for each in qkv())
-    whole, parts = ([each.detach().clone().requires_grad_() for each in (q, *others)] for _ in range(2))
+    q, *others = (tensor.requires_grad_() for tensor in qkv())
+    whole, parts = ([tensor.detach().clone().requires_grad_() for tensor in (q, *others)] for _ in range(2))
     weights = torch.randn(1, 2, 7, 16)
     (torch.ops.tuner.flash_attention(*whole, layout="bhtd")[0] * weights).sum().backward()
     found = [
-        torch.ops.tuner.flash_attention(parts[0], *(each[:, :, keys].contiguous() for each in parts[1:]), layout="bhtd")
+        torch.ops.tuner.flash_attention(parts[0], *(part[:, :, keys].contiguous() for part in parts[1:]), layout="bhtd")
         for keys in (slice(0, 3), slice(3, 7))
     ]
     shares = torch.stack([lse for _, lse in found]).softmax(0)[..., None]
@@ -166,7 +166,7 @@ def test_autocast_makes_tensors_of_several_dtypes_one(compiled: bool) -> None:
 
 
 def test_autocast_leaves_tensors_of_one_dtype_alone() -> None:
-    given = [each.float() for each in qkv()]
+    given = [tensor.float() for tensor in qkv()]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.ops.tuner.flash_attention(*given)[0].dtype == torch.float32
 
@@ -194,7 +194,7 @@ def test_activation_checkpoints_give_the_same_gradients(reentrant: bool) -> None
     def block(q: Any, k: Any, v: Any) -> Any:
         return torch.ops.tuner.flash_attention(q, k, v, causal=True, layout="bhtd")[0]
 
-    given = [each.requires_grad_() for each in qkv()]
+    given = [tensor.requires_grad_() for tensor in qkv()]
     checkpoint(block, *given, use_reentrant=reentrant).float().square().sum().backward()
     kept = torch.autograd.grad(block(*given).float().square().sum(), given)
-    assert all(torch.equal(each.grad, slope) for each, slope in zip(given, kept, strict=True))
+    assert all(torch.equal(tensor.grad, slope) for tensor, slope in zip(given, kept, strict=True))

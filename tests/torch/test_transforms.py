@@ -28,7 +28,7 @@ def loss(q: Any, k: Any, v: Any) -> Any:
 
 
 def gradients(given: list[Any]) -> tuple[Any, ...]:
-    leaves = [each.clone().requires_grad_() for each in given]
+    leaves = [tensor.clone().requires_grad_() for tensor in given]
     return torch.autograd.grad(loss(*leaves), leaves)  # type: ignore[no-any-return]
 
 
@@ -49,11 +49,11 @@ def test_a_batch_of_calls_is_a_call_of_a_larger_batch() -> None:
     of_each = vmap(grad(loss, argnums=(0, 1, 2)))(q, k, v)
     for i in range(3):
         assert all(map(torch.equal, (found[0][i], found[1][i]), torch.ops.tuner.flash_attention(q[i], k[0], v[i])))
-        assert all(map(torch.equal, (each[i] for each in of_each), gradients([q[i], k[i], v[i]])))
+        assert all(map(torch.equal, (tensor[i] for tensor in of_each), gradients([q[i], k[i], v[i]])))
 
 
 def test_packed_calls_are_batched_one_after_the_other() -> None:
-    q, k, v = (each.flatten(1, 2)[:, None] for each in qkv(3))
+    q, k, v = (tensor.flatten(1, 2)[:, None] for tensor in qkv(3))
     bounds = torch.tensor([0, 5, 12], dtype=torch.int32)
     call = torch.ops.tuner.flash_attention
     found = vmap(lambda q, k, v: call(q, k, v, bounds, bounds)[0])(q, k, v)
@@ -70,7 +70,7 @@ def test_a_gradient_of_a_gradient_is_refused_and_not_zero() -> None:
 
 
 def test_torch_s_counter_counts_what_the_operator_declares() -> None:
-    q, k, v = (each.requires_grad_() for each in qkv())
+    q, k, v = (tensor.requires_grad_() for tensor in qkv())
     with FlopCounterMode(display=False) as counter:
         torch.ops.tuner.flash_attention(q, k, v)[0].sum().backward()
     counts = counter.get_flop_counts()["Global"]
@@ -83,7 +83,7 @@ def test_torch_s_counter_counts_what_the_operator_declares() -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_a_size_that_does_not_fit_is_refused_where_shapes_are_inferred(at: int) -> None:
-    q, k, v = (each.to("meta") for each in qkv())
+    q, k, v = (tensor.to("meta") for tensor in qkv())
     wrong = k.new_empty([size + 8 * (axis == at) for axis, size in enumerate(k.shape)])
     with pytest.raises(InputError, match=r"[kv] has"):
         torch.ops.tuner.flash_attention(q, wrong, v)
@@ -101,15 +101,15 @@ def _sharded(rank: int, folder: str) -> None:
     given = qkv()
     expected = torch.ops.tuner.flash_attention(*given)[0]
     for layout, order in (("bthd", (0, 1, 2, 3)), ("bhtd", (0, 2, 1, 3))):
-        laid = [each.permute(order).contiguous() for each in given]
+        laid = [tensor.permute(order).contiguous() for tensor in given]
         for axis in range(3):
-            shards = [distribute_tensor(each, mesh, [Shard(axis)]).requires_grad_() for each in laid]
+            shards = [distribute_tensor(tensor, mesh, [Shard(axis)]).requires_grad_() for tensor in laid]
             o = torch.ops.tuner.flash_attention(*shards, layout=layout)[0]
             stays = axis == 0 or axis == ("bthd".index("h") if layout == "bthd" else 1)
             assert o.placements == ((Shard(axis) if stays else Replicate()),), (layout, axis, o.placements)
             assert (o.full_tensor().permute(order) - expected).abs().max() <= 1e-6
             o.square().sum().backward()
-            leaves = [each.clone().requires_grad_() for each in given]
+            leaves = [tensor.clone().requires_grad_() for tensor in given]
             torch.ops.tuner.flash_attention(*leaves)[0].square().sum().backward()
             for one, other in zip(shards, leaves, strict=True):
                 assert not stays or one.grad.placements == o.placements, (layout, axis, one.grad.placements)
