@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """From a process of its own: Triton is interpreted from its import on or not at all."""
-    found = tmp_path_factory.mktemp("fla") / "results"
+    result = tmp_path_factory.mktemp("fla") / "results"
     alone = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    script = [sys.executable, "-m", "tests.clients.fla_layers", found]
+    script = [sys.executable, "-m", "tests.clients.fla_layers", result]
     subprocess.run(script, env=alone, cwd=ROOT, check=True, timeout=900)
-    return dict(torch.load(found))
+    return dict(torch.load(result))
 
 
 @pytest.mark.parametrize("layer", LAYERS)

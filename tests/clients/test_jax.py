@@ -87,10 +87,10 @@ def test_bf16_stays_bf16() -> None:
 def test_a_mapped_axis_becomes_the_batch_of_one_call(axis: int) -> None:
     q, k, v = (row[:, : 30 + axis] for row in rows())  # of a length that nobody else calls
     many = jnp.stack([q, 2 * q, 3 * q], axis)
-    found = jax.block_until_ready(jax.vmap(lambda query: ours(query, k, v), in_axes=axis)(many))
+    result = jax.block_until_ready(jax.vmap(lambda query: ours(query, k, v), in_axes=axis)(many))
     called = [miss.problem["batch"] for miss in dispatcher.misses() if miss.problem.get("seq_q") == 30 + axis]
     assert called == [6]
-    close(found, jax.vmap(lambda query: theirs(query, k, v), in_axes=axis)(many))
+    close(result, jax.vmap(lambda query: theirs(query, k, v), in_axes=axis)(many))
 
 
 def test_gradients_are_mapped_and_mapped_calls_have_gradients() -> None:

@@ -64,9 +64,9 @@ def trained(model: Any, tokens: Any, mask: Any) -> tuple[Any, list[Any]]:
     """Logits where tokens are, and gradients of all parameters."""
     model.train().zero_grad()
     meaningless = (mask == 0) | (mask.roll(1, 1) == 0)  # at padding, or told by what stands there
-    found = model(tokens, attention_mask=mask, labels=tokens.masked_fill(meaningless, -100))
-    found.loss.backward()
-    return found.logits[mask.bool()].detach(), [
+    result = model(tokens, attention_mask=mask, labels=tokens.masked_fill(meaningless, -100))
+    result.loss.backward()
+    return result.logits[mask.bool()].detach(), [
         parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
     ]
 
@@ -87,8 +87,8 @@ def test_logits_and_gradients_are_those_of_the_models_own_code(
     logits, ours = trained(on_kernels(model, by_torch), tokens, mask_of(padding))
     assert not torch.equal(logits, expected), "other kernels round elsewhere: the model's own code ran twice"
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-    for found, right in zip(ours, gradients, strict=True):
-        torch.testing.assert_close(found, right, rtol=0, atol=1e-5)
+    for result, right in zip(ours, gradients, strict=True):
+        torch.testing.assert_close(result, right, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -15,11 +15,11 @@ def agrees(module: Any, *given: Any, calls: int, **named: Any) -> None:
     expected = module(*given, **named)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
-        found, count = calls_of(lambda: module(*given, **named))
+        actual, count = calls_of(lambda: module(*given, **named))
     assert count == calls
-    assert (found - expected).abs().max() <= 1e-5
+    assert (actual - expected).abs().max() <= 1e-5
     weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    results = (torch.autograd.grad(result.square().sum(), weights, allow_unused=True) for result in (found, expected))
+    results = (torch.autograd.grad(result.square().sum(), weights, allow_unused=True) for result in (actual, expected))
     for one, other in zip(*results, strict=True):
         assert (one is None) == (other is None)
         assert one is None or (one - other).abs().max() <= 1e-4 * max(1.0, float(other.abs().max()))

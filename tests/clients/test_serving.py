@@ -87,7 +87,7 @@ def test_vllms_call_for_a_batch_of_prompts_and_steps(page: int, layout: str) -> 
     query, bounds = queries(cache)
     output, seqused_k = torch.full((16, H, 64), 7.0).half(), torch.tensor(LENGTHS, dtype=torch.int32)
     num_actual_tokens = sum(QUERIES)
-    found = flash_attn_varlen_func(
+    result = flash_attn_varlen_func(
         q=query[:num_actual_tokens],
         k=cache.k,
         v=cache.v,
@@ -110,7 +110,7 @@ def test_vllms_call_for_a_batch_of_prompts_and_steps(page: int, layout: str) -> 
         num_splits=0,
         s_aux=None,
     )
-    assert found.data_ptr() == output.data_ptr()
+    assert result.data_ptr() == output.data_ptr()
     assert_right(output, cache, query, bounds, scale=0.1)
     assert (output[num_actual_tokens:] == 7).all()
 
@@ -243,8 +243,8 @@ def test_flash_attention_3s_calls_are_taken_by_name() -> None:
     q, k, v = (torch.randn(2, 9, heads, 64).half() for heads in (H, HK, HK))
     hints = {"num_splits": 1, "pack_gqa": True, "sm_margin": 4, "deterministic": True, "attention_chunk": 0}
     nothing = {"qv": None, "q_descale": None, "k_descale": None, "v_descale": None}
-    found = flash_attn_func(q, k, v, causal=True, window_size=(-1, -1), **hints, **nothing)
-    assert torch.equal(found, flash_attn_func(q, k, v, causal=True))
+    result = flash_attn_func(q, k, v, causal=True, window_size=(-1, -1), **hints, **nothing)
+    assert torch.equal(result, flash_attn_func(q, k, v, causal=True))
 
 
 @pytest.mark.parametrize("page", [48, 64])

@@ -72,10 +72,10 @@ def test_training_is_eagers(family: str, padding: str) -> None:
     real = given["attention_mask"].bool()
     before = torch.nn.functional.pad(real, (1, -1), value=False)  # a first token is predicted by padding: of no meaning
     labels = given["input_ids"].masked_fill(~(real & before), -100)
-    expected, found = (model.train()(**given, labels=labels, use_cache=False) for model in (eager, ours))
-    assert (found.logits - expected.logits)[real].abs().max() <= 1e-5
+    expected, result = (model.train()(**given, labels=labels, use_cache=False) for model in (eager, ours))
+    assert (result.logits - expected.logits)[real].abs().max() <= 1e-5
     expected.loss.backward()
-    found.loss.backward()
+    result.loss.backward()
     for (name, one), other in zip(eager.named_parameters(), ours.parameters(), strict=True):
         if one.grad is not None:
             assert (one.grad - other.grad).abs().max() <= 1e-5, name
@@ -87,11 +87,11 @@ def test_training_is_eagers(family: str, padding: str) -> None:
 def test_generation_is_eagers(family: str, padding: str, cache: str) -> None:
     given = batch(padding)
     options = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
-    expected, found = (
+    expected, result = (
         model.eval().generate(**given, **options, cache_implementation=cache) for model in models(family)
     )
-    assert torch.equal(found.sequences, expected.sequences)
-    assert all((a - b).abs().max() <= 1e-5 for a, b in zip(found.logits, expected.logits, strict=True))
+    assert torch.equal(result.sequences, expected.sequences)
+    assert all((a - b).abs().max() <= 1e-5 for a, b in zip(result.logits, expected.logits, strict=True))
 
 
 def test_sequences_that_are_packed_do_not_see_each_other() -> None:
@@ -102,8 +102,8 @@ def test_sequences_that_are_packed_do_not_see_each_other() -> None:
     bounds = torch.tensor([0, 4, 11], dtype=torch.int32)
     given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}
     for cache, named in ((False, {}), (False, given), (True, given)):
-        found = ours(ids, position_ids=positions, use_cache=cache, **named).logits
-        assert (found - alone).abs().max() <= 1e-5
+        result = ours(ids, position_ids=positions, use_cache=cache, **named).logits
+        assert (result - alone).abs().max() <= 1e-5
     with pytest.raises(UsageError, match="position_ids begin again"):  # with a cache the model makes one sequence of it
         ours(ids, position_ids=positions, use_cache=True)
     with pytest.raises(UsageError, match="max_length_k is missing"):
@@ -115,26 +115,26 @@ def test_a_model_compiled_whole_sees_what_it_was_not_told_of() -> None:
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     ids = batch("none")["input_ids"]
     for rows in (ids, ids[:1]):
-        found, expected = (model(rows, use_cache=False).logits for model in (compiled, eager))
-        assert (found - expected).abs().max() <= 1e-5
+        result, expected = (model(rows, use_cache=False).logits for model in (compiled, eager))
+        assert (result - expected).abs().max() <= 1e-5
     positions = torch.tensor([[*range(4), *range(7)]] * 2)
     with pytest.raises(RuntimeError, match="position_ids that begin again"):
         compiled(ids, position_ids=positions, use_cache=False)
     bounds = torch.tensor([0, 4, 11, 15, 22], dtype=torch.int32)
     given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 7, "max_length_k": 7}
-    found = compiled(ids, position_ids=positions, use_cache=False, **given).logits
-    assert (found - eager(ids, position_ids=positions, use_cache=False).logits).abs().max() <= 1e-5
+    result = compiled(ids, position_ids=positions, use_cache=False, **given).logits
+    assert (result - eager(ids, position_ids=positions, use_cache=False).logits).abs().max() <= 1e-5
 
 
 def test_several_rows_may_be_packed_and_padding_may_stand_between_tokens() -> None:
     eager, ours = (model.eval() for model in models("llama"))
     ids = batch("none")["input_ids"]
     positions = torch.tensor([[*range(4), *range(7)], [*range(9), *range(2)]])
-    found, expected = (model(ids, position_ids=positions, use_cache=False).logits for model in (ours, eager))
-    assert (found - expected).abs().max() <= 1e-5
+    result, expected = (model(ids, position_ids=positions, use_cache=False).logits for model in (ours, eager))
+    assert (result - expected).abs().max() <= 1e-5
     there = torch.ones_like(ids).index_fill(1, torch.tensor([3, 4]), 0)
-    found, expected = (model(ids, attention_mask=there).logits[there.bool()] for model in (ours, eager))
-    assert (found - expected).abs().max() <= 1e-5
+    result, expected = (model(ids, attention_mask=there).logits[there.bool()] for model in (ours, eager))
+    assert (result - expected).abs().max() <= 1e-5
 
 
 def test_a_cache_is_continued_with_several_tokens() -> None:
@@ -146,10 +146,10 @@ def test_a_cache_is_continued_with_several_tokens() -> None:
         for part in (slice(0, 6), slice(6, 9), slice(9, 11)):
             there = given["attention_mask"][:, : part.stop]
             positions = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)[:, part]
-            found = model(
+            result = model(
                 given["input_ids"][:, part], attention_mask=there, position_ids=positions, past_key_values=cache
             )
-        results.append(found.logits)
+        results.append(result.logits)
     assert (results[0] - results[1]).abs().max() <= 1e-5
 
 
@@ -157,8 +157,8 @@ def test_requests_are_batched_continuously() -> None:
     eager, ours = models("llama")
     prompts = [ids.tolist() for ids in batch("none")["input_ids"][0].split([3, 8])]
     config = transformers.GenerationConfig(max_new_tokens=4, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    found = ours.eval().generate_batch(prompts, generation_config=config, progress_bar=False)
-    for prompt, result in zip(prompts, found.values(), strict=True):
+    actual = ours.eval().generate_batch(prompts, generation_config=config, progress_bar=False)
+    for prompt, result in zip(prompts, actual.values(), strict=True):
         expected = eager.eval().generate(torch.tensor([prompt]), generation_config=config)
         assert result.generated_tokens == expected[0, len(prompt) :].tolist()
 
@@ -168,23 +168,23 @@ def test_an_encoder_s_queries_see_every_token(padding: str) -> None:
     config = transformers.BertConfig(
         vocab_size=61, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
     )
-    found = []
+    results = []
     for implementation in ("eager", NAME):
         torch.manual_seed(0)
         model = transformers.BertModel._from_config(config, attn_implementation=implementation).eval()
-        found.append(model(**batch(padding)).last_hidden_state)
-    assert (found[0] - found[1]).abs().max() <= 1e-5
+        results.append(model(**batch(padding)).last_hidden_state)
+    assert (results[0] - results[1]).abs().max() <= 1e-5
 
 
 def test_a_decoder_without_causality_is_one() -> None:
     _, sizes = FAMILIES["llama"]
     config = transformers.LlamaConfig(**sizes, is_causal=False)
-    found = []
+    results = []
     for implementation in ("eager", NAME):
         torch.manual_seed(0)
         model = transformers.LlamaModel._from_config(config, attn_implementation=implementation).eval()
-        found.append(model(**batch("none"), use_cache=False).last_hidden_state)
-    assert (found[0] - found[1]).abs().max() <= 1e-5
+        results.append(model(**batch("none"), use_cache=False).last_hidden_state)
+    assert (results[0] - results[1]).abs().max() <= 1e-5
 
 
 def test_what_is_not_served_is_named() -> None:
@@ -223,16 +223,16 @@ def test_models_that_list_their_kernels_list_this_one(name: str) -> None:
     eager, ours = encoders(getattr(transformers, f"{name}ForCausalLM"), config)
     assert ours.config._attn_implementation == NAME
     given = batch("left")
-    found, expected = (model(**given).logits for model in (ours, eager))
-    assert (found - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
+    result, expected = (model(**given).logits for model in (ours, eager))
+    assert (result - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
 
 
 def test_positions_with_a_gap_are_one_sequence() -> None:
     eager, ours = (model.eval() for model in models("llama"))
     ids, positions = batch("none")["input_ids"][:1], torch.tensor([[*range(4), *range(20, 27)]])
     given = {"attention_mask": torch.ones_like(ids), "position_ids": positions}
-    found, expected = (model(ids, **given).logits for model in (ours, eager))
-    assert (found - expected).abs().max() <= 1e-5
+    result, expected = (model(ids, **given).logits for model in (ours, eager))
+    assert (result - expected).abs().max() <= 1e-5
 
 
 def encoders(kind: Any, config: Any) -> list[Any]:
@@ -252,8 +252,8 @@ def test_windows_of_both_sides_are_eagers(padding: str) -> None:
     gemma = transformers.Gemma3TextConfig(**GROUPED, sliding_window=5, use_bidirectional_attention=True)
     for kind, config in ((transformers.ModernBertModel, modern), (transformers.Gemma3TextModel, gemma)):
         given = batch(padding)
-        expected, found = (model(**given).last_hidden_state for model in encoders(kind, config))
-        assert (found - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
+        expected, result = (model(**given).last_hidden_state for model in encoders(kind, config))
+        assert (result - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
 
 
 def test_an_encoder_and_its_decoder_have_their_windows() -> None:
@@ -263,8 +263,8 @@ def test_an_encoder_and_its_decoder_have_their_windows() -> None:
     config = transformers.T5GemmaConfig(encoder=part, decoder=part, vocab_size=61, dropout_rate=0.0)
     ids = batch("none")["input_ids"]
     eager, ours = encoders(transformers.T5GemmaModel, config)
-    expected, found = (model(input_ids=ids, decoder_input_ids=ids).last_hidden_state for model in (eager, ours))
-    assert (found - expected).abs().max() <= 1e-5
+    expected, result = (model(input_ids=ids, decoder_input_ids=ids).last_hidden_state for model in (eager, ours))
+    assert (result - expected).abs().max() <= 1e-5
 
 
 def test_a_mask_of_another_layers_cache_is_refused() -> None:
@@ -283,8 +283,8 @@ def test_the_loss_at_left_padding_is_that_of_sdpa() -> None:
     torch_s.load_state_dict(ours.state_dict())
     given = batch("left")
     labels = given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)
-    expected, found = (model.eval()(**given, labels=labels).loss for model in (torch_s, ours))
-    assert abs(float(found - expected)) <= 1e-5
+    expected, result = (model.eval()(**given, labels=labels).loss for model in (torch_s, ours))
+    assert abs(float(result - expected)) <= 1e-5
 
 
 def test_a_compiled_or_exported_model_takes_padding_of_any_size() -> None:
@@ -306,8 +306,8 @@ def test_a_compiled_or_exported_model_takes_padding_of_any_size() -> None:
     for given in (first, batch("right", length=7)):
         expected = eager(**given).logits
         for program in (exported, compiled):
-            found = program(*given.values())
-            assert (found - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
+            result = program(*given.values())
+            assert (result - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
 
 
 def test_models_with_biases_of_their_own_are_refused() -> None:

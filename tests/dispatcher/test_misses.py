@@ -54,8 +54,8 @@ def test_a_problem_is_logged_at_its_first_call_and_whenever_its_calls_have_doubl
     at.call("row_norm", rows(7), WEIGHT)
     assert written(tmp_path / "misses.jsonl") == [(5, calls, "default") for calls in (1, 1, 2, 4)] + [(7, 1, "default")]
     at.close()
-    found, refused = misses.read(tmp_path / "misses.jsonl")
-    assert [(json.loads(each.problem)["rows"], each.calls) for each in found] == [(5, 11), (7, 1)]
+    result, refused = misses.read(tmp_path / "misses.jsonl")
+    assert [(json.loads(each.problem)["rows"], each.calls) for each in result] == [(5, 11), (7, 1)]
     assert refused == []
 
 
@@ -120,8 +120,8 @@ def test_eight_processes_that_are_killed_lose_at_most_their_last_line(tmp_path: 
     environment = {"TUNER_MISSES": str(path), "TUNER_DB": str(tmp_path / "none.jsonl"), "TUNER_GPU": "sm_80"}
     command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)]
     subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=True)
-    found, refused = misses.read(path)
-    logged = {json.loads(each.problem)["rows"] for each in found}
+    result, refused = misses.read(path)
+    logged = {json.loads(each.problem)["rows"] for each in result}
     returned = {int(line) for number in range(8) for line in (tmp_path / str(number)).read_text().split()}
     assert returned <= logged and len(refused) <= 8
     assert len(returned) > 8, "the processes were killed before they did anything"
@@ -147,8 +147,8 @@ os.waitpid(child, 0)
 """
     environment = {"TUNER_MISSES": str(tmp_path / "misses.jsonl"), "TUNER_DB": str(tmp_path / "none.jsonl")}
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, env=os.environ | environment, check=True)
-    (found,), _ = misses.read(tmp_path / "misses.jsonl")
-    assert found.calls == 4
+    (result,), _ = misses.read(tmp_path / "misses.jsonl")
+    assert result.calls == 4
 
 
 def test_a_line_that_was_cut_off_does_not_take_the_next_one_with_it(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_line_that_was_cut_off_does_not_take_the_next_one_with_it(tmp_path: Pa
     misses.append(path, missed(1))
     path.write_text(path.read_text()[:-9])
     misses.append(path, missed(2))
-    found, refused = misses.read(path)
-    assert [each.calls for each in found] == [2]
+    result, refused = misses.read(path)
+    assert [each.calls for each in result] == [2]
     assert len(refused) == 1 and "line 2: it is no miss" in refused[0]
 
 
@@ -181,8 +181,8 @@ def test_what_is_no_miss_is_passed_over_by_its_line(change: dict[str, object], t
     misses.append(path, missed(3))
     line = json.loads(path.read_text()) | change
     path.write_text(path.read_text() + "\n" + json.dumps(line))
-    found, refused = misses.read(path)
-    assert [each.calls for each in found] == [3]
+    result, refused = misses.read(path)
+    assert [each.calls for each in result] == [3]
     assert len(refused) == 1 and "line 3" in refused[0]
 
 

@@ -38,8 +38,8 @@ def test_processes_of_this_machine_search_side_by_side(tmp_path: Path) -> None:
     db = str(tmp_path / "tuner.db")
     seen: list[fleet.FleetProgress] = []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
-        found = fleet.run(request(db, 3, 5), fleet.Workers(executor, lambda: 2, db=db, show=seen.append))
-    assert all(outcome.record is not None and outcome.tried for outcome in found.outcomes)
+        result = fleet.run(request(db, 3, 5), fleet.Workers(executor, lambda: 2, db=db, show=seen.append))
+    assert all(outcome.record is not None and outcome.tried for outcome in result.outcomes)
     assert (seen[-1].done, seen[-1].failed, seen[-1].configs) == (seen[-1].problems, 0, 4)
     with Store.open(db) as store:
         assert len(store.records("row_add")) == 2
@@ -55,9 +55,9 @@ def test_once_it_is_stopped_no_other_problem_begins(tmp_path: Path) -> None:
         return any(progress.running for progress in seen)
 
     with ThreadPoolExecutor(1) as executor:
-        found = fleet.run(request(db, 3, 5, 9), fleet.Workers(executor, lambda: 1, db=db, show=seen.append), stopped)
-    (outcome,) = found.outcomes  # the one under way was finished
-    assert outcome.record is not None and found.families == ()
+        result = fleet.run(request(db, 3, 5, 9), fleet.Workers(executor, lambda: 1, db=db, show=seen.append), stopped)
+    (outcome,) = result.outcomes  # the one under way was finished
+    assert outcome.record is not None and result.families == ()
 
 
 @pytest.mark.usefixtures("own_folder")

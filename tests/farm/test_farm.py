@@ -138,22 +138,22 @@ def test_one_worker_two_and_none_find_the_same_records_and_a_crash_costs_its_ver
     alone = many_problems.run(asked[0], unwatched, lambda: False)
     assert all(outcome.record is not None for outcome in alone.outcomes)
     for count in (1, 2):
-        found = farmed(place, asked[count], count)
-        assert dateless(found) == dateless(alone)
-        assert found.families == alone.families
-        verdicts = [tried.verdict for each in found.outcomes for tried in each.tried if tried.verdict]
+        result = farmed(place, asked[count], count)
+        assert dateless(result) == dateless(alone)
+        assert result.families == alone.families
+        verdicts = [tried.verdict for each in result.outcomes for tried in each.tried if tried.verdict]
         assert {verdict.ok for verdict in verdicts} == {True, False}
 
 
 def test_a_worker_that_is_killed_loses_nothing_that_was_stored(running: "Server", place: Place) -> None:
     asked = request(running.database(), (4, 6), 40)
-    found: Future[Campaign] = Future()
+    result: Future[Campaign] = Future()
 
     def search() -> None:
         try:
-            found.set_result(fleet.run(asked, made))
+            result.set_result(fleet.run(asked, made))
         except BaseException as error:
-            found.set_exception(error)
+            result.set_exception(error)
 
     with place.workers(2, str(asked.db)), Farm(place.address, patience_s=GENEROUS_S) as farm:
         farm.require(wanted())
@@ -173,7 +173,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_stored(running: "Server"
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         thread.join(GENEROUS_S)
-        outcomes = found.result(timeout=0).outcomes
+        outcomes = result.result(timeout=0).outcomes
     assert all(outcome.record is not None for outcome in outcomes)
     assert max(outcome.reused for outcome in outcomes) > 0
     with Store.open(asked.db) as store:
@@ -191,9 +191,9 @@ def scopes(asked: CampaignRequest) -> list[str]:
 
 def test_a_problem_that_loses_two_workers_is_given_up_alone_with_its_config(running: "Server", place: Place) -> None:
     place.marker.write_text("8")
-    found = farmed(place, request(running.database(), (7, 8), CONFIGS), 1)
+    result = farmed(place, request(running.database(), (7, 8), CONFIGS), 1)
     place.marker.unlink()
-    well, lost = found.outcomes
+    well, lost = result.outcomes
     assert well.record is not None and lost.record is None
     assert lost.why_stopped == f"it lost 2 workers, the last one at naive stray={KILL}"
 

@@ -86,8 +86,8 @@ def test_what_has_flaws_gets_no_more_tries_than_the_best_that_has_none(
 ) -> None:
     tell(bandit, "naive", flawed, flawed=True)
     tell(bandit, "mma_sync", 10.0)
-    found = dealt(bandit, 8)
-    assert (found["mma_sync"], found["naive"]) == shares
+    result = dealt(bandit, 8)
+    assert (result["mma_sync"], result["naive"]) == shares
 
 
 def test_a_best_arm_whose_space_is_exhausted_is_still_what_others_have_to_beat(bandit: Bandit) -> None:

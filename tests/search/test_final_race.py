@@ -61,8 +61,8 @@ class Cut(Racing):
     """At own clocks it comes through two rounds."""
 
     def race(self, heat: RaceRequest) -> RaceResult:
-        found = super().race(heat)
-        return replace(found, rounds=found.rounds[:2]) if heat.own_clock else found
+        result = super().race(heat)
+        return replace(result, rounds=result.rounds[:2]) if heat.own_clock else result
 
 
 def test_where_few_rounds_at_own_clocks_fit_into_the_time_those_at_one_clock_decide(
@@ -102,11 +102,14 @@ def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case
     told = replace(CALM, times_us=timed_as([default, *others], [1000.0, *(30 * 1.5**i for i in range(len(others)))]))
     with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(told) as worker:
         evaluator = measurer(machines, worker)
-        found = study.search(request(3), store, evaluator)
-        _, standing = final_race(found, store, evaluator)
-        fastest, second, _ = sorted(found.tried, key=lambda candidate: candidate.attempt.value or 0.0)
-        tried = (replace(fastest, verdict=WRONG), *(candidate for candidate in found.tried if candidate is not fastest))
-        outcome, _ = final_race(replace(found, tried=tried), other, evaluator)
+        search_result = study.search(request(3), store, evaluator)
+        _, standing = final_race(search_result, store, evaluator)
+        fastest, second, _ = sorted(search_result.tried, key=lambda candidate: candidate.attempt.value or 0.0)
+        tried = (
+            replace(fastest, verdict=WRONG),
+            *(candidate for candidate in search_result.tried if candidate is not fastest),
+        )
+        outcome, _ = final_race(replace(search_result, tried=tried), other, evaluator)
     assert standing is not None and outcome.record is not None
     assert len(standing.contenders) == 2
     assert outcome.record.config == second.attempt.config
@@ -125,9 +128,9 @@ def test_what_was_timed_on_a_slower_day_races_with_the_best_of_a_faster_one(
             times = times if known else [50.0] * len(configs)
             with Worker(replace(CALM, times_us=timed_as(configs, times))) as worker:
                 evaluator = measurer(machines, worker)
-                found = study.search(request(budget), store, evaluator)
-                outcome, standing = final_race(found, store, evaluator)
-    assert found.record is not None and dict(found.record.config) in known
+                search_result = study.search(request(budget), store, evaluator)
+                outcome, standing = final_race(search_result, store, evaluator)
+    assert search_result.record is not None and dict(search_result.record.config) in known
     assert outcome.record is not None and dict(outcome.record.config) not in known
     assert standing is not None
     assert standing.contenders[standing.winner].time_us.mid == pytest.approx(1.1 * 47.5, rel=0.03)
@@ -140,11 +143,11 @@ def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
     told = replace(CALM, times_us=timed_as(configs, [1000.0 if config == default else 50.0 for config in configs]))
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
-        found = study.search(request(5), store, evaluator)
-        plain, *others = sorted(found.tried, key=lambda candidate: candidate.differs)
+        search_result = study.search(request(5), store, evaluator)
+        plain, *others = sorted(search_result.tried, key=lambda candidate: candidate.differs)
         tried = [plain, *(seemed(other, 40.0 + 0.1 * i) for i, other in enumerate(reversed(others)))]
         monkeypatch.setattr("tuner.search.final_race.FINALISTS", 2)
-        outcome, _ = final_race(replace(found, tried=tuple(tried)), store, evaluator)
+        outcome, _ = final_race(replace(search_result, tried=tuple(tried)), store, evaluator)
     simple = [other.attempt.config for other in others if other.differs == others[0].differs]
     assert len(simple) <= len(others) - 2  # two at least seem faster
     assert outcome.record is not None
@@ -159,13 +162,13 @@ def test_who_was_screened_while_the_device_was_slower_than_its_drift_tells_races
     told = replace(CALM, times_us=timed_as([default, *others], [90.0, 48.0, *[50.0] * (len(others) - 1)]))
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
-        found = study.search(request(len(others) + 1), store, evaluator)
+        search_result = study.search(request(len(others) + 1), store, evaluator)
         tried = [
             seemed(candidate, 51.0) if dict(candidate.attempt.config) == to_fields(others[0]) else candidate
-            for candidate in found.tried
+            for candidate in search_result.tried
         ]
         assert others[0] in [candidate.instance.config for candidate in tried]
-        outcome, _ = final_race(replace(found, tried=tuple(tried)), store, evaluator)
+        outcome, _ = final_race(replace(search_result, tried=tuple(tried)), store, evaluator)
     assert outcome.record is not None
     assert dict(outcome.record.config) == to_fields(others[0])
 
@@ -175,12 +178,13 @@ def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Comp
     told = replace(CALM, times_us=timed_as([default, *others], [50.0, 40.0, *[45.0] * (len(others) - 1)]))
     with Store.open(":memory:") as store, Worker(told) as worker:
         evaluator = measurer(machines, worker)
-        found = study.search(request(3), store, evaluator)
+        search_result = study.search(request(3), store, evaluator)
         spilled = [
-            flawed(candidate) if candidate.instance.config != default else candidate for candidate in found.tried
+            flawed(candidate) if candidate.instance.config != default else candidate
+            for candidate in search_result.tried
         ]
-        one, standing = final_race(replace(found, tried=tuple(spilled)), store, evaluator)
-        every, _ = final_race(replace(found, tried=tuple(map(flawed, found.tried))), store, evaluator)
+        one, standing = final_race(replace(search_result, tried=tuple(spilled)), store, evaluator)
+        every, _ = final_race(replace(search_result, tried=tuple(map(flawed, search_result.tried))), store, evaluator)
     assert standing is not None and len(standing.contenders) == 1
     assert one.record is not None and dict(one.record.config) == to_fields(default)
     assert every.record is not None and dict(every.record.config) != to_fields(default)
@@ -199,10 +203,10 @@ def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(mach
     told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
     with Store.open(":memory:") as store, Worker(told) as worker:
         session = Session(store, measured(GPU, machines[0], Setup(worker, POLICY)))
-        found = session.search(request(1), lambda _: None, lambda: False)
-        same = session.extend(found, [Instance(PAGED, NAIVE, DECODING, worse)], lambda _: None)
+        result = session.search(request(1), lambda _: None, lambda: False)
+        same = session.extend(result, [Instance(PAGED, NAIVE, DECODING, worse)], lambda _: None)
         raced = session.extend(same, [Instance(PAGED, NAIVE, DECODING, better)], lambda _: None)
-    assert same.record == found.record
+    assert same.record == result.record
     assert raced.record is not None and raced.record.measurement is not None
     assert raced.record.config == to_fields(better)
     assert raced.record.measurement.flip_probability is not None

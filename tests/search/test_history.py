@@ -228,8 +228,8 @@ def test_a_correlation_is_of_ranks_with_ties_and_waits_for_five_results() -> Non
     prior = Prior(np.array([0.0, 0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 100.0]))
     results: dict[int, float | None] = {**{index: float(index**3) for index in range(7)}, 7: 1e9}
     assert prior.correlation(Observations.of(results), range(4)) is None
-    found = prior.correlation(Observations.of(results), range(8))
-    assert found == pytest.approx(0.994, abs=1e-3)  # scipy.stats.spearmanr gives 0.99402
+    result = prior.correlation(Observations.of(results), range(8))
+    assert result == pytest.approx(0.994, abs=1e-3)  # scipy.stats.spearmanr gives 0.99402
 
 
 def test_of_a_large_space_a_part_is_ranked_and_the_neighbours_of_its_best() -> None:

@@ -49,18 +49,18 @@ def search(gpus: list[LocalGpu], problems: int, db: Path, said: list[str]) -> Ca
 
 def devices(store: Store) -> dict[str, set[str]]:
     """The GPUs that measured each problem."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for study in store.studies():
-        found.setdefault(study.problem, set()).add(str(study.versions["device"]))
-    return found
+        results.setdefault(study.problem, set()).add(str(study.versions["device"]))
+    return results
 
 
 @pytest.mark.slow
 def test_four_gpus_find_the_records_of_twelve_problems(tmp_path: Path) -> None:
-    found = search([simulated(ordinal) for ordinal in range(4)], 12, tmp_path / "tuner.db", [])
-    assert [outcome.request.problem.max_pages for outcome in found.outcomes] == list(range(2, 14))
+    result = search([simulated(ordinal) for ordinal in range(4)], 12, tmp_path / "tuner.db", [])
+    assert [outcome.request.problem.max_pages for outcome in result.outcomes] == list(range(2, 14))
     with Store.open(tmp_path / "tuner.db") as store:
-        for outcome in found.outcomes:
+        for outcome in result.outcomes:
             assert outcome.record is not None and outcome.record.evidence is Evidence.MEASURED
             assert store.record(PAGED.name, canonical(outcome.request.problem), GPU.name) == outcome.record
         measured_on = devices(store)
@@ -72,13 +72,13 @@ def test_four_gpus_find_the_records_of_twelve_problems(tmp_path: Path) -> None:
 def test_a_failing_gpu_costs_its_own_problems_and_others_search_them(tmp_path: Path) -> None:
     said: list[str] = []
     mistaken = replace(simulated(2), opener=Simulation("sm_80", uuid="GPU-of another machine"))
-    found = search([simulated(0), simulated(1, broken=True), mistaken], 4, tmp_path / "tuner.db", said)
-    assert all(outcome.record is not None for outcome in found.outcomes)
+    result = search([simulated(0), simulated(1, broken=True), mistaken], 4, tmp_path / "tuner.db", said)
+    assert all(outcome.record is not None for outcome in result.outcomes)
     assert any("GPU 1 (GPU-1) failed" in line and "fallen off the bus" in line for line in said)
     assert any("GPU-of another machine" in line for line in said)
     with Store.open(tmp_path / "tuner.db") as store:
         assert store.deaths(GPU.name) == {}  # no config was to blame
-        for outcome in found.outcomes:
+        for outcome in result.outcomes:
             assert outcome.record is not None
             (tried,) = outcome.tried
             assert tried.attempt.failure is None
@@ -86,9 +86,9 @@ def test_a_failing_gpu_costs_its_own_problems_and_others_search_them(tmp_path: P
 
 @pytest.mark.slow
 def test_without_a_gpu_that_works_a_search_ends_and_says_why(tmp_path: Path) -> None:
-    found = search([simulated(0, broken=True)], 3, tmp_path / "tuner.db", [])
-    assert [outcome.record for outcome in found.outcomes] == [None] * 3
-    assert all("GPU" in outcome.why_stopped for outcome in found.outcomes)
+    result = search([simulated(0, broken=True)], 3, tmp_path / "tuner.db", [])
+    assert [outcome.record for outcome in result.outcomes] == [None] * 3
+    assert all("GPU" in outcome.why_stopped for outcome in result.outcomes)
 
 
 @pytest.fixture

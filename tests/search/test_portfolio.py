@@ -31,32 +31,32 @@ INF = float("inf")
 
 def test_the_smallest_set_that_keeps_to_the_regret_is_chosen() -> None:
     regrets = np.array([[0.0, 0.3, 0.04], [0.3, 0.0, 0.04], [0.2, 0.0, 0.05]])
-    found = choose(regrets, Terms(most=3, within=0.05))
-    assert (found.members, found.serves, found.regrets) == ((2,), (2, 2, 2), (0.04, 0.04, 0.05))
+    result = choose(regrets, Terms(most=3, within=0.05))
+    assert (result.members, result.serves, result.regrets) == ((2,), (2, 2, 2), (0.04, 0.04, 0.05))
 
 
 def test_each_problem_is_served_by_the_member_that_is_best_for_it() -> None:
     regrets = np.array([[0.0, 0.3, 0.04], [0.3, 0.0, 0.04]])
-    found = choose(regrets, Terms(most=2, within=0.01))
-    assert (found.members, found.serves) == ((0, 1), (0, 1))
+    result = choose(regrets, Terms(most=2, within=0.01))
+    assert (result.members, result.serves) == ((0, 1), (0, 1))
 
 
 def test_with_too_few_configs_the_largest_regret_is_as_small_as_it_can_be() -> None:
     regrets = np.array([[0.0, 0.5, 0.2], [0.5, 0.0, 0.2], [0.1, 0.1, 0.3]])
-    found = choose(regrets, Terms(most=1, within=0.01))
-    assert found.members == (2,)
-    assert max(found.regrets) == 0.3
+    result = choose(regrets, Terms(most=1, within=0.01))
+    assert result.members == (2,)
+    assert max(result.regrets) == 0.3
 
 
 def test_a_problem_that_nothing_works_for_is_served_by_none_and_the_others_still_are() -> None:
-    found = choose(np.array([[INF, INF], [0.0, INF], [INF, 0.0]]), Terms())
-    assert found.serves == (-1, 0, 1)
-    assert found.regrets == (INF, 0.0, 0.0)
+    result = choose(np.array([[INF, INF], [0.0, INF], [INF, 0.0]]), Terms())
+    assert result.serves == (-1, 0, 1)
+    assert result.regrets == (INF, 0.0, 0.0)
 
 
 def test_nothing_to_choose_from_is_an_empty_portfolio() -> None:
-    found = choose(np.zeros((3, 0)), Terms())
-    assert (found.members, found.serves) == ((), (-1, -1, -1))
+    result = choose(np.zeros((3, 0)), Terms())
+    assert (result.members, result.serves) == ((), (-1, -1, -1))
 
 
 def test_the_worst_regret_is_not_known_where_that_of_a_problem_is_not() -> None:
@@ -71,17 +71,17 @@ def test_the_worst_regret_is_not_known_where_that_of_a_problem_is_not() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_set_of_the_size_is_better(seed: int) -> None:
     regrets = np.random.default_rng(seed).random((7, 9)) ** 2
-    found = choose(regrets, Terms(most=3, within=0.0))
+    result = choose(regrets, Terms(most=3, within=0.0))
     least = min(regrets[:, list(combination)].min(axis=1).max() for combination in combinations(range(9), 3))
-    assert max(found.regrets) == least
+    assert max(result.regrets) == least
 
 
 def test_of_very_many_configs_a_greedy_set_still_covers_what_it_can() -> None:
     regrets = np.full((6, 120), 0.5)
     for problem in range(6):
         regrets[problem, 20 * problem] = 0.0
-    found = choose(regrets, Terms(most=6, within=0.05))
-    assert found.members == tuple(20 * problem for problem in range(6))
+    result = choose(regrets, Terms(most=6, within=0.05))
+    assert result.members == tuple(20 * problem for problem in range(6))
 
 
 def test_a_portfolio_of_no_config_is_refused() -> None:
@@ -145,10 +145,10 @@ LENGTHS = (256, 512, 4096, 8192)
 
 
 def test_every_problem_gets_its_record_and_two_configs_serve_all_four(store: Store) -> None:
-    found = run(RecordedSession(store, wide_when_long), LENGTHS, Terms(most=3, within=0.01))
-    for outcome in found.outcomes:
+    result = run(RecordedSession(store, wide_when_long), LENGTHS, Terms(most=3, within=0.01))
+    for outcome in result.outcomes:
         assert store.record(OPERATOR.name, canonical(outcome.request.problem), SM_80.name) == outcome.record
-    (family,) = found.families
+    (family,) = result.families
     assert [config["BM"] for _, config in family.members] in ([64, 128], [128, 64])
     assert [family.members[place.member][1]["BM"] for place in family.places] == [64, 64, 128, 128]
     assert family.worst is not None
@@ -156,11 +156,11 @@ def test_every_problem_gets_its_record_and_two_configs_serve_all_four(store: Sto
 
 
 def test_a_member_was_tried_and_judged_on_each_problem_that_it_serves(store: Store) -> None:
-    found = run(RecordedSession(store, wide_when_long), LENGTHS, Terms(most=1, within=0.01))
-    (family,) = found.families
+    result = run(RecordedSession(store, wide_when_long), LENGTHS, Terms(most=1, within=0.01))
+    (family,) = result.families
     assert len(family.members) == 1
     _, config = family.members[0]
-    for outcome in found.outcomes:
+    for outcome in result.outcomes:
         (tried,) = [candidate for candidate in outcome.tried if dict(candidate.attempt.config) == dict(config)]
         assert tried.attempt.value is not None
         assert tried.verdict is not None and tried.verdict.ok
@@ -168,16 +168,16 @@ def test_a_member_was_tried_and_judged_on_each_problem_that_it_serves(store: Sto
 
 def test_a_config_that_is_wrong_on_a_problem_does_not_serve_it(store: Store) -> None:
     session = RecordedSession(store, wide_when_long, lambda problem, config: problem.seq_q != 8192 or config.BM <= 64)
-    found = run(session, LENGTHS, Terms(most=1, within=0.01))
-    (family,) = found.families
+    result = run(session, LENGTHS, Terms(most=1, within=0.01))
+    (family,) = result.families
     assert [config["BM"] for _, config in family.members] == [64]
     assert [place.member for place in family.places] == [0, 0, 0, 0]
-    assert all(outcome.record is not None for outcome in found.outcomes)
+    assert all(outcome.record is not None for outcome in result.outcomes)
 
 
 def test_what_a_problem_would_lose_without_a_record_is_by_its_nearest_neighbour(store: Store) -> None:
-    found = run(RecordedSession(store, wide_when_long), LENGTHS, Terms())
-    (family,) = found.families
+    result = run(RecordedSession(store, wide_when_long), LENGTHS, Terms())
+    (family,) = result.families
     assert [place.nearest["seq_q"] for place in family.places] == [512, 256, 8192, 4096]
     assert max(place.unlisted_regret for place in family.places) < 0.02
 
@@ -188,8 +188,8 @@ def test_a_config_of_a_neighbour_that_is_better_becomes_the_record(store: Store)
         SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync", budget=budget, history=False)
         for length, budget in ((512, 80), (1024, 1))
     ]
-    found = many_problems.campaign(requests, session, unwatched, lambda: False, Terms())
-    first, second = found.outcomes
+    campaign = many_problems.campaign(requests, session, unwatched, lambda: False, Terms())
+    first, second = campaign.outcomes
     assert second.record is not None and first.record is not None
     assert second.record.config == first.record.config
     assert store.record(OPERATOR.name, canonical(sized(1024)), SM_80.name) == second.record
@@ -211,9 +211,9 @@ def test_a_config_without_flaws_becomes_the_record_though_the_flawed_one_is_chea
     assert outcome.record is not None and outcome.record.config["BM"] == 128
     (default,) = (candidate.instance for candidate in outcome.tried)
     smaller = replace(default, config=replace(default.config, BM=64))
-    found = study.extend(outcome, store, evaluator, [smaller])
-    assert found.record is not None and found.record.config["BM"] == 64
-    assert store.record(OPERATOR.name, canonical(evaluator.problem), SM_80.name) == found.record
+    result = study.extend(outcome, store, evaluator, [smaller])
+    assert result.record is not None and result.record.config["BM"] == 64
+    assert store.record(OPERATOR.name, canonical(evaluator.problem), SM_80.name) == result.record
 
 
 def test_a_config_with_flaws_serves_no_problem_that_has_one_without(store: Store) -> None:
@@ -243,27 +243,29 @@ def test_problems_of_different_kernels_have_portfolios_of_their_own(store: Store
         for length in (512, 1024)
     ]
     requests.append(SearchRequest(OPERATOR, sized(512, 40), SM_80, implementation="mma_sync", budget=8))
-    found = many_problems.campaign(requests, RecordedSession(store, wide_when_long), unwatched, lambda: False, Terms())
-    assert [family.statics["head_dim"] for family in found.families] == [64, 72]
-    assert len(found.outcomes) == 5
+    campaign = many_problems.campaign(
+        requests, RecordedSession(store, wide_when_long), unwatched, lambda: False, Terms()
+    )
+    assert [family.statics["head_dim"] for family in campaign.families] == [64, 72]
+    assert len(campaign.outcomes) == 5
 
 
 def test_an_interrupted_campaign_keeps_the_problems_that_were_searched(store: Store) -> None:
     session = RecordedSession(store, wide_when_long)
-    found = run(session, LENGTHS, Terms(), lambda: len(session.evaluators) == 2)
-    assert len(found.outcomes) == 2
-    assert found.families == ()
+    result = run(session, LENGTHS, Terms(), lambda: len(session.evaluators) == 2)
+    assert len(result.outcomes) == 2
+    assert result.families == ()
 
 
 def test_what_is_stored_gives_the_same_portfolio_without_trying_anything(store: Store) -> None:
     session = RecordedSession(store, wide_when_long)
-    found = run(session, LENGTHS, Terms(most=3, within=0.01))
+    result = run(session, LENGTHS, Terms(most=3, within=0.01))
     recalled = [
         study.recall(SearchRequest(OPERATOR, sized(length), SM_80, implementation="mma_sync"), store, evaluator)
         for length, evaluator in zip(LENGTHS, session.evaluators.values(), strict=True)
     ]
     (again,) = many_problems.portfolios(recalled, Terms(most=3, within=0.01))
-    (family,) = found.families
+    (family,) = result.families
     assert [place.regret for place in again.places] == [place.regret for place in family.places]
 
 
@@ -278,11 +280,11 @@ def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serv
     requests = [replace(request, implementation="naive") for request in requests]
     with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1), Worker(told) as worker:
         session = Session(store, measured(SM_80, compiler, Setup(worker, policy)))
-        found = many_problems.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
-    (family,) = found.families
+        campaign = many_problems.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
+    (family,) = campaign.families
     ((_, config),) = family.members
     assert family.evidence is Evidence.MEASURED
-    for outcome in found.outcomes:
+    for outcome in campaign.outcomes:
         assert outcome.record is not None
         assert outcome.record.measurement is not None
         (tried,) = [candidate for candidate in outcome.tried if dict(candidate.attempt.config) == dict(config)]

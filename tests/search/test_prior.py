@@ -18,8 +18,8 @@ def started(prior: Prior, tries: int) -> tuple[Starts, Observations]:
     """What a search begins with where all works, and what came of it."""
     starts, tried = Starts(SPACE, np.random.default_rng(0), (), prior), np.zeros(0, int)
     for _ in range(tries):
-        found = starts.next(Observations(tried, GOOD[tried], np.zeros(0, int)))
-        tried = np.append(tried, found)
+        result = starts.next(Observations(tried, GOOD[tried], np.zeros(0, int)))
+        tried = np.append(tried, result)
     return starts, Observations(tried, GOOD[tried], np.zeros(0, int))
 
 
@@ -81,30 +81,30 @@ def test_a_prior_is_judged_only_after_five_random_tries() -> None:
 @pytest.mark.parametrize("measured", [True, False], ids=["times elsewhere", "a prediction"])
 def test_a_model_learns_from_the_best_of_times_elsewhere_and_not_from_the_best_of_a_prediction(measured: bool) -> None:
     prior = Prior(GOOD, measured)
-    starts, found = started(prior, 7)
+    starts, result = started(prior, 7)
     best = set(prior.best(4, SPACE.codes))
-    assert best < set(found.tried.tolist())
-    assert set(starts.shown(found).tried.tolist()) == set(found.tried.tolist()) - (set() if measured else best)
+    assert best < set(result.tried.tolist())
+    assert set(starts.shown(result).tried.tolist()) == set(result.tried.tolist()) - (set() if measured else best)
 
 
 def test_a_model_sees_all_where_the_prior_does_not_hold() -> None:
-    starts, found = started(Prior(-GOOD), 9)
-    assert not starts.guided(found)
-    assert len(starts.shown(found).tried) == 9
+    starts, result = started(Prior(-GOOD), 9)
+    assert not starts.guided(result)
+    assert len(starts.shown(result).tried) == 9
 
 
 @pytest.mark.parametrize(("tries", "share"), [(7, 0.2), (200, 0.5), (400, 1.0)])
 def test_a_believed_prior_leaves_its_best_fifth_and_more_as_tries_go(tries: int, share: float) -> None:
     prior = Prior(np.arange(len(SPACE), dtype=float))
     starts = Starts(SPACE, np.random.default_rng(0), (), prior)
-    found = Observations(np.arange(tries), np.arange(tries, dtype=float), np.zeros(0, int))
-    left = starts.left(np.arange(len(SPACE)), found)
+    result = Observations(np.arange(tries), np.arange(tries, dtype=float), np.zeros(0, int))
+    left = starts.left(np.arange(len(SPACE)), result)
     assert left.mean() == pytest.approx(share, abs=0.01) and left[: int(share * len(SPACE))].all()
 
 
 def test_a_prior_that_does_not_hold_leaves_all() -> None:
-    starts, found = started(Prior(-GOOD), 9)
-    assert starts.left(np.arange(len(SPACE)), found).all()
+    starts, result = started(Prior(-GOOD), 9)
+    assert starts.left(np.arange(len(SPACE)), result).all()
 
 
 def test_a_search_goes_on_where_all_is_tried_that_a_prior_leaves() -> None:

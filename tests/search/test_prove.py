@@ -72,12 +72,12 @@ def test_one_that_is_wrong_and_one_that_hangs_cost_only_themselves(
     if hang == "stuck":
         given_up_soon(monkeypatch, hangs)
     with Store.open(":memory:") as store:
-        found = judged(store, machines, replace(DEVICE, plants=(WRONG, replace(HANGS, what=hang))))
+        result = judged(store, machines, replace(DEVICE, plants=(WRONG, replace(HANGS, what=hang))))
         kept = {proof.code.implementation: proof.verdict for proof in store.proofs(PAGED.name, HOPPER.name)}
-    assert {name for name, one in found.items() if one.right} == {"mma_sync", "naive"}
-    assert found["wgmma"].reason.startswith("o: RMSE ratio")
-    assert "crash" in found["split_keys"].reason or "timeout" in found["split_keys"].reason
-    assert {name: verdict.ok for name, verdict in kept.items()} == {name: one.right for name, one in found.items()}
+    assert {name for name, one in result.items() if one.right} == {"mma_sync", "naive"}
+    assert result["wgmma"].reason.startswith("o: RMSE ratio")
+    assert "crash" in result["split_keys"].reason or "timeout" in result["split_keys"].reason
+    assert {name: verdict.ok for name, verdict in kept.items()} == {name: one.right for name, one in result.items()}
     assert kept["naive"].where == "simulated" and kept["naive"].checks
 
 
@@ -85,10 +85,10 @@ def test_a_verdict_is_kept_and_what_was_wrong_is_judged_again_on_demand(machines
     wrong = replace(DEVICE, plants=(WRONG,))
     with Store.open(":memory:") as store:
         assert not judged(store, machines, wrong, "wgmma")["wgmma"].earlier
-        found = judged(store, machines, DEVICE, "wgmma", "naive")  # which would find it right
-        assert (found["wgmma"].earlier, found["wgmma"].right, found["naive"].earlier) == (True, False, False)
-        found = judged(store, machines, DEVICE, "wgmma", "naive", again=True)
-        assert (found["wgmma"].earlier, found["wgmma"].right, found["naive"].earlier) == (False, True, True)
+        result = judged(store, machines, DEVICE, "wgmma", "naive")  # which would find it right
+        assert (result["wgmma"].earlier, result["wgmma"].right, result["naive"].earlier) == (True, False, False)
+        result = judged(store, machines, DEVICE, "wgmma", "naive", again=True)
+        assert (result["wgmma"].earlier, result["wgmma"].right, result["naive"].earlier) == (False, True, True)
 
 
 @pytest.mark.usefixtures("here")
@@ -114,13 +114,13 @@ def test_the_command_says_what_serves_and_ends_with_1_where_one_is_wrong(
     monkeypatch.setattr(prove, "cache_dir", lambda: tmp_path)  # of the ledger
     done = run("prove", PAGED.name, "--gpu", "here", *SMALL, "--db", tmp_path / "tuner.db", "--json")
     assert done.exit_code == 1 and "wgmma is wrong on this GPU: o: RMSE ratio" in done.stderr
-    (found,) = json.loads(done.stdout)["problems"]
-    assert {one["implementation"]: one["right"] for one in found["judged"]} == {
+    (document,) = json.loads(done.stdout)["problems"]
+    assert {one["implementation"]: one["right"] for one in document["judged"]} == {
         name: name != "wgmma" for name in DEFAULTS
     }
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "tuner.db"))
     told = json.loads(run("explain", PAGED.name, "--gpu", "here", *SMALL, "--json").stdout)
-    assert told["implementation"] == found["serves"] != "wgmma" and "the GPU here was found to run" in told["why"]
+    assert told["implementation"] == document["serves"] != "wgmma" and "the GPU here was found to run" in told["why"]
     assert told["unproven"] == []
 
 

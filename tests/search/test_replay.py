@@ -142,15 +142,15 @@ def test_random_search_of_everything_finds_the_optimum() -> None:
 def test_a_failure_costs_a_try() -> None:
     failing = int(np.flatnonzero(np.isnan(RECORDING.values))[0])
     best = int(np.nanargmin(RECORDING.values))
-    found = run(RECORDING, lambda _, evaluate: [evaluate(i) for i in (failing, best)] and None, 4, 0, noise=False)
-    assert found.tolist() == [math.inf, RECORDING.optimum, RECORDING.optimum, RECORDING.optimum]
+    result = run(RECORDING, lambda _, evaluate: [evaluate(i) for i in (failing, best)] and None, 4, 0, noise=False)
+    assert result.tolist() == [math.inf, RECORDING.optimum, RECORDING.optimum, RECORDING.optimum]
 
 
 def test_what_looked_best_is_judged_by_its_recorded_value() -> None:
     rows = [Row({"block": 1}, 1.0, (3.0,)), Row({"block": 2}, 2.0, (2.0,))]
     lucky = recording("lucky", rows)
-    found = run(lucky, lambda _, evaluate: [evaluate(i) for i in (0, 1)] and None, 2, 0, noise=True)
-    assert found.tolist() == [1.0, 2.0]
+    result = run(lucky, lambda _, evaluate: [evaluate(i) for i in (0, 1)] and None, 2, 0, noise=True)
+    assert result.tolist() == [1.0, 2.0]
 
 
 def test_a_replay_of_everything_reaches_the_optimum_and_says_when() -> None:
@@ -276,8 +276,8 @@ def test_a_broken_t1_file_is_refused_with_the_part_that_is_broken(
     ],
 )
 def test_expressions_of_python_and_c_are_computed(text: str, value: Any) -> None:
-    found = evaluate(text, {"n": np.array(3)}.__getitem__)
-    assert np.array_equal(found, value)
+    result = evaluate(text, {"n": np.array(3)}.__getitem__)
+    assert np.array_equal(result, value)
 
 
 def attempt(config: Fields, time_us: float | None, policy: str = "device/1") -> Attempt:
@@ -332,7 +332,7 @@ def test_the_replay_command_takes_a_space_from_t1_and_a_history_from_another_gpu
     words += ["--history-tries", 20, "--budget", 5, "--seeds", 2, "--json"]
     done = CliRunner().invoke(build(), [str(word) for word in words])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["history"] == {"recording": "there", "tries": 20}
-    assert found["configs"] == len(ROWS)
-    assert found["fraction_of_optimum"]["5"]["mean"] > 0.9
+    document = json.loads(done.stdout)
+    assert document["history"] == {"recording": "there", "tries": 20}
+    assert document["configs"] == len(ROWS)
+    assert document["fraction_of_optimum"]["5"]["mean"] > 0.9

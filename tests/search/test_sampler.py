@@ -90,8 +90,8 @@ def _fitted_scale(results: int) -> float:
 def _matern(a: Array, b: Array, scales: Array) -> Array:
     """Matérn-5/2 as textbooks state it (Rasmussen and Williams 2006, equation 4.17) [len(a), len(b)]."""
     r = np.sqrt(5 * (((a[:, None] - b[None]) / scales) ** 2).sum(axis=2))
-    found: Array = (1 + r + r**2 / 3) * np.exp(-r)
-    return found
+    result: Array = (1 + r + r**2 / 3) * np.exp(-r)
+    return result
 
 
 def test_a_posterior_that_grows_row_by_row_is_the_textbooks() -> None:

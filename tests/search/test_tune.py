@@ -139,8 +139,8 @@ class Launched(Recorded):
         return replace(super().identity(instance), plan=self.plan(instance.config))
 
     def attempt(self, instance: Instance) -> Attempt:
-        found = super().attempt(instance)
-        return replace(found, resources=Resources(128, 0, 1024, 128, 2, "registers", "one code"))
+        result = super().attempt(instance)
+        return replace(result, resources=Resources(128, 0, 1024, 128, 2, "registers", "one code"))
 
 
 def test_attempts_at_another_launch_are_not_reused(store: Store) -> None:
@@ -200,13 +200,13 @@ def test_costs_are_predicted_again_when_what_a_plan_declares_changed(store: Stor
     before = study.search(asked, store, Recorded())
     (own / "work.py").write_text("work of four\n")
     again, unchanged = Recorded(cost=lambda config: 1e6 / config.BM), Recorded()
-    found = study.search(asked, store, again)
-    assert found.reused == 0
-    assert {candidate.instance.config for candidate in found.tried} == {
+    search_result = study.search(asked, store, again)
+    assert search_result.reused == 0
+    assert {candidate.instance.config for candidate in search_result.tried} == {
         candidate.instance.config for candidate in before.tried
     }
-    assert found.record is not None and found.record.prediction is not None
-    assert found.record.prediction.cost == min(1e6 / candidate.instance.config.BM for candidate in before.tried)
+    assert search_result.record is not None and search_result.record.prediction is not None
+    assert search_result.record.prediction.cost == min(1e6 / candidate.instance.config.BM for candidate in before.tried)
     assert study.search(asked, store, unchanged).reused == 24
     assert unchanged.tried == []
 
@@ -217,9 +217,9 @@ def test_of_costs_by_other_python_the_best_are_predicted_again_within_the_budget
     asked = replace(request(), operator=replace(OPERATOR, folder=own))
     before = study.search(asked, store, Recorded())
     (own / "work.py").write_text("another plan\n")
-    found = study.search(replace(asked, budget=5), store, Recorded())
+    search_result = study.search(replace(asked, budget=5), store, Recorded())
     best = sorted(candidate.attempt.value for candidate in before.tried if candidate.attempt.value is not None)[:5]
-    assert sorted(candidate.attempt.value or 0 for candidate in found.tried) == best
+    assert sorted(candidate.attempt.value or 0 for candidate in search_result.tried) == best
 
 
 def test_what_is_stored_is_told_although_other_python_predicted_it(store: Store, tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_what_was_not_run_for_the_sake_of_the_device_is_tried_by_the_next_search
 
     before, again = study.search(request(), store, Sparing()), Recorded()
     assert before.record is None
-    found = study.search(request(), store, again)
-    assert found.reused == 0
+    search_result = study.search(request(), store, again)
+    assert search_result.reused == 0
     assert len(again.tried) == len(before.tried)
 
 
@@ -503,8 +503,8 @@ def test_patience_ends_only_when_little_is_expected_and_found_three_times_in_a_r
     looks: list[tuple[float | None, float]], over: bool
 ) -> None:
     patience = Patience()
-    for gain, found in looks:
-        patience = patience.after(gain, found)
+    for gain, result in looks:
+        patience = patience.after(gain, result)
     assert patience.over is over
 
 

@@ -24,11 +24,11 @@ def test_the_closest_points_are_those_of_a_comparison_with_all(
 ) -> None:
     index, left = Nearest(np.array(points, float)), set(range(len(points)))
     for entry in wanted:
-        found = index.closest(entry)
-        assert found == by_hand(points, entry, left)
-        assert found is None or next(index.rising(entry))[0] <= found[0]
-        index.drop(found[1] if found else [])
-        left -= set(found[1] if found else [])
+        result = index.closest(entry)
+        assert result == by_hand(points, entry, left)
+        assert result is None or next(index.rising(entry))[0] <= result[0]
+        index.drop(result[1] if result else [])
+        left -= set(result[1] if result else [])
 
 
 @given(POINTS)

@@ -65,8 +65,8 @@ few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChec
 @given(given_attempts=st.lists(attempts, min_size=1, max_size=4))
 def test_attempts_round_trip_through_the_database(store: Store, given_attempts: list[Attempt]) -> None:
     ids = store.append(given_attempts)
-    found = {attempt.id: attempt.attempt for attempt in store.attempts(given_attempts[-1].identity.operator)}
-    assert found[ids[-1]] == given_attempts[-1]
+    results = {attempt.id: attempt.attempt for attempt in store.attempts(given_attempts[-1].identity.operator)}
+    assert results[ids[-1]] == given_attempts[-1]
 
 
 @few
@@ -99,8 +99,8 @@ def test_a_part_that_is_absent_stays_absent(store: Store, absent: str) -> None:
     )
     part: dict[str, Any] = {absent: None}
     store.append([replace(full, **part)])
-    (found,) = store.attempts("full", policy=absent)
-    assert found.attempt == replace(full, **part) != full
+    (result,) = store.attempts("full", policy=absent)
+    assert result.attempt == replace(full, **part) != full
 
 
 @few

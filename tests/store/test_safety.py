@@ -49,9 +49,9 @@ def test_a_writer_that_is_killed_loses_at_most_its_open_transaction(tmp_path: Pa
     process.send_signal(signal.SIGKILL)
     said = [last, *map(int, process.stdout.read().split())]
     process.wait()
-    found = stored(path)
-    assert found[::2] == found[1::2] == list(range(len(found) // 2))  # whole transactions, none missing
-    assert said[-1] + 1 <= len(found) // 2 <= said[-1] + 2
+    result = stored(path)
+    assert result[::2] == result[1::2] == list(range(len(result) // 2))  # whole transactions, none missing
+    assert said[-1] + 1 <= len(result) // 2 <= said[-1] + 2
 
 
 def test_processes_that_make_and_fill_one_database_at_once_all_succeed(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_attempts_are_found_by_each_part_of_their_identity(store: Store, name: s
     other = {"problem": {"T": 5}, "gpu": "B200", "implementation": "slow", "policy": "cold/2"}[name]
     here, there = attempt(), attempt(**{name: other})
     store.append([here, there])
-    found = store.attempts("scan", **{name: getattr(there.identity, name)})
-    assert [each.attempt for each in found] == [there]
+    result = store.attempts("scan", **{name: getattr(there.identity, name)})
+    assert [each.attempt for each in result] == [there]
 
 
 def test_attempts_of_another_operator_are_not_found(store: Store) -> None:
@@ -208,11 +208,11 @@ def test_final_races_come_back_in_the_order_in_which_they_were_run(store: Store)
 
 
 def test_a_measurement_keeps_what_the_device_was_like(store: Store) -> None:
-    found = Measurement(12.5, 12.0, 13.0, 12, sm_mhz=1755, throttle=4, temperature_c=61, late=0.25, floor_us=2.25)
-    store.append([replace(attempt(), measurement=found)])
+    result = Measurement(12.5, 12.0, 13.0, 12, sm_mhz=1755, throttle=4, temperature_c=61, late=0.25, floor_us=2.25)
+    store.append([replace(attempt(), measurement=result)])
     (stored,) = store.attempts("scan")
-    assert stored.attempt.measurement == found
-    assert found.cycles == 12.5 * 1755
+    assert stored.attempt.measurement == result
+    assert result.cycles == 12.5 * 1755
 
 
 def test_a_study_is_running_until_it_ends(store: Store) -> None:

@@ -24,13 +24,13 @@ def run(function: Any, tensors: dict[str, Any], options: dict[str, Any]) -> dict
     differentiable = function.__name__ == "chunk_kda"
     given = {name: x.clone().requires_grad_(differentiable and x.is_floating_point()) for name, x in tensors.items()}
     o, state = function(**given, **options)
-    found = {"o": o.detach(), "initial_state": given["initial_state"].detach()}
+    results = {"o": o.detach(), "initial_state": given["initial_state"].detach()}
     if options.get("output_final_state"):
-        found["final_state"] = state.detach()
+        results["final_state"] = state.detach()
     if not differentiable:
-        return found
+        return results
     loss(o, state).backward()
-    return found | {f"d{name}": x.grad for name, x in given.items() if x.requires_grad}
+    return results | {f"d{name}": x.grad for name, x in given.items() if x.requires_grad}
 
 
 def loss(o: Any, state: Any) -> Any:

@@ -36,13 +36,15 @@ def qkv(queries: int = 6, keys: int = 6, kv_heads: int = 4, D: int = 16, lead: t
 
 def agrees(given: list[Any], **options: Any) -> None:
     """Results, and gradients."""
-    found, expected = (call(*given, **options) for call in (scaled_dot_product_attention, THEIRS))
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    assert (found - expected).abs().max() <= 2e-6
+    actual, expected = (call(*given, **options) for call in (scaled_dot_product_attention, THEIRS))
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    assert (actual - expected).abs().max() <= 2e-6
     sizes = [i for i, size in enumerate(expected.shape) if size > 1]
-    assert [found.stride(i) for i in sizes] == [expected.stride(i) for i in sizes]
+    assert [actual.stride(i) for i in sizes] == [expected.stride(i) for i in sizes]
     upstream = torch.randn_like(expected)
-    for one, other in zip(*(torch.autograd.grad(result, given, upstream) for result in (found, expected)), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(result, given, upstream) for result in (actual, expected)), strict=True
+    ):
         assert (one - other).abs().max() <= 5e-6
 
 
@@ -61,9 +63,9 @@ def test_a_scale_may_be_negative_or_zero(scale: float) -> None:
 @pytest.mark.parametrize(("queries", "keys", "lead"), [(0, 3, (2,)), (3, 0, (2,)), (0, 0, ()), (3, 0, (1, 2))])
 def test_without_queries_or_keys_there_is_torchs_result(queries: int, keys: int, lead: tuple[int, ...]) -> None:
     given = qkv(queries, keys, lead=lead)
-    found, expected = (call(*given) for call in (scaled_dot_product_attention, THEIRS))
-    assert torch.equal(found, expected)
-    gradients = [torch.autograd.grad(o.sum(), given) for o in (found, expected)]
+    result, expected = (call(*given) for call in (scaled_dot_product_attention, THEIRS))
+    assert torch.equal(result, expected)
+    gradients = [torch.autograd.grad(o.sum(), given) for o in (result, expected)]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*gradients, strict=True))
 
 
@@ -85,9 +87,9 @@ def test_in_a_graph_torch_computes_masks() -> None:
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        found = compiled(*given, mask)
+        result = compiled(*given, mask)
     expected = THEIRS(*given, mask) + THEIRS(*given, is_causal=True)
-    assert (found - expected).abs().max() <= 2e-6
+    assert (result - expected).abs().max() <= 2e-6
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -141,8 +143,8 @@ def test_masks_that_leave_keys_out_are_recognised(mask: Any) -> None:
 )
 def test_what_is_not_served_torch_computes_and_says_so_once(given: list[Any], options: Any, why: str) -> None:
     with pytest.warns(FallbackWarning, match=why):
-        found = scaled_dot_product_attention(*given, **options)
-    assert torch.allclose(found, THEIRS(*given, **options))
+        result = scaled_dot_product_attention(*given, **options)
+    assert torch.allclose(result, THEIRS(*given, **options))
     scaled_dot_product_attention(*given, **options)  # a second warning would be an error
 
 
@@ -163,20 +165,20 @@ def test_what_torch_refuses_is_refused(given: list[Any], options: dict[str, Any]
 
 def test_autocast_casts_as_torchs_does() -> None:
     with torch.autocast("cpu"):
-        found, expected = (call(*qkv()) for call in (scaled_dot_product_attention, THEIRS))
-    assert found.dtype == expected.dtype == torch.bfloat16
-    assert torch.allclose(found.float(), expected.float(), atol=2e-2)
+        result, expected = (call(*qkv()) for call in (scaled_dot_product_attention, THEIRS))
+    assert result.dtype == expected.dtype == torch.bfloat16
+    assert torch.allclose(result.float(), expected.float(), atol=2e-2)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_sequences_of_different_lengths_are_nested_tensors(is_causal: bool) -> None:
     q = torch.nested.nested_tensor([torch.randn(n, 4, 16) for n in (3, 6)], layout=torch.jagged, requires_grad=True)
     k, v = (torch.nested.nested_tensor_from_jagged(torch.randn(9, 4, 16), offsets=q.offsets()) for _ in range(2))
-    found = scaled_dot_product_attention(*(tensor.transpose(1, 2) for tensor in (q, k, v)), is_causal=is_causal)
-    for n, (o, *given) in enumerate(zip(found.unbind(), q.unbind(), k.unbind(), v.unbind(), strict=True)):
+    result = scaled_dot_product_attention(*(tensor.transpose(1, 2) for tensor in (q, k, v)), is_causal=is_causal)
+    for n, (o, *given) in enumerate(zip(result.unbind(), q.unbind(), k.unbind(), v.unbind(), strict=True)):
         expected = THEIRS(*(tensor.transpose(0, 1) for tensor in given), is_causal=is_causal)
         assert (o - expected).abs().max() <= 2e-6, n
-    found.transpose(1, 2).values().sum().backward()
+    result.transpose(1, 2).values().sum().backward()
     assert q.grad.shape == q.shape
 
 
@@ -208,9 +210,9 @@ def test_torchs_own_module_calls_it_in_the_context(padded: bool, grad: bool) -> 
     padding = {"key_padding_mask": torch.arange(7).expand(2, 7) >= torch.tensor([[7], [4]])} if padded else {}
     with torch.set_grad_enabled(grad):
         expected = module(x, x, x, need_weights=False, **padding)[0]
-        (found, _), count = calls_of(lambda: module(x, x, x, need_weights=False, **padding))
+        (result, _), count = calls_of(lambda: module(x, x, x, need_weights=False, **padding))
     assert count == 1
-    assert (found - expected).abs().max() <= 2e-6
+    assert (result - expected).abs().max() <= 2e-6
 
 
 def test_the_context_is_of_one_thread_and_ends_with_an_error() -> None:

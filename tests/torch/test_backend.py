@@ -37,8 +37,8 @@ def test_results_and_gradients_are_torch_s(is_causal: bool) -> None:
         assert (o - expected).abs().max() <= 1e-6
         seeds = told[4:6]
         backward = backend.KERNELS["_scaled_dot_product_flash_attention_backward"]
-        found = backward(upstream, *given, o, lse, *told[:4], 0.0, is_causal, *seeds, scale=0.3)
-    assert all((one - other).abs().max() <= 2e-6 for one, other in zip(found, gradients, strict=True))
+        result = backward(upstream, *given, o, lse, *told[:4], 0.0, is_causal, *seeds, scale=0.3)
+    assert all((one - other).abs().max() <= 2e-6 for one, other in zip(result, gradients, strict=True))
 
 
 def test_packed_sequences_are_told_by_where_they_begin() -> None:
@@ -46,12 +46,12 @@ def test_packed_sequences_are_told_by_where_they_begin() -> None:
     bounds = torch.tensor([0, 4, 9], dtype=torch.int32)
     o, lse, *_ = backend.KERNELS["_flash_attention_forward"](q, k, v, bounds, bounds, 5, 5, 0.0, True, False)
     back = backend.KERNELS["_flash_attention_backward"]
-    found = back(torch.ones_like(o), q, k, v, o, lse, bounds, bounds, 5, 5, 0.0, True, None, None)
+    result = back(torch.ones_like(o), q, k, v, o, lse, bounds, bounds, 5, 5, 0.0, True, None, None)
     for part in (slice(0, 4), slice(4, 9)):
         rows = [tensor[part].transpose(0, 1).detach().requires_grad_() for tensor in (q, k, v)]
         expected = torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=True)
         assert (o[part].transpose(0, 1) - expected).abs().max() <= 1e-6
-        for one, other in zip(found, torch.autograd.grad(expected.sum(), rows), strict=True):
+        for one, other in zip(result, torch.autograd.grad(expected.sum(), rows), strict=True):
             assert (one[part].transpose(0, 1) - other).abs().max() <= 2e-6
 
 
@@ -70,12 +70,12 @@ def test_windows_are_of_both_sides() -> None:
     o, lse, *_ = backend.KERNELS["_flash_attention_forward"](q, k, v, None, None, 6, 6, 0.0, False, False, **window)
     back = backend.KERNELS["_flash_attention_backward"]
     told = (None, None, 6, 6, 0.0, False, None, None)
-    found = back(torch.ones_like(o), q, k, v, o, lse, *told, **window)
+    result = back(torch.ones_like(o), q, k, v, o, lse, *told, **window)
     rows = [tensor.transpose(1, 2).detach().requires_grad_() for tensor in (q, k, v)]
     mask = torch.ones(6, 6, dtype=torch.bool).triu().tril(2)
     expected = torch.nn.functional.scaled_dot_product_attention(*rows, attn_mask=mask)
     assert (o.transpose(1, 2) - expected).abs().max() <= 1e-6
-    for one, other in zip(found, torch.autograd.grad(expected.sum(), rows), strict=True):
+    for one, other in zip(result, torch.autograd.grad(expected.sum(), rows), strict=True):
         assert (one.transpose(1, 2) - other).abs().max() <= 2e-6
 
 

@@ -43,33 +43,35 @@ def agrees(found: Any, expected: Any, given: list[Any]) -> None:
 @pytest.mark.parametrize("name", ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"])
 def test_a_gate_of_a_head_is_that_of_its_channels(name: str) -> None:
     given, state = tensors(), torch.randn(1, HV, K, V, requires_grad=True)
-    found = getattr(tuner.torch, name)(**given, initial_state=state, output_final_state=True)
-    agrees(found, recurrence(**given, state=state), [*given.values(), state])
+    result = getattr(tuner.torch, name)(**given, initial_state=state, output_final_state=True)
+    agrees(result, recurrence(**given, state=state), [*given.values(), state])
 
 
 def test_the_delta_rule_has_no_gate() -> None:
     given = tensors()
     del given["g"]
-    found = tuner.torch.chunk_delta_rule(**given, output_final_state=True)
+    result = tuner.torch.chunk_delta_rule(**given, output_final_state=True)
     zeros = {"g": torch.zeros(1, T, HV), "state": torch.zeros(1, HV, K, V)}
-    agrees(found, recurrence(**given, **zeros), [*given.values()])
+    agrees(result, recurrence(**given, **zeros), [*given.values()])
 
 
 def test_packed_sequences_start_anew() -> None:
     given, bounds = tensors(), torch.tensor([0, 7, T])
-    found, state = tuner.torch.chunk_gated_delta_rule(**given, cu_seqlens=bounds, output_final_state=True)
+    result, state = tuner.torch.chunk_gated_delta_rule(**given, cu_seqlens=bounds, output_final_state=True)
     parts = [{name: x[:, part] for name, x in given.items()} for part in (slice(0, 7), slice(7, T))]
     expected = [recurrence(**part, state=torch.zeros(1, HV, K, V)) for part in parts]
     outputs, states = zip(*expected, strict=True)
-    agrees([found, state], [torch.cat(outputs, 1), torch.cat(states, 0)], [*given.values()])
+    agrees([result, state], [torch.cat(outputs, 1), torch.cat(states, 0)], [*given.values()])
 
 
 def test_a_gate_in_the_kernel_is_made_of_what_a_layer_learns() -> None:
     given, rates, bias = tensors(), torch.randn(HV), torch.randn(HV)
-    found, _ = tuner.torch.fused_recurrent_gated_delta_rule(**given, use_gate_in_kernel=True, A_log=rates, dt_bias=bias)
+    result, _ = tuner.torch.fused_recurrent_gated_delta_rule(
+        **given, use_gate_in_kernel=True, A_log=rates, dt_bias=bias
+    )
     gate = -rates.exp() * torch.nn.functional.softplus(given.pop("g") + bias)
     expected, _ = recurrence(**given, g=gate, state=torch.zeros(1, HV, K, V))
-    assert (found - expected).abs().max() <= 2e-5
+    assert (result - expected).abs().max() <= 2e-5
 
 
 def test_what_is_not_served_is_named() -> None:

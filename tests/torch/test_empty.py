@@ -45,9 +45,9 @@ def windowed(*given: Any) -> Any:
 def test_it_agrees_with_torchs_own_attention(call: Callable[..., Any], B: int, T: int, S: int) -> None:
     given = qkv(B, T, S)
     own = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in given), enable_gqa=True)
-    found, expected = call(*given), own.transpose(1, 2)
-    assert torch.equal(found, expected)
-    slopes, same = (torch.autograd.grad(o.sum(), given) for o in (found, expected))
+    result, expected = call(*given), own.transpose(1, 2)
+    assert torch.equal(result, expected)
+    slopes, same = (torch.autograd.grad(o.sum(), given) for o in (result, expected))
     assert all(torch.equal(slope, other) for slope, other in zip(slopes, same, strict=True))
 
 

@@ -96,9 +96,9 @@ def test_outputs_states_and_gradients_are_those_of_flas_own_kernels(call: str, t
     name, tensors, options = CALLS[call]
     ours = {function.__name__: function for function in (chunk_kda, fused_recurrent_kda)}
     ours["fused_recurrent_kda_fwd"] = torch.ops.tuner.kda
-    found = run(ours[name], tensors, options)
-    assert {output: error(found[output], right) for output, right in theirs[call].items()} == dict.fromkeys(
-        found, pytest.approx(0, abs=1e-5)
+    result = run(ours[name], tensors, options)
+    assert {output: error(result[output], right) for output, right in theirs[call].items()} == dict.fromkeys(
+        result, pytest.approx(0, abs=1e-5)
     )
 
 

@@ -54,8 +54,8 @@ def in_pages(keys: list[Any], values: list[Any]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def assert_close(ours: tuple[Any, Any], theirs: tuple[Any, Any]) -> None:
-    for found, right in zip(ours, theirs, strict=True):
-        assert (found - right).abs().max() <= 1e-5
+    for result, right in zip(ours, theirs, strict=True):
+        assert (result - right).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])

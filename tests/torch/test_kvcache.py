@@ -36,8 +36,8 @@ def expected(q: Any, k: Any, v: Any, lengths: tuple[int, ...], causal: bool, lef
         key = torch.arange(n)[None]
         seen = ((key <= position) | (not causal)) & ((left < 0) | (position - key <= left))
         given = [tensor[b].transpose(0, 1).double() for tensor in (q, k[:, :n], v[:, :n])]
-        found = torch.nn.functional.scaled_dot_product_attention(*given, attn_mask=seen, enable_gqa=True)
-        outputs.append(found.transpose(0, 1))
+        result = torch.nn.functional.scaled_dot_product_attention(*given, attn_mask=seen, enable_gqa=True)
+        outputs.append(result.transpose(0, 1))
     return torch.stack(outputs)
 
 
@@ -151,8 +151,8 @@ def test_lengths_and_queries_may_be_parts_of_others() -> None:
     q, k, v = drawn(1)
     lengths = torch.tensor((7, *LENGTHS), dtype=torch.int32)[1:]
     beside = torch.stack([q, q], dim=-1)[..., 0]  # whose rows are not contiguous
-    found = flash_attn_with_kvcache(beside, k, v, cache_seqlens=lengths)
-    assert torch.equal(found, flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths.clone()))
+    result = flash_attn_with_kvcache(beside, k, v, cache_seqlens=lengths)
+    assert torch.equal(result, flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths.clone()))
 
 
 def in_eight_bits(*caches: Any) -> tuple[list[Any], list[Any], list[Any]]:

@@ -23,14 +23,14 @@ def drawn(queries: int) -> tuple[Any, Any, Any]:
 
 def expected(q: Any, cache: Any, table: Any, causal: bool, scale: float) -> tuple[Any, Any]:
     """out and lse of each sequence, by torch in float64."""
-    found = []
+    results = []
     for b, n in enumerate(LENGTHS.tolist()):
         rows = cache[table[b].long()].flatten(0, 2)[:n].double()
         scores = scale * torch.einsum("thd,sd->hts", q[b].double(), rows)
         position = torch.arange(q.shape[1])[:, None] + n - q.shape[1]
         scores = scores.masked_fill((torch.arange(n) > position) & causal, -torch.inf)
-        found.append((torch.einsum("hts,sd->thd", scores.softmax(-1), rows[:, :DV]), scores.logsumexp(-1)))
-    out, lse = zip(*found, strict=True)
+        results.append((torch.einsum("hts,sd->thd", scores.softmax(-1), rows[:, :DV]), scores.logsumexp(-1)))
+    out, lse = zip(*results, strict=True)
     return torch.stack(out), torch.stack(lse)
 
 

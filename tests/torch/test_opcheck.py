@@ -68,5 +68,5 @@ def test_every_operator_has_a_case() -> None:
 @pytest.mark.parametrize("name", list(cases()))
 def test_torch_finds_its_rules_kept(name: str) -> None:
     given, options = cases()[name]
-    found = torch.library.opcheck(getattr(torch.ops.tuner, name).default, tuple(given), options)
-    assert set(found.values()) == {"SUCCESS"}
+    result = torch.library.opcheck(getattr(torch.ops.tuner, name).default, tuple(given), options)
+    assert set(result.values()) == {"SUCCESS"}

@@ -38,8 +38,8 @@ def test_it_agrees_with_torchs_own_attention(causal: bool) -> None:
 def test_torch_finds_its_rules_kept() -> None:
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     operator = torch.ops.tuner.flash_attention.default
-    found = torch.library.opcheck(operator, qkv(), {"layout": "bhtd"}, test_utils=checks)
-    assert set(found.values()) == {"SUCCESS"}
+    result = torch.library.opcheck(operator, qkv(), {"layout": "bhtd"}, test_utils=checks)
+    assert set(result.values()) == {"SUCCESS"}
 
 
 def test_it_is_one_node_of_a_compiled_graph() -> None:
@@ -124,12 +124,12 @@ def test_parts_of_the_keys_that_are_merged_have_the_gradients_of_the_whole() -> 
     whole, parts = ([tensor.detach().clone().requires_grad_() for tensor in (q, *others)] for _ in range(2))
     weights = torch.randn(1, 2, 7, 16)
     (torch.ops.tuner.flash_attention(*whole, layout="bhtd")[0] * weights).sum().backward()
-    found = [
+    results = [
         torch.ops.tuner.flash_attention(parts[0], *(part[:, :, keys].contiguous() for part in parts[1:]), layout="bhtd")
         for keys in (slice(0, 3), slice(3, 7))
     ]
-    shares = torch.stack([lse for _, lse in found]).softmax(0)[..., None]
-    (sum(share * o for share, (o, _) in zip(shares, found, strict=True)) * weights).sum().backward()
+    shares = torch.stack([lse for _, lse in results]).softmax(0)[..., None]
+    (sum(share * o for share, (o, _) in zip(shares, results, strict=True)) * weights).sum().backward()
     for one, other in zip(whole, parts, strict=True):
         assert torch.allclose(one.grad.double(), other.grad.double(), atol=5e-2)
 

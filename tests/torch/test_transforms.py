@@ -45,10 +45,10 @@ def test_a_batch_of_calls_is_a_call_of_a_larger_batch() -> None:
     q, k, v = qkv(3)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*batching rule")
-        found = vmap(torch.ops.tuner.flash_attention, in_dims=(0, None, 1))(q, k[0], v.transpose(0, 1))
+        result = vmap(torch.ops.tuner.flash_attention, in_dims=(0, None, 1))(q, k[0], v.transpose(0, 1))
     of_each = vmap(grad(loss, argnums=(0, 1, 2)))(q, k, v)
     for i in range(3):
-        assert all(map(torch.equal, (found[0][i], found[1][i]), torch.ops.tuner.flash_attention(q[i], k[0], v[i])))
+        assert all(map(torch.equal, (result[0][i], result[1][i]), torch.ops.tuner.flash_attention(q[i], k[0], v[i])))
         assert all(map(torch.equal, (tensor[i] for tensor in of_each), gradients([q[i], k[i], v[i]])))
 
 
@@ -56,8 +56,8 @@ def test_packed_calls_are_batched_one_after_the_other() -> None:
     q, k, v = (tensor.flatten(1, 2)[:, None] for tensor in qkv(3))
     bounds = torch.tensor([0, 5, 12], dtype=torch.int32)
     call = torch.ops.tuner.flash_attention
-    found = vmap(lambda q, k, v: call(q, k, v, bounds, bounds)[0])(q, k, v)
-    assert all(torch.equal(found[i], call(q[i], k[i], v[i], bounds, bounds)[0]) for i in range(3))
+    result = vmap(lambda q, k, v: call(q, k, v, bounds, bounds)[0])(q, k, v)
+    assert all(torch.equal(result[i], call(q[i], k[i], v[i], bounds, bounds)[0]) for i in range(3))
 
 
 def test_a_gradient_of_a_gradient_is_refused_and_not_zero() -> None:
