@@ -60,8 +60,8 @@ def test_a_folder_that_others_may_change_is_not_used_and_named_once(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         caches = [Cache.of("cubin"), Cache.of("cubin")]
-    (said,) = caught
-    assert str(tmp_path / "cache") in str(said.message) and "chmod -R go-w" in str(said.message)
+    (warning,) = caught
+    assert str(tmp_path / "cache") in str(warning.message) and "chmod -R go-w" in str(warning.message)
     assert caches[0].root.is_relative_to(private) and caches[0].get(KEY) is None
     assert caches[0].put(KEY, CacheEntry(b"mine")) and caches[1].get(KEY) == CacheEntry(b"mine")
     assert stat.S_IMODE(caches[0].root.parent.stat().st_mode) == 0o700

@@ -112,8 +112,8 @@ def test_a_problem_is_spelled_without_what_follows_from_the_rest() -> None:
     )
     assert result == "head_dim=64 dtype=bf16 precision=dtype batch=1 heads=8 seq_q=4096"
     other = OPERATOR.problem(head_dim=64, head_dim_v=32, batch=1, heads=8, kv_heads=2, seq_q=1, seq_k=4096)
-    told = bench.formatted_problem("flash_attention", to_fields(other), {"head_dim_v", "kv_heads", "seq_k"})
-    assert told == "head_dim_v=32 kv_heads=2 seq_k=4096"
+    actual = bench.formatted_problem("flash_attention", to_fields(other), {"head_dim_v", "kv_heads", "seq_k"})
+    assert actual == "head_dim_v=32 kv_heads=2 seq_k=4096"
 
 
 def test_streaming_attention_is_predicted_to_save_what_dense_attention_reads_in_vain() -> None:

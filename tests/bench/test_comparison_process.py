@@ -122,8 +122,8 @@ def test_a_journal_comes_to_what_was_told_before_a_line_was_cut_off(venue: bench
     assert events.comparison_of(journal.read(path)) == whole
     text = path.read_bytes()
     path.write_bytes(text[: len(text) - 20])  # into the last round
-    told = events.comparison_of(journal.read(path))
-    assert told is not None and [row.label for row in told.rows] == [row.label for row in whole.rows]
+    comparison = events.comparison_of(journal.read(path))
+    assert comparison is not None and [row.label for row in comparison.rows] == [row.label for row in whole.rows]
     assert events.rounds(journal.read(path)) == POLICY.rounds - 1
     first = text.index(b'"event": "round"')
     path.write_bytes(text[:first])
@@ -170,9 +170,9 @@ def test_a_comparison_that_is_killed_in_its_race_keeps_its_rounds(tmp_path: Path
 def test_a_package_that_is_missing_is_told_with_what_to_install() -> None:
     with pytest.raises(AbsentError, match="pip install nowhere_to_be_found"):
         peers.module("nowhere_to_be_found.part")
-    with pytest.raises(AbsentError) as told:
+    with pytest.raises(AbsentError) as error:
         peers.module("fla.nowhere_to_be_found")
-    assert "fla" in str(told.value)
+    assert "fla" in str(error.value)
 
 
 def test_a_refusal_of_every_edge_case_keeps_its_reason() -> None:

@@ -105,8 +105,8 @@ def test_a_file_that_is_wrong_is_told_before_anything_is_raced(
     ],
 )
 def test_a_context_that_is_wrong_is_told(name: str, tmp_path: Path, body: str, message: str) -> None:
-    said = f"from tuner.bench import peers\n{EXAMPLE}\n\ndef context(problem):\n    return {body}\n"
-    (tmp_path / name / "peers.py").write_text(said)
+    source = f"from tuner.bench import peers\n{EXAMPLE}\n\ndef context(problem):\n    return {body}\n"
+    (tmp_path / name / "peers.py").write_text(source)
     operator = operators.load(name)
     with pytest.raises(TemplateError, match=rf"{name}/peers\.py: context\(problem\) {message}"):
         bench.context(operator, operator.problem())

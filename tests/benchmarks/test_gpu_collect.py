@@ -70,10 +70,10 @@ def steps(**device: Any) -> dict[str, Any]:
 
 
 def write_rows(folder: Path, steps: dict[str, Any]) -> None:
-    told = journal.Journal(folder / "rows.jsonl")
+    rows = journal.Journal(folder / "rows.jsonl")
     for name, data in steps.items():
-        told.append({"begins": name, "may_take_s": 9.0})
-        told.append({"ends": name, **data})
+        rows.append({"begins": name, "may_take_s": 9.0})
+        rows.append({"ends": name, **data})
 
 
 def run_folder(folder: Path, records: list[TuningRecord], **device: Any) -> Path:
@@ -113,19 +113,19 @@ def collect(programs: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_tables_tell_what_is_right_how_fast_it_is_and_what_a_goal_lacks(tmp_path: Path, collect: Collect) -> None:
-    said = collect(run_folder(tmp_path / "out", []))
-    assert said.exit_code == 0, said.err
-    assert "NVIDIA H200, driver for CUDA 13.0, copies 4000 GB/s, bf16 matmul 900 TFLOP/s." in said.out
-    assert "Tests of conformance: 1 failed, 9 passed." in said.out
-    assert "- conformance: tests/gpu/test_wgmma_gpu.py::test_one[a]" in said.out
-    assert "| verified | bf16 | fp16 |" in said.out and "| wgmma, unproven | right | o: wrong |" in said.out
-    row = next(line for line in said.out.splitlines() if line.startswith("| head_dim=72 |"))
+    output = collect(run_folder(tmp_path / "out", []))
+    assert output.exit_code == 0, output.err
+    assert "NVIDIA H200, driver for CUDA 13.0, copies 4000 GB/s, bf16 matmul 900 TFLOP/s." in output.out
+    assert "Tests of conformance: 1 failed, 9 passed." in output.out
+    assert "- conformance: tests/gpu/test_wgmma_gpu.py::test_one[a]" in output.out
+    assert "| verified | bf16 | fp16 |" in output.out and "| wgmma, unproven | right | o: wrong |" in output.out
+    row = next(line for line in output.out.splitlines() if line.startswith("| head_dim=72 |"))
     assert f"wgmma {2 * REACHED_US:.4g} | mma_sync {REACHED_US:.4g} (" in row
     assert "| 450 |" in row and "50%" in row and "450 TFLOP/s: 100%" in row
-    assert "torch SDPA cuDNN, × |" in said.out and "1.25 (1.2 … 1.3)" in said.out
-    assert "- torch flex_attention: absent, no Triton" in said.out
-    assert "- verification flash_attention fp16: wgmma: o: wrong" in said.out
-    assert "- search flash_attention head_dim=72: not finished" in said.out
+    assert "torch SDPA cuDNN, × |" in output.out and "1.25 (1.2 … 1.3)" in output.out
+    assert "- torch flex_attention: absent, no Triton" in output.out
+    assert "- verification flash_attention fp16: wgmma: o: wrong" in output.out
+    assert "- search flash_attention head_dim=72: not finished" in output.out
 
 
 def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: Path, collect: Collect) -> None:
@@ -135,10 +135,10 @@ def test_measured_records_of_an_archive_are_added_to_those_that_ship(tmp_path: P
     with tarfile.open(packed, "w:gz") as archive:
         archive.add(run_folder(tmp_path / "out", [new]), "out")
     for _ in range(2):  # another time adds nothing
-        said = collect(packed, "--records", tmp_path / "db")
-        assert said.exit_code == 0, said.err
+        output = collect(packed, "--records", tmp_path / "db")
+        assert output.exit_code == 0, output.err
         assert list(record_lines.read(tmp_path / "db" / "H200.jsonl")) == [new, earlier]
-    assert "2 records, 0 new; 1 of the run are not served, because the source has changed since" in said.err
+    assert "2 records, 0 new; 1 of the run are not served, because the source has changed since" in output.err
 
 
 def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, collect: Collect) -> None:
@@ -151,9 +151,9 @@ def test_a_slower_record_takes_no_place_of_one_that_is_served(tmp_path: Path, co
     for low_us, stays in ((92.0, fast), (91.0, None)):
         slow = replace(result, measurement=Measurement(95, low_us, 98, 30), created="2026-11-22T10:00:00+00:00")
         record_lines.write(tmp_path / f"{low_us}" / "H200.jsonl", [fast])
-        said = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
+        output = collect(run_folder(tmp_path / f"out{low_us}", [slow]), "--records", tmp_path / f"{low_us}")
         assert list(record_lines.read(tmp_path / f"{low_us}" / "H200.jsonl")) == [stays or slow]
-        assert ("slower than the shipped records" in said.err) == bool(stays)
+        assert ("slower than the shipped records" in output.err) == bool(stays)
 
 
 @pytest.mark.parametrize(
@@ -172,34 +172,34 @@ def test_what_was_not_measured_on_the_device_or_is_not_right_does_not_ship(
     given = ours(measured())
     verdict = changes.pop("verdict", given.verdict)
     refused = replace(given, identity=replace(given.identity, **changes), verdict=verdict)
-    said = collect(run_folder(tmp_path / "out", [ours(measured()), refused], **device), "--records", tmp_path)
-    assert said.exit_code != 0
-    assert why in said.err
+    output = collect(run_folder(tmp_path / "out", [ours(measured()), refused], **device), "--records", tmp_path)
+    assert output.exit_code != 0
+    assert why in output.err
     assert not (tmp_path / "H200.jsonl").exists()
 
 
 def test_rows_alone_are_read_and_what_was_under_way_is_told_as_far_as_it_came(tmp_path: Path, collect: Collect) -> None:
     folder = run_folder(tmp_path / "out", [])
-    told = journal.Journal(folder / "rows.jsonl")
+    rows = journal.Journal(folder / "rows.jsonl")
     fields = {"operator": OPERATOR.name, "problem": to_fields(PROBLEM), "about": "flash_attention head_dim=64"}
-    told.append({"begins": "defaults flash_attention head_dim=64", **fields})
-    told.append({"finds": "defaults flash_attention head_dim=64", "times_us": {"wgmma": 4 * REACHED_US}})
-    told.append({"finds": "defaults flash_attention head_dim=64", "times_us": {"naive": 9 * REACHED_US}})
-    told.append({"begins": "peers flash_attention head_dim=64, normal"})
+    rows.append({"begins": "defaults flash_attention head_dim=64", **fields})
+    rows.append({"finds": "defaults flash_attention head_dim=64", "times_us": {"wgmma": 4 * REACHED_US}})
+    rows.append({"finds": "defaults flash_attention head_dim=64", "times_us": {"naive": 9 * REACHED_US}})
+    rows.append({"begins": "peers flash_attention head_dim=64, normal"})
     entered, empty = Row("tuner", "ok"), comparison()
-    told.append({"event": "meets", **empty})
-    told.append({"event": "enters", "row": asdict(entered)})
+    rows.append({"event": "meets", **empty})
+    rows.append({"event": "enters", "row": asdict(entered)})
     state = asdict(State(sm_mhz=1755))
     for time_us in (3.0, 4.0, 5.0):
-        told.append({"event": "round", "times_us": [time_us], "states": [state]})
+        rows.append({"event": "round", "times_us": [time_us], "states": [state]})
     path = tmp_path / "alone.jsonl"
     path.write_bytes((folder / "rows.jsonl").read_bytes() + b'{"event": "round", "times_us": [7')
-    said = collect(path)
-    assert said.exit_code == 0, said.err
-    assert f"| head_dim=64 | wgmma {4 * REACHED_US:.4g} |" in said.out
-    assert sum("| 4 (" in line for line in said.out.splitlines()) == 1  # the median of the rounds so far
-    assert "- defaults flash_attention head_dim=64: not finished" in said.out
-    assert "- peers flash_attention head_dim=64, normal: not finished" in said.out
+    output = collect(path)
+    assert output.exit_code == 0, output.err
+    assert f"| head_dim=64 | wgmma {4 * REACHED_US:.4g} |" in output.out
+    assert sum("| 4 (" in line for line in output.out.splitlines()) == 1  # the median of the rounds so far
+    assert "- defaults flash_attention head_dim=64: not finished" in output.out
+    assert "- peers flash_attention head_dim=64, normal: not finished" in output.out
 
 
 def test_a_run_that_ended_before_it_knew_its_device_is_told_and_has_no_records(
@@ -207,30 +207,30 @@ def test_a_run_that_ended_before_it_knew_its_device_is_told_and_has_no_records(
 ) -> None:
     write_rows(tmp_path, {"installed": {"summary": "missing: torch"}})
     assert "The device is not known" in collect(tmp_path).out
-    said = collect(tmp_path, "--records", tmp_path / "db")
-    assert said.exit_code == 2 and "has no records" in said.err
+    output = collect(tmp_path, "--records", tmp_path / "db")
+    assert output.exit_code == 2 and "has no records" in output.err
 
 
 def test_what_the_timer_says_and_warnings_stand_above_the_tables(tmp_path: Path, collect: Collect) -> None:
     slow = {"summary": "copies 3000 GB/s", "proves": "the flush", "warning": "copies at 3000 GB/s"}
     write_rows(tmp_path, steps() | {"timer copies": slow})
-    said = collect(tmp_path).out
-    assert "| matmul | 900 TFLOP/s | the clock |" in said and "| copies | copies 3000 GB/s | the flush |" in said
-    assert "- timer copies: copies at 3000 GB/s" in said
+    result = collect(tmp_path).out
+    assert "| matmul | 900 TFLOP/s | the clock |" in result and "| copies | copies 3000 GB/s | the flush |" in result
+    assert "- timer copies: copies at 3000 GB/s" in result
 
 
 def test_a_simulated_device_is_named_so_above_its_tables(tmp_path: Path, collect: Collect) -> None:
-    said = collect(run_folder(tmp_path / "out", [], model="simulated"))
-    assert said.out.startswith("SIMULATED, nothing here was measured: ")
+    output = collect(run_folder(tmp_path / "out", [], model="simulated"))
+    assert output.out.startswith("SIMULATED, nothing here was measured: ")
 
 
 @pytest.mark.parametrize("content", [None, "", '{"begins": '])
 def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, collect: Collect, content: str | None) -> None:
     if content is not None:
         (tmp_path / "rows.jsonl").write_text(content)
-    said = collect(tmp_path)
-    assert (said.exit_code, said.out) == (2, "")
-    assert said.err.startswith("error: ")
+    output = collect(tmp_path)
+    assert (output.exit_code, output.out) == (2, "")
+    assert output.err.startswith("error: ")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.8])
@@ -239,8 +239,8 @@ def test_an_archive_that_is_cut_off_is_said_to_be_none(tmp_path: Path, collect: 
     with tarfile.open(packed, "w:gz") as archive:
         archive.add(run_folder(tmp_path / "out", [ours(measured())]), "out")
     packed.write_bytes(packed.read_bytes()[: int(share * packed.stat().st_size)])
-    said = collect(packed, "--records", tmp_path / "db")
-    assert (said.exit_code, said.out) == (2, "")
+    output = collect(packed, "--records", tmp_path / "db")
+    assert (output.exit_code, output.out) == (2, "")
     assert not (tmp_path / "db").exists()
 
 

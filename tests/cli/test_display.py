@@ -30,12 +30,12 @@ def test_the_gain_is_over_what_an_untuned_call_runs() -> None:
 def test_tries_without_a_gain_and_the_time_left_are_counted() -> None:
     standing, default = Standing(Evidence.MEASURED, UNTUNED), tried(UNTUNED, 3.0)
     for done in range(1, 6):
-        said = standing.after(step(done, default, tried(("naive", str(done)), 9.0)), 2.0 * done)
-    assert said == "best so far: mma_sync · none for 4 tries · 0:54 left"
+        result = standing.after(step(done, default, tried(("naive", str(done)), 9.0)), 2.0 * done)
+    assert result == "best so far: mma_sync · none for 4 tries · 0:54 left"
     better = tried(("wgmma", "a"), 2.5)
     assert "none for" not in standing.after(step(6, better, better), 12.0)
 
 
 def test_a_search_without_a_valid_config_says_so() -> None:
-    said = Standing(Evidence.PREDICTED, UNTUNED).after(step(1, None, tried(UNTUNED, None)), 0.0)
-    assert said == "nothing valid yet · none for 1 try"
+    result = Standing(Evidence.PREDICTED, UNTUNED).after(step(1, None, tried(UNTUNED, None)), 0.0)
+    assert result == "nothing valid yet · none for 1 try"

@@ -52,15 +52,15 @@ def test_show_lists_the_records_that_the_store_says_are_current(tmp_path: Path) 
             store.promote(each)
         current = [to_data(stored_record) for stored_record in store.records()]
     shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
-    told = json.loads(shown.stdout)["records"]
-    assert [message.pop("race") for message in told if message["evidence"] == "measured"] == [None]
-    for message, record_ in zip(told, current, strict=True):
-        if message["measurement"]:  # all that is known of a time is told, and the record leaves out what is not
-            assert message["measurement"] == message["measurement"] | record_["measurement"]
-            message["measurement"] = record_["measurement"]
-    assert {message.pop("predicted_time") for message in told} == {None}  # no device has judged such kernels
+    document = json.loads(shown.stdout)["records"]
+    assert [row.pop("race") for row in document if row["evidence"] == "measured"] == [None]
+    for row, record_ in zip(document, current, strict=True):
+        if row["measurement"]:  # all that is known of a time is told, and the record leaves out what is not
+            assert row["measurement"] == row["measurement"] | record_["measurement"]
+            row["measurement"] = record_["measurement"]
+    assert {row.pop("predicted_time") for row in document} == {None}  # no device has judged such kernels
     assert len(current) == 3
-    assert told == current
+    assert document == current
 
 
 def test_show_tells_what_the_device_was_like_and_the_race_that_settled_a_record(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_show_tells_what_the_device_was_like_and_the_race_that_settled_a_record(
         for final_race in (settled, race(policy="another")):
             store.append_race(final_race)
     shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--json"])
-    (told,) = json.loads(shown.stdout)["records"]
-    assert told["measurement"] == asdict(time) | {"cycles": 12.5 * 1965}
-    assert race_from(told["race"]) == settled
+    (document,) = json.loads(shown.stdout)["records"]
+    assert document["measurement"] == asdict(time) | {"cycles": 12.5 * 1965}
+    assert race_from(document["race"]) == settled
     assert "24562 cycles" in " ".join(CliRunner().invoke(build(), ["show", "--db", str(db)]).stdout.split())
 
 

@@ -155,8 +155,10 @@ for arch in "sm_120a", "sm_103a", "sm_110a":
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     known, *messages = done.stdout.splitlines()
     assert known == "sm_80 sm_86 sm_87 sm_89 sm_90a"
-    for message, told in zip(messages, ("sm_120a, CUDA 12.8", "sm_103a, CUDA 12.9", "sm_110a, CUDA 13.0"), strict=True):
-        assert f"does not know {told} or later does: pip install" in message
+    for message, release in zip(
+        messages, ("sm_120a, CUDA 12.8", "sm_103a, CUDA 12.9", "sm_110a, CUDA 13.0"), strict=True
+    ):
+        assert f"does not know {release} or later does: pip install" in message
 
 
 def test_an_nvrtc_that_is_too_old_for_the_kernels_is_named_with_its_place() -> None:
@@ -410,10 +412,10 @@ def test_a_compiler_that_miscompiles_is_warned_of_once(cache: Cache, monkeypatch
     monkeypatch.setattr(nvrtc, "faulty", lambda: True)
     nvrtc._warn_of_faults.cache_clear()
     try:
-        with pytest.warns(nvrtc.CompilerWarning, match="tuner doctor") as told:
+        with pytest.warns(nvrtc.CompilerWarning, match="tuner doctor") as caught:
             nvrtc.compile(fill(1), HOPPER, cache)
             nvrtc.compile(fill(2), HOPPER, cache)
-        assert len(told) == 1
+        assert len(caught) == 1
     finally:
         nvrtc._warn_of_faults.cache_clear()
 

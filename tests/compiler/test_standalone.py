@@ -128,8 +128,8 @@ def test_a_size_with_the_name_of_something_else_in_a_launcher_is_refused(name: s
 
 
 def test_what_people_write_stays_in_its_comment(tmp_path: Path) -> None:
-    said = [("operator.py", "softmax of each row", r"two\nlines, "), ("operator.py", "of a matrix", r"the last \\")]
-    with own_operator(tmp_path, *said) as own:
+    edits = [("operator.py", "softmax of each row", r"two\nlines, "), ("operator.py", "of a matrix", r"the last \\")]
+    with own_operator(tmp_path, *edits) as own:
         case, files = written(own, "block")
         files = replace(files, about=(case.operator.summary,))
     assert case.operator.summary == "two\nlines,  the last \\"

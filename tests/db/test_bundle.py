@@ -52,8 +52,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_CACHE_DIR", str(folder / "cache"))
         record_lines.write(folder / "records.jsonl", records(instance(), target="H200", arch="sm_90a"))
-        said = command("bundle", folder / "out.zip", "--db", folder / "records.jsonl", "--json")
-    assert json.loads(said) == {"bundle": str(folder / "out.zip"), "records": 1, "cubins": 1, "left_out": []}
+        output = command("bundle", folder / "out.zip", "--db", folder / "records.jsonl", "--json")
+    assert json.loads(output) == {"bundle": str(folder / "out.zip"), "records": 1, "cubins": 1, "left_out": []}
     return folder / "out.zip"
 
 
@@ -80,9 +80,9 @@ def test_a_bundle_serves_calls_without_a_compiler_and_a_database(
 ) -> None:
     monkeypatch.setenv("TUNER_BUNDLE", str(made))
     at = Dispatcher.from_environment()
-    told = at.explain("row_norm", asarray(X), asarray(WEIGHT))
-    assert (told.implementation, told.why) == ("two_pass", "record of this problem on H200")
-    assert told.compiler.startswith("nvrtc ") and told.compiler.endswith(f", in {made}")
+    explanation = at.explain("row_norm", asarray(X), asarray(WEIGHT))
+    assert (explanation.implementation, explanation.why) == ("two_pass", "record of this problem on H200")
+    assert explanation.compiler.startswith("nvrtc ") and explanation.compiler.endswith(f", in {made}")
     for rows in (5, 3):  # the record of a neighbour, too: its kernel is the same
         y, _ = at.call("row_norm", asarray(X[:rows]), asarray(WEIGHT))
         right = X[:rows] / np.sqrt((X[:rows] ** 2).mean(1, keepdims=True) + 1e-6) * WEIGHT

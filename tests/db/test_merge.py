@@ -28,9 +28,9 @@ SERVER = os.environ.get("TUNER_TEST_POSTGRES", "")
 PLACES = ["file", *(["server"] if SERVER else [])]
 
 
-def filled(place: str | Path, *numbers: int) -> str:
+def filled(database: str | Path, *numbers: int) -> str:
     """A database with a study for each number, which tried one config, checked it and promoted it."""
-    with Store.open(place) as store:
+    with Store.open(database) as store:
         for number in numbers:
             session = store.begin_study(**session_values(seed=number))
             (row,) = store.append([attempt(number)], session)
@@ -40,11 +40,11 @@ def filled(place: str | Path, *numbers: int) -> str:
             store.append_proof(proof(driver=str(number)))
             store.add_device("H200", {"driver": number})
             store.end_study(session, "budget")
-    return str(place)
+    return str(database)
 
 
-def contents(place: str) -> dict[str, list[object]]:
-    with Store.open(place) as store:
+def contents(database: str) -> dict[str, list[object]]:
+    with Store.open(database) as store:
         tried = store.attempts("scan")
         sessions = {session.id: session.seed for session in store.studies()}
         verdicts = store.verdicts([stored.id for stored in tried])
@@ -135,9 +135,9 @@ def test_records_of_a_text_file_are_added_once(tmp_path: Path) -> None:
 
 
 def test_a_search_of_a_merged_database_resumes_what_one_of_them_had_tried(tmp_path: Path) -> None:
-    def search(place: Path, evaluator: Recorded) -> study.Outcome:
+    def search(database: Path, evaluator: Recorded) -> study.Outcome:
         request = study.SearchRequest(OPERATOR, PROBLEM, gpu("sm_80"), implementation="mma_sync", budget=8)
-        with Store.open(place) as store:
+        with Store.open(database) as store:
             return study.search(request, store, evaluator)
 
     theirs = search(tmp_path / "theirs.db", Recorded())
@@ -254,18 +254,18 @@ def test_a_merge_goes_into_a_database(into: str, tmp_path: Path) -> None:
 
 
 def test_a_database_is_not_merged_into_itself(tmp_path: Path) -> None:
-    place = filled(tmp_path / "tuner.db", 1)
-    (tmp_path / "link.db").symlink_to(place)
+    database = filled(tmp_path / "tuner.db", 1)
+    (tmp_path / "link.db").symlink_to(database)
     with pytest.raises(UsageError, match="into itself"):
-        merge(place, tmp_path / "link.db")
+        merge(database, tmp_path / "link.db")
 
 
 def test_the_command_prints_what_each_source_added(tmp_path: Path) -> None:
     sources = [filled(tmp_path / name, number) for number, name in enumerate(("one.db", "two.db"), start=1)]
     done = CliRunner().invoke(build(), ["merge", str(tmp_path / "team.db"), *sources, "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert [(each["from"], each["added"]["attempts"], each["replaced"]) for each in told["merged"]] == [
+    document = json.loads(done.stdout)
+    assert [(each["from"], each["added"]["attempts"], each["replaced"]) for each in document["merged"]] == [
         (sources[0], 1, 0),
         (sources[1], 1, 1),
     ]

@@ -32,14 +32,14 @@ H200 = arch.gpu("H200")
 HERE = "13.2"  # the driver of the double
 
 
-def kept(place: Path, problem: Any, verdicts: dict[str, Verdict], gpu: str = "H200", driver: str = HERE) -> Snapshot:
+def kept(database: Path, problem: Any, verdicts: dict[str, Verdict], gpu: str = "H200", driver: str = HERE) -> Snapshot:
     """A database with verdicts on the defaults of implementations."""
-    with Store.open(place / "tuner.db") as store:
+    with Store.open(database / "tuner.db") as store:
         for instance in default_instances(OPERATOR, problem, H200):
             if verdict := verdicts.get(instance.implementation.name):
                 code = checked_code(instance, arch.gpu(gpu), driver)
                 store.append_proof(Proof(code, canonical(problem), verdict))
-    return Snapshot.load([place / "tuner.db"])
+    return Snapshot.load([database / "tuner.db"])
 
 
 def served(snapshot: Snapshot, problem: Any = PROMPT) -> str:
@@ -50,8 +50,11 @@ def served(snapshot: Snapshot, problem: Any = PROMPT) -> str:
 def test_what_the_device_found_right_is_served_by_predicted_order(tmp_path: Path) -> None:
     without = Snapshot.load([])
     assert served(without) == "mma_sync"
-    told = config_choice.explain(config_choice.choose(OPERATOR, PROMPT, [H200], without), [H200], without)
-    assert told.unproven == ("wgmma",) and "tuner prove flash_attention --gpu here --head-dim 64" in told.prove
+    explanation = config_choice.explain(config_choice.choose(OPERATOR, PROMPT, [H200], without), [H200], without)
+    assert (
+        explanation.unproven == ("wgmma",)
+        and "tuner prove flash_attention --gpu here --head-dim 64" in explanation.prove
+    )
     snapshot = kept(tmp_path, PROMPT, {"wgmma": OK})
     chosen = config_choice.choose(OPERATOR, PROMPT, [H200], snapshot)
     assert chosen.instance.implementation.name == "wgmma" and chosen.record is None

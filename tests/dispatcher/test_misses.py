@@ -217,9 +217,9 @@ def test_the_environment_names_the_log(tmp_path: Path, monkeypatch: pytest.Monke
     assert log is not None and miss_log.of_environment() is log
 
 
-@pytest.mark.parametrize("place", ["file", *(["server"] if SERVER else [])])
-def test_a_database_adds_up_the_calls_of_a_problem(place: str, tmp_path: Path) -> None:
-    with Store.open({"file": tmp_path / "tuner.db", "server": SERVER}[place]) as store:
+@pytest.mark.parametrize("kind", ["file", *(["server"] if SERVER else [])])
+def test_a_database_adds_up_the_calls_of_a_problem(kind: str, tmp_path: Path) -> None:
+    with Store.open({"file": tmp_path / "tuner.db", "server": SERVER}[kind]) as store:
         before = {miss.problem: miss.calls for miss in store.misses()[0]}
         store.add_misses([missed(1), missed(5, T=7)])
         store.add_misses([missed(9)])
@@ -273,9 +273,9 @@ def test_operators_and_gpus_that_are_unknown_here_are_passed_over_by_name(tmp_pa
     words = ["search", "--misses", str(tmp_path / "misses.jsonl"), "--db", str(tmp_path / "tuner.db")]
     done = CliRunner().invoke(build(), words)
     assert done.exit_code == 0
-    said = " ".join(done.output.split())
-    assert "passed over: scan T=1000 on H200 (1000 calls):" in said
-    assert "on GPU of tomorrow (1 calls): unknown GPU" in said
+    result = " ".join(done.output.split())
+    assert "passed over: scan T=1000 on H200 (1000 calls):" in result
+    assert "on GPU of tomorrow (1 calls): unknown GPU" in result
 
 
 def test_a_missing_log_is_an_error(tmp_path: Path) -> None:

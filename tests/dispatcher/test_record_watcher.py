@@ -31,7 +31,7 @@ RIGHT = X / np.sqrt((X * X).mean(1, keepdims=True) + 1e-6) * WEIGHT
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file of records that this process watches; it is missing at first."""
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "records.jsonl"))
     monkeypatch.setenv("TUNER_GPU", "sm_80")
@@ -60,18 +60,18 @@ def runs() -> object:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(15, marks=pytest.mark.slow)])
-def test_an_application_under_load_takes_up_every_record_and_stays_right(place: Path, rounds: int) -> None:
+def test_an_application_under_load_takes_up_every_record_and_stays_right(database: Path, rounds: int) -> None:
     each = records(*configs(), target="sm_80", arch="sm_80") * rounds
     load = Load(lambda number: call(64 - number), threads=8)  # eight lengths of one kernel
     with load.running():
-        served = arrive(place, each, runs, GENEROUS_S)
+        served = arrive(database, each, runs, GENEROUS_S)
     assert load.errors == []
     assert served == len(each)
     assert all(len(seconds) > 1 for seconds in load.seconds)
 
 
 def test_calls_go_on_with_the_old_kernel_until_the_new_one_is_ready(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call()
     before = runs()
@@ -86,7 +86,7 @@ def test_calls_go_on_with_the_old_kernel_until_the_new_one_is_ready(
         return load(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(kernels.Kernels, "load", held)
-    record_lines.write(place, records(other, target="sm_80", arch="sm_80"))
+    record_lines.write(database, records(other, target="sm_80", arch="sm_80"))
     assert compiling.wait(GENEROUS_S)
     call()
     assert runs() == before
@@ -95,7 +95,9 @@ def test_calls_go_on_with_the_old_kernel_until_the_new_one_is_ready(
     call()
 
 
-def test_a_record_whose_kernel_does_not_load_leaves_the_old_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_whose_kernel_does_not_load_leaves_the_old_one(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call()
     kernel = functions._dispatcher
     load = kernels.Kernels.load
@@ -107,29 +109,29 @@ def test_a_record_whose_kernel_does_not_load_leaves_the_old_one(place: Path, mon
 
     monkeypatch.setattr(kernels.Kernels, "load", broken)
     with pytest.warns(record_watcher.RenewalWarning, match="keeps its kernel: it does not compile"):
-        record_lines.write(place, records(configs()[-1], target="sm_80", arch="sm_80"))
+        record_lines.write(database, records(configs()[-1], target="sm_80", arch="sm_80"))
         wait_until(lambda: functions._dispatcher is not kernel)
     call()
 
 
-def test_a_source_that_cannot_be_read_any_more_leaves_the_old_records(place: Path) -> None:
-    record_lines.write(place, records(configs()[-1], target="sm_80", arch="sm_80"))
+def test_a_source_that_cannot_be_read_any_more_leaves_the_old_records(database: Path) -> None:
+    record_lines.write(database, records(configs()[-1], target="sm_80", arch="sm_80"))
     call()
     served = runs()
     with pytest.warns(record_watcher.RenewalWarning, match="is no text file"):
-        place.write_bytes(b"\xff\xfe")
+        database.write_bytes(b"\xff\xfe")
         time.sleep(0.5)
     assert runs() == served
     call()
 
 
-def test_nothing_is_watched_unless_it_is_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_watched_unless_it_is_asked_for(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNER_WATCH")
     dispatcher.reload()
     call()
     assert record_watcher._Process.watcher is None
     assert functions._dispatcher is not None and functions._dispatcher._requests is None
-    assert not place.exists()
+    assert not database.exists()
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "0.01", "nan"])
@@ -139,7 +141,7 @@ def test_what_is_no_interval_is_refused(text: str, monkeypatch: pytest.MonkeyPat
         record_watcher.watch(lambda: None)
 
 
-def test_a_child_watches_too(place: Path) -> None:
+def test_a_child_watches_too(database: Path) -> None:
     """A forked worker starts a thread of its own."""
     program = """
 import os, sys, time
@@ -157,7 +159,7 @@ if not os.fork():
     os._exit(0 if arrive(Path(sys.argv[1]), each, runs, 60) == 2 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    command = [sys.executable, "-W", "ignore", "-c", program, str(place)]
+    command = [sys.executable, "-W", "ignore", "-c", program, str(database)]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"TUNER_WATCH": "0.1"}, check=True)
 
 

@@ -32,11 +32,11 @@ def test_the_guide_leads_from_a_kernel_to_a_record_both_ways(tmp_path: Path) -> 
 
     assert "predicted {'block_x'" in run(sys.executable, "sharpen.py")  # on a machine with a GPU: measured
     lines = [shlex.split(line, comments=True) for line in block("console").splitlines()]
-    said = {line[1]: run(sys.executable, "-m", *line) for line in lines if line[0] == "tuner"}
-    assert list(said) == ["import", "verify", "search", "explain"]
-    assert "wrote sharpen/imported/source.cu" in said["import"]
-    assert ": 4 of 8,100 blocks, " in said["verify"]  # of 32 x 8 threads, as the source defines them
-    assert said["verify"].rstrip().endswith("ok")
-    assert "verified" in said["search"] and "winner (predicted" in said["search"]
-    assert "record" in said["explain"]
+    outputs = {line[1]: run(sys.executable, "-m", *line) for line in lines if line[0] == "tuner"}
+    assert list(outputs) == ["import", "verify", "search", "explain"]
+    assert "wrote sharpen/imported/source.cu" in outputs["import"]
+    assert ": 4 of 8,100 blocks, " in outputs["verify"]  # of 32 x 8 threads, as the source defines them
+    assert outputs["verify"].rstrip().endswith("ok")
+    assert "verified" in outputs["search"] and "winner (predicted" in outputs["search"]
+    assert "record" in outputs["explain"]
     assert (tmp_path / "sharpen" / "imported" / "source.cu").read_text() == block("cuda")

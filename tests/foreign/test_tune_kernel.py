@@ -116,9 +116,9 @@ def test_options_that_there_are_not_are_refused_by_name(other: dict[str, Any], w
 def test_what_is_passed_over_or_assumed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNER_GPU", raising=False)
     small = {"block_size_x": [64], "per": [1]}
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning) as caught:
         _, environment = tune(tmp_path, gpu=None, iterations=32, tune_params=small)
-    text = " ".join(str(line.message) for line in said)
+    text = " ".join(str(line.message) for line in caught)
     assert "predictions assume H100" in text and "iterations=32 is passed over" in text
     assert environment["device_name"] == "H100"
     monkeypatch.setenv("TUNER_GPU", "A100")

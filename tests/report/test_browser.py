@@ -78,7 +78,7 @@ def visit(html: str, folder: Path, *flags: str) -> tuple[str, list[str]]:
     file.write_text(html)
     line = [str(CHROMIUM), *QUIET, f"--user-data-dir={folder / 'profile'}", *flags, "--dump-dom", file.as_uri()]
     done = subprocess.run(line, capture_output=True, text=True, timeout=GENEROUS_S, check=True)
-    return done.stdout, [said for said in done.stderr.splitlines() if "CONSOLE" in said]
+    return done.stdout, [result for result in done.stderr.splitlines() if "CONSOLE" in result]
 
 
 def driven(html: str, body: str, folder: Path, *flags: str) -> Any:
@@ -89,9 +89,9 @@ def driven(html: str, body: str, folder: Path, *flags: str) -> Any:
     page = html.replace("script-src ", allowed, 1).replace("</body>", f"<script>{script}</script></body>")
     dom, console = visit(page, folder, *flags)
     assert console == []
-    said = re.search(r'<output id="said">(.*?)</output>', dom, re.DOTALL)
-    assert said, dom[-500:]
-    return json.loads(unescape(said[1]))
+    result = re.search(r'<output id="said">(.*?)</output>', dom, re.DOTALL)
+    assert result, dom[-500:]
+    return json.loads(unescape(result[1]))
 
 
 @cache
@@ -102,9 +102,9 @@ def data(*, measured: bool) -> ReportData:
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_point_tells_its_config_to_the_pointer(measured: bool, tmp_path: Path) -> None:
     problem = data(measured=measured)
-    said = driven(report.render([problem]), POINT, tmp_path)
-    assert len(said["told"]) >= 0.9 * len(problem.attempts)  # a few lie below others
-    for row, shown in said["told"].items():
+    result = driven(report.render([problem]), POINT, tmp_path)
+    assert len(result["told"]) >= 0.9 * len(problem.attempts)  # a few lie below others
+    for row, shown in result["told"].items():
         attempt = problem.attempts[int(row.removeprefix("#p1-try-")) - 1]
         spelled = {name: str(value).lower() for name, value in attempt.config.items()}
         assert spelled.items() <= shown["tip"].items()
@@ -113,7 +113,7 @@ def test_a_point_tells_its_config_to_the_pointer(measured: bool, tmp_path: Path)
         assert ("time, µs (measured)" if measured else "relative cost (predicted)") in shown["tip"] or attempt.failure
         assert shown["seen"]
         assert shown["alike"] >= (1 if attempt.failure else 2)  # it lights up in both figures
-    assert (said["keyed"], said["left"], said["moved"]) == (1, 0, True)
+    assert (result["keyed"], result["left"], result["moved"]) == (1, 0, True)
 
 
 @pytest.mark.parametrize("width", [390, 1200])
@@ -121,20 +121,20 @@ def test_figures_have_a_size_and_the_page_is_no_wider_than_its_window(width: int
     # A window is never narrower than the browser's own least, so that a frame stands for one.
     inner = report.render([data(measured=False)])
     frame = f'<iframe width="{width}" height="800" srcdoc="{escape(inner)}"></iframe>'
-    said = framed(frame, tmp_path)
-    assert len(said["plots"]) == 2
-    assert all(w > 500 and h > 200 for w, h in said["plots"])
-    assert not said["wide"]
-    assert said["buttons"] > 0
+    result = framed(frame, tmp_path)
+    assert len(result["plots"]) == 2
+    assert all(w > 500 and h > 200 for w, h in result["plots"])
+    assert not result["wide"]
+    assert result["buttons"] > 0
 
 
 def test_without_scripts_the_figures_are_there(tmp_path: Path) -> None:
     html = report.render([data(measured=False)])
     frame = f'<iframe width="1200" height="800" sandbox="allow-same-origin" srcdoc="{escape(html)}"></iframe>'
-    said = framed(frame, tmp_path, scripts=False)
-    assert said["buttons"] == 0  # which scripts would have made
-    assert all(w > 500 and h > 200 for w, h in said["plots"])
-    assert said["marks"] >= 2 * len([attempt for attempt in data(measured=False).attempts if not attempt.failure])
+    result = framed(frame, tmp_path, scripts=False)
+    assert result["buttons"] == 0  # which scripts would have made
+    assert all(w > 500 and h > 200 for w, h in result["plots"])
+    assert result["marks"] >= 2 * len([attempt for attempt in data(measured=False).attempts if not attempt.failure])
 
 
 def framed(frame: str, folder: Path, *, scripts: bool = True) -> Any:
@@ -146,17 +146,17 @@ def framed(frame: str, folder: Path, *, scripts: bool = True) -> Any:
     dom, console = visit(f"<!DOCTYPE html><body>{frame}<script>{script}</script></body>", folder)
     if scripts:
         assert console == []
-    said = re.search(r'<output id="said">(.*?)</output>', dom, re.DOTALL)
-    assert said, dom[-500:]
-    return json.loads(unescape(said[1]))
+    result = re.search(r'<output id="said">(.*?)</output>', dom, re.DOTALL)
+    assert result, dom[-500:]
+    return json.loads(unescape(result[1]))
 
 
 def test_a_bar_of_a_comparison_tells_its_row(tmp_path: Path) -> None:
     operator = operators.load("streaming_attention")
     forecast = bench.forecast(operator, operator.problem(seq_q=4096), gpu("H200"), Snapshot.load([]))
-    told = driven(page([forecast]), POINT, tmp_path)["told"]
-    assert [shown["tip"]["contender"] for shown in told.values()] == [row.name for row in forecast.rows]
-    assert all(shown["tip"]["bound by"] for shown in told.values())
+    result = driven(page([forecast]), POINT, tmp_path)["told"]
+    assert [shown["tip"]["contender"] for shown in result.values()] == [row.name for row in forecast.rows]
+    assert all(shown["tip"]["bound by"] for shown in result.values())
 
 
 def test_figures_take_the_colours_of_a_dark_page(tmp_path: Path) -> None:

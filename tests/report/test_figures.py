@@ -361,15 +361,15 @@ def test_the_row_behind_a_mark_says_all_about_its_config(measured: bool) -> None
     selected = section(report_data(60, measured=measured))
     rows = Rows(report.render([selected.data]))
     for entry in selected.entries:
-        said = rows.said(f"p1-try-{entry.index + 1}")
+        shown = rows.said(f"p1-try-{entry.index + 1}")
         own = entry.attempt
         assert own.resources
-        assert said["implementation"] == own.identity.implementation
-        assert formatted({name: said[name] for name in own.config}) == formatted(own.config)
-        assert said[f"rank ({selected.data.evidence.value})"] == str(entry.rank)
-        value = said["time, µs (measured)" if measured else "relative cost (predicted)"]
+        assert shown["implementation"] == own.identity.implementation
+        assert formatted({name: shown[name] for name in own.config}) == formatted(own.config)
+        assert shown[f"rank ({selected.data.evidence.value})"] == str(entry.rank)
+        value = shown["time, µs (measured)" if measured else "relative cost (predicted)"]
         assert value == (f"{entry.value:.2f}" if measured else f"{entry.relative:.3f}×")
-        assert said["registers"] == str(own.resources.registers)
+        assert shown["registers"] == str(own.resources.registers)
 
 
 def test_every_mark_of_a_page_leads_to_a_row_of_it() -> None:

@@ -39,8 +39,8 @@ WRONG = Verdict((), ("o: other bits",))
 
 def test_of_contenders_that_tie_in_the_race_the_nearest_to_the_default_wins(machines: tuple[Compiler, Checker]) -> None:
     configs = naive_configs()
-    told = replace(CALM, times_us=timed_as(configs, [50.0] * len(configs)))
-    with Store.open(":memory:") as store, Worker(told) as worker:
+    simulation = replace(CALM, times_us=timed_as(configs, [50.0] * len(configs)))
+    with Store.open(":memory:") as store, Worker(simulation) as worker:
         evaluator = measurer(machines, worker)
         outcome, _ = final_race(study.search(request(6), store, evaluator), store, evaluator)
     default = NAIVE.default(DECODING, GPU.arch)
@@ -84,8 +84,11 @@ def test_where_power_lowers_a_clock_the_winner_is_the_fastest_at_its_own(
 ) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
     hungry, frugal, *others = (naive_config for naive_config in naive_configs() if naive_config != default)
-    told = powered([hungry, frugal, default, *others])
-    with Store.open(":memory:") as store, Racing(told if short_of_power else replace(told, clocks=())) as worker:
+    simulation = powered([hungry, frugal, default, *others])
+    with (
+        Store.open(":memory:") as store,
+        Racing(simulation if short_of_power else replace(simulation, clocks=())) as worker,
+    ):
         evaluator = measurer(machines, worker)
         outcome, _ = final_race(study.search(request(6), store, evaluator), store, evaluator)
     assert outcome.record is not None and outcome.record.measurement is not None
@@ -99,8 +102,10 @@ def test_what_is_right_and_near_the_best_of_it_races_and_the_default_in_any_case
 ) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
     others = [naive_config for naive_config in naive_configs() if naive_config != default]
-    told = replace(CALM, times_us=timed_as([default, *others], [1000.0, *(30 * 1.5**i for i in range(len(others)))]))
-    with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(told) as worker:
+    simulation = replace(
+        CALM, times_us=timed_as([default, *others], [1000.0, *(30 * 1.5**i for i in range(len(others)))])
+    )
+    with Store.open(":memory:") as store, Store.open(":memory:") as other, Worker(simulation) as worker:
         evaluator = measurer(machines, worker)
         search_result = study.search(request(3), store, evaluator)
         _, standing = final_race(search_result, store, evaluator)
@@ -140,8 +145,10 @@ def test_the_simplest_config_that_overlaps_the_best_races_whatever_its_rank(
     machines: tuple[Compiler, Checker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default, configs = NAIVE.default(DECODING, GPU.arch), naive_configs()
-    told = replace(CALM, times_us=timed_as(configs, [1000.0 if config == default else 50.0 for config in configs]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
+    simulation = replace(
+        CALM, times_us=timed_as(configs, [1000.0 if config == default else 50.0 for config in configs])
+    )
+    with Store.open(":memory:") as store, Worker(simulation) as worker:
         evaluator = measurer(machines, worker)
         search_result = study.search(request(5), store, evaluator)
         plain, *others = sorted(search_result.tried, key=lambda candidate: candidate.differs)
@@ -159,8 +166,8 @@ def test_who_was_screened_while_the_device_was_slower_than_its_drift_tells_races
 ) -> None:
     default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
     monkeypatch.setattr("tuner.search.final_race.FINALISTS", (len(others) + 1) // 2)
-    told = replace(CALM, times_us=timed_as([default, *others], [90.0, 48.0, *[50.0] * (len(others) - 1)]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
+    simulation = replace(CALM, times_us=timed_as([default, *others], [90.0, 48.0, *[50.0] * (len(others) - 1)]))
+    with Store.open(":memory:") as store, Worker(simulation) as worker:
         evaluator = measurer(machines, worker)
         search_result = study.search(request(len(others) + 1), store, evaluator)
         tried = [
@@ -175,8 +182,8 @@ def test_who_was_screened_while_the_device_was_slower_than_its_drift_tells_races
 
 def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Compiler, Checker]) -> None:
     default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
-    told = replace(CALM, times_us=timed_as([default, *others], [50.0, 40.0, *[45.0] * (len(others) - 1)]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
+    simulation = replace(CALM, times_us=timed_as([default, *others], [50.0, 40.0, *[45.0] * (len(others) - 1)]))
+    with Store.open(":memory:") as store, Worker(simulation) as worker:
         evaluator = measurer(machines, worker)
         search_result = study.search(request(3), store, evaluator)
         spilled = [
@@ -190,18 +197,18 @@ def test_a_config_with_flaws_races_only_where_all_have_some(machines: tuple[Comp
     assert every.record is not None and dict(every.record.config) != to_fields(default)
 
 
-def flawed(each: study.Tried) -> study.Tried:
+def flawed(candidate: study.Tried) -> study.Tried:
     """Had its kernel spilled."""
-    assert each.attempt.resources is not None
-    used = replace(each.attempt.resources, spill_bytes=8, lint=None)
-    return replace(each, attempt=replace(each.attempt, resources=used))
+    assert candidate.attempt.resources is not None
+    used = replace(candidate.attempt.resources, spill_bytes=8, lint=None)
+    return replace(candidate, attempt=replace(candidate.attempt, resources=used))
 
 
 def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(machines: tuple[Compiler, Checker]) -> None:
     default = NAIVE.default(DECODING, GPU.arch)
     better, worse, *_ = (naive_config for naive_config in naive_configs() if naive_config != default)
-    told = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
-    with Store.open(":memory:") as store, Worker(told) as worker:
+    simulation = replace(CALM, times_us=timed_as([default, better, worse], [50.0, 30.0, 90.0]))
+    with Store.open(":memory:") as store, Worker(simulation) as worker:
         session = Session(store, measured(GPU, machines[0], Setup(worker, POLICY)))
         result = session.search(request(1), lambda _: None, lambda: False)
         same = session.extend(result, [Instance(PAGED, NAIVE, DECODING, worse)], lambda _: None)
@@ -212,11 +219,11 @@ def test_a_better_config_of_another_problem_is_raced_and_a_worse_one_is_not(mach
     assert raced.record.measurement.flip_probability is not None
 
 
-def seemed(each: study.Tried, time_us: float) -> study.Tried:
+def seemed(candidate: study.Tried, time_us: float) -> study.Tried:
     """A measured config, had its samples said so, within 1 µs."""
-    assert each.attempt.measurement is not None
-    told = replace(each.attempt.measurement, time_us=time_us, low_us=time_us - 1, high_us=time_us + 1)
-    return replace(each, attempt=replace(each.attempt, measurement=told))
+    assert candidate.attempt.measurement is not None
+    measurement = replace(candidate.attempt.measurement, time_us=time_us, low_us=time_us - 1, high_us=time_us + 1)
+    return replace(candidate, attempt=replace(candidate.attempt, measurement=measurement))
 
 
 def test_two_cores_are_left_to_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

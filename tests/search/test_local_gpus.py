@@ -70,12 +70,12 @@ def test_four_gpus_find_the_records_of_twelve_problems(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_failing_gpu_costs_its_own_problems_and_others_search_them(tmp_path: Path) -> None:
-    said: list[str] = []
+    results: list[str] = []
     mistaken = replace(simulated(2), opener=Simulation("sm_80", uuid="GPU-of another machine"))
-    result = search([simulated(0), simulated(1, broken=True), mistaken], 4, tmp_path / "tuner.db", said)
+    result = search([simulated(0), simulated(1, broken=True), mistaken], 4, tmp_path / "tuner.db", results)
     assert all(outcome.record is not None for outcome in result.outcomes)
-    assert any("GPU 1 (GPU-1) failed" in line and "fallen off the bus" in line for line in said)
-    assert any("GPU-of another machine" in line for line in said)
+    assert any("GPU 1 (GPU-1) failed" in line and "fallen off the bus" in line for line in results)
+    assert any("GPU-of another machine" in line for line in results)
     with Store.open(tmp_path / "tuner.db") as store:
         assert store.deaths(GPU.name) == {}  # no config was to blame
         for outcome in result.outcomes:

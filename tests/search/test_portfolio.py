@@ -271,14 +271,14 @@ def test_what_is_stored_gives_the_same_portfolio_without_trying_anything(store: 
 
 @pytest.mark.slow
 def test_on_a_device_members_are_timed_and_judged_on_the_problems_that_they_serve() -> None:
-    told = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
+    simulation = Simulation("sm_80", noise=0.005, lies=0, throttled=0)
     policy = MeasurementPolicy(warm_up_us=100, limit_s=0.5)
     requests = [
         SearchRequest(OPERATOR, OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=length), SM_80, budget=3)
         for length in (64, 128)
     ]
     requests = [replace(request, implementation="naive") for request in requests]
-    with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1), Worker(told) as worker:
+    with Store.open(":memory:") as store, Compiler(1) as compiler, Checker(1), Worker(simulation) as worker:
         session = Session(store, measured(SM_80, compiler, Setup(worker, policy)))
         campaign = many_problems.campaign(requests, session, unwatched, lambda: False, Terms(most=1))
     (family,) = campaign.families

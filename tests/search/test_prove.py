@@ -119,9 +119,11 @@ def test_the_command_says_what_serves_and_ends_with_1_where_one_is_wrong(
         name: name != "wgmma" for name in DEFAULTS
     }
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "tuner.db"))
-    told = json.loads(run("explain", PAGED.name, "--gpu", "here", *SMALL, "--json").stdout)
-    assert told["implementation"] == document["serves"] != "wgmma" and "the GPU here was found to run" in told["why"]
-    assert told["unproven"] == []
+    result = json.loads(run("explain", PAGED.name, "--gpu", "here", *SMALL, "--json").stdout)
+    assert (
+        result["implementation"] == document["serves"] != "wgmma" and "the GPU here was found to run" in result["why"]
+    )
+    assert result["unproven"] == []
 
 
 @pytest.mark.usefixtures("here")

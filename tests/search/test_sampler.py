@@ -100,9 +100,9 @@ def test_a_posterior_that_grows_row_by_row_is_the_textbooks() -> None:
     posterior = Posterior(Hyperparameters(np.log(scales), np.log(noise)), np.arange(2), pool.astype(np.float32), 9)
     for rows in (points[:4], points[4:7], points[7:]):
         posterior.append(rows.astype(np.float32))
-    told, tried = points[:7], points  # two are being tried: they lower the deviation, and move no mean
-    known = np.linalg.inv(_matern(told, told, scales) + noise * np.eye(7))
-    np.testing.assert_allclose(posterior.mean(scores), _matern(pool, told, scales) @ known @ scores, atol=1e-3)
+    evaluated, tried = points[:7], points  # two are being tried: they lower the deviation, and move no mean
+    known = np.linalg.inv(_matern(evaluated, evaluated, scales) + noise * np.eye(7))
+    np.testing.assert_allclose(posterior.mean(scores), _matern(pool, evaluated, scales) @ known @ scores, atol=1e-3)
     across, inside = _matern(pool, tried, scales), _matern(tried, tried, scales) + noise * np.eye(9)
     left = 1 - np.einsum("ij,jk,ik->i", across, np.linalg.inv(inside), across)
     spread = (scores @ known @ scores + 2) / (7 + 2)

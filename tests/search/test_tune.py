@@ -169,8 +169,8 @@ def test_a_search_goes_on_from_what_was_not_found_wrong(store: Store) -> None:
     first = study.search(request(), store, Recorded(right=lambda c: c.BM >= 64))
     again = study.search(request(budget=25), store, Recorded(right=lambda c: c.BM >= 64))
     arm = again.bandit.arms["mma_sync"]
-    told = [arm.results[arm.space.index(candidate.instance.config)] for candidate in first.tried if candidate.wrong]
-    assert told and set(told) == {None}
+    results = [arm.results[arm.space.index(candidate.instance.config)] for candidate in first.tried if candidate.wrong]
+    assert results and set(results) == {None}
 
 
 def test_verdicts_are_given_again_when_the_reference_was_mended(store: Store, tmp_path: Path) -> None:
@@ -428,11 +428,11 @@ def test_a_search_stopped_in_its_sweep_ends_with_what_is_known(store: Store) -> 
 def test_only_configs_of_its_spaces_that_were_not_told_of_are_new_to_a_bandit(store: Store) -> None:
     bandit = study.search(request(budget=3), store, Recorded()).bandit
     (arm,) = bandit.arms.values()
-    told, *_ = (arm.space[index] for index in arm.results)
+    first_config, *_ = (arm.space[index] for index in arm.results)
     new = next(config for config in arm.space if arm.space.index(config) not in arm.results)
     naive = operators.implementation(OPERATOR.name, "naive")
     foreign = Instance(OPERATOR, naive, PROBLEM, naive.default(PROBLEM, gpu("sm_80").arch))
-    configs = (told, replace(new, BM=17), new)
+    configs = (first_config, replace(new, BM=17), new)
     assert bandit.untried([foreign, *(arm.default.with_config(config) for config in configs)]) == [
         arm.default.with_config(new)
     ]

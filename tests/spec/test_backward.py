@@ -59,8 +59,8 @@ def test_ours_fit(name: str) -> None:
     ],
 )
 def test_what_does_not_fit_is_told(tmp_path: Path, declared: str, message: str) -> None:
-    told = rf"own_\d+/operator\.py: .*{message}"
-    with pair(tmp_path, (DECLARED, declared)) as name, pytest.raises(TemplateError, match=told):
+    message_pattern = rf"own_\d+/operator\.py: .*{message}"
+    with pair(tmp_path, (DECLARED, declared)) as name, pytest.raises(TemplateError, match=message_pattern):
         operators.backward(operators.load(name))
 
 

@@ -229,15 +229,15 @@ def test_a_scalar_that_only_a_call_can_say_is_checked_and_dispatched(tmp_path: P
 def test_a_call_that_forgets_a_scalar_is_told_so(tmp_path: Path) -> None:
     forgetful = ("operator.py", "inputs=inputs,", "inputs=inputs, call=lambda x: Request({'x': x}),")
     imported = ("operator.py", "Role, extent", "Request, Role, extent")
-    said = pytest.raises(TemplateError, match=r"call\(\) gives no value for the scalar scale")
-    with own_operator(tmp_path, *SCALED, forgetful, imported) as name, said:
+    error = pytest.raises(TemplateError, match=r"call\(\) gives no value for the scalar scale")
+    with own_operator(tmp_path, *SCALED, forgetful, imported) as name, error:
         Dispatcher(EMPTY).call(name, np.zeros((3, 256), np.float16))
 
 
 def test_a_call_that_returns_no_request_is_told_what_to_return(tmp_path: Path) -> None:
     edit = ("operator.py", "inputs=inputs,", "inputs=inputs, call=lambda x: {'x': x},")
-    said = pytest.raises(TemplateError, match=r"call\(\) returned a dict: return a Request")
-    with own_operator(tmp_path, edit) as name, said:
+    error = pytest.raises(TemplateError, match=r"call\(\) returned a dict: return a Request")
+    with own_operator(tmp_path, edit) as name, error:
         Dispatcher(EMPTY).call(name, np.zeros((3, 256), np.float16))
 
 

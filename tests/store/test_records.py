@@ -271,7 +271,7 @@ def test_a_place_that_cannot_be_read_is_named_and_the_others_serve(tmp_path: Pat
     records = Snapshot.load(sources)
     assert find(records) is not None
     reasons = ("is not a SQLite database", "there is no such file", "a server is not read by applications")
-    assert all(reason in said for reason, said in zip(reasons, records.refused, strict=True))
+    assert all(reason in refusal for reason, refusal in zip(reasons, records.refused, strict=True))
     assert "secret" not in "".join(records.refused)
 
 
@@ -281,7 +281,7 @@ def test_a_line_that_is_no_record_is_named_and_the_others_serve(tmp_path: Path) 
     path.write_text("\n".join(lines))
     records = Snapshot.load([path])
     assert find(records) is not None
-    assert [said.partition(": ")[0] for said in records.refused] == [f"{path}, line {n}" for n in (1, 2, 3)]
+    assert [refusal.partition(": ")[0] for refusal in records.refused] == [f"{path}, line {n}" for n in (1, 2, 3)]
     assert "format 2, but this program reads 1: update it" in records.refused[2]
 
 

@@ -47,11 +47,11 @@ def test_a_writer_that_is_killed_loses_at_most_its_open_transaction(tmp_path: Pa
     for _ in range(rounds):
         last = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
-    said = [last, *map(int, process.stdout.read().split())]
+    printed = [last, *map(int, process.stdout.read().split())]
     process.wait()
     result = stored(path)
     assert result[::2] == result[1::2] == list(range(len(result) // 2))  # whole transactions, none missing
-    assert said[-1] + 1 <= len(result) // 2 <= said[-1] + 2
+    assert printed[-1] + 1 <= len(result) // 2 <= printed[-1] + 2
 
 
 def test_processes_that_make_and_fill_one_database_at_once_all_succeed(tmp_path: Path) -> None:

@@ -193,8 +193,8 @@ def test_an_application_reads_of_proofs_what_a_device_found_right(tmp_path: Path
         for each in (proof(), proof(WRONG, source="bad"), proof(driver="12.8"), proof(WRONG, driver="12.8")):
             store.append_proof(each)
     snapshot = Snapshot.load([tmp_path / "tuner.db"])
-    told = {(code.source, code.driver): ok for code, ok in snapshot.proofs("scan", "H200").items()}
-    assert told == {("5eed", "13.0"): True, ("bad", "13.0"): False, ("5eed", "12.8"): False}
+    verdicts = {(code.source, code.driver): ok for code, ok in snapshot.proofs("scan", "H200").items()}
+    assert verdicts == {("5eed", "13.0"): True, ("bad", "13.0"): False, ("5eed", "12.8"): False}
     assert snapshot.proofs("scan", "H100") == {}
 
 

@@ -57,8 +57,8 @@ def race(**changes: Any) -> FinalRace:
     """Of two contenders, the first slower, in three rounds while the device grew warm."""
     rounds = tuple((Lap(12.8, 1980 - 15 * n, 0, 60 + n), Lap(12.5, 1965, 4, 60 + n, 0.125)) for n in range(3))
     runners = tuple(Runner("fast", {"BT": BT, "swizzle": True}, "5eed") for BT in (32, 64))
-    told = FinalRace("scan", encode(PROBLEM), "H200", "measured/1 cold L2 eager", runners, 1, rounds, floor_us=2.25)
-    return replace(told, **changes)
+    race = FinalRace("scan", encode(PROBLEM), "H200", "measured/1 cold L2 eager", runners, 1, rounds, floor_us=2.25)
+    return replace(race, **changes)
 
 
 def proof(verdict: Verdict = OK, **changes: Any) -> Proof:

@@ -33,11 +33,11 @@ def test_results_and_gradients_are_torch_s(is_causal: bool) -> None:
     upstream = torch.randn_like(expected)
     gradients = torch.autograd.grad(expected, given, upstream)
     with torch.no_grad():
-        o, lse, *told = backend.KERNELS["_scaled_dot_product_flash_attention"](*given, 0.0, is_causal, scale=0.3)
+        o, lse, *actual = backend.KERNELS["_scaled_dot_product_flash_attention"](*given, 0.0, is_causal, scale=0.3)
         assert (o - expected).abs().max() <= 1e-6
-        seeds = told[4:6]
+        seeds = actual[4:6]
         backward = backend.KERNELS["_scaled_dot_product_flash_attention_backward"]
-        result = backward(upstream, *given, o, lse, *told[:4], 0.0, is_causal, *seeds, scale=0.3)
+        result = backward(upstream, *given, o, lse, *actual[:4], 0.0, is_causal, *seeds, scale=0.3)
     assert all((one - other).abs().max() <= 2e-6 for one, other in zip(result, gradients, strict=True))
 
 
@@ -69,8 +69,8 @@ def test_windows_are_of_both_sides() -> None:
     window = {"window_size_left": 0, "window_size_right": 2}
     o, lse, *_ = backend.KERNELS["_flash_attention_forward"](q, k, v, None, None, 6, 6, 0.0, False, False, **window)
     back = backend.KERNELS["_flash_attention_backward"]
-    told = (None, None, 6, 6, 0.0, False, None, None)
-    result = back(torch.ones_like(o), q, k, v, o, lse, *told, **window)
+    actual = (None, None, 6, 6, 0.0, False, None, None)
+    result = back(torch.ones_like(o), q, k, v, o, lse, *actual, **window)
     rows = [tensor.transpose(1, 2).detach().requires_grad_() for tensor in (q, k, v)]
     mask = torch.ones(6, 6, dtype=torch.bool).triu().tril(2)
     expected = torch.nn.functional.scaled_dot_product_attention(*rows, attn_mask=mask)

@@ -56,9 +56,9 @@ def differentiable(place: Path, declared: str) -> Path:
     """A folder with square and slopes, of which square says `declared` of its gradients."""
     for name in ("square", "slopes"):
         write(name, place / name, ROOT / "tests" / "support" / "differentiable" / name)
-    said = (place / "square" / "operator.py").read_text()
-    assert DECLARED in said
-    (place / "square" / "operator.py").write_text(said.replace(DECLARED, declared))
+    result = (place / "square" / "operator.py").read_text()
+    assert DECLARED in result
+    (place / "square" / "operator.py").write_text(result.replace(DECLARED, declared))
     return place
 
 

@@ -502,8 +502,8 @@ def table() -> str:
         checked = [observe(mutation, mode, known[mutation.kernel]) for mode in CHECKED]
         numbers = " / ".join("right" if seen.right else "wrong" for seen in plain)
         named = next((f for seen in checked for f in seen.findings if f.kind == mutation.kind), None)
-        said = sorted({finding.kind for seen in plain for finding in seen.findings})
-        cells = (mutation.kernel, mutation.bug, numbers, ", ".join(said) or "nothing")
+        kinds = sorted({finding.kind for seen in plain for finding in seen.findings})
+        cells = (mutation.kernel, mutation.bug, numbers, ", ".join(kinds) or "nothing")
         lines.append(
             f"| {' | '.join(cells)} | {named.kind if named else '**missed**'} | {named.location if named else ''} |"
         )

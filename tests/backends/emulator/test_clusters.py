@@ -63,8 +63,8 @@ def test_a_launch_in_clusters_that_no_gpu_accepts_is_a_finding(
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_what_blocks_wrote_before_the_clusters_barrier_is_seen_behind_it(mode: Mode) -> None:
-    told = "y[blockIdx.x * 32 + lane] = blockIdx.x; cluster_arrive(); cluster_wait();"
-    y, run = run_body(f"{told} y[64 - 32 * (blockIdx.x + 1) + lane] += 10;", mode)
+    publish = "y[blockIdx.x * 32 + lane] = blockIdx.x; cluster_arrive(); cluster_wait();"
+    y, run = run_body(f"{publish} y[64 - 32 * (blockIdx.x + 1) + lane] += 10;", mode)
     assert run.findings == ()
     assert y.reshape(2, 32).tolist() == [[10] * 32, [11] * 32]
 

@@ -167,7 +167,7 @@ def test_ptx_is_kept_by_its_source_and_an_error_is_told(tmp_path: Path) -> None:
 
 def test_verify_tells_both_verdicts() -> None:
     words = ["verify", "linear_attention", "--implementation", "naive", "--plain", "--ptx"]
-    told = CliRunner().invoke(build(), words)
-    assert told.exit_code == 0, told.output
-    assert "errors against float64 (emulator)" in told.output
-    assert "errors against float64 (PTX for sm_80)" in told.output
+    result = CliRunner().invoke(build(), words)
+    assert result.exit_code == 0, result.output
+    assert "errors against float64 (emulator)" in result.output
+    assert "errors against float64 (PTX for sm_80)" in result.output

@@ -127,11 +127,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_processes_on_one_gpu_take_turns_at_whole_batches_of_timings_and_say_so_once(tmp_path: Path) -> None:
     (ready := tmp_path / "ready").mkdir()
     both = [started("time_tasks", ready, tmp_path / "journal", GPU) for _ in range(2)]
-    told = [process.communicate() for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    results = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], results
     turns = [key for key, _ in groupby((tmp_path / "journal").read_text().splitlines())]
     assert len(turns) == len(set(turns)) == 2 * TASKS
-    assert max(words.count("take turns") for _, words in told) == 1, told
+    assert max(words.count("take turns") for _, words in results) == 1, results
 
 
 @pytest.mark.filterwarnings("ignore:another process times kernels")

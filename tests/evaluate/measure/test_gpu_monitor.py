@@ -67,8 +67,8 @@ def asked(folder: Path, functions: str, bus: str = "0000:1B:00.0") -> dict[str, 
 
 
 def read(folder: Path, bus: str = "0000:1B:00.0") -> dict[str, object]:
-    told = {"LD_LIBRARY_PATH": str(folder), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", ASK, bus], env=told, capture_output=True, text=True, check=True)
+    environment = {"LD_LIBRARY_PATH": str(folder), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", ASK, bus], env=environment, capture_output=True, text=True, check=True)
     result: dict[str, object] = json.loads(done.stdout)
     return result
 

@@ -95,8 +95,8 @@ def test_nothing_wrong_is_timed(what: str, fault: Fault, stage: Stage) -> None:
 
 
 def test_a_device_that_often_throttles_is_timed_by_the_samples_in_between() -> None:
-    told = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
-    result = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    simulation = replace(CALM, throttled=0.3, times_us=timed_as([SPACE[0]], [50.0]))
+    result = DeviceServer(simulation.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
     assert [sample.time_us for sample in result.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
@@ -135,14 +135,14 @@ class Idle(SimulatedDevice):
 
 
 def test_a_config_that_finds_the_device_idle_is_timed_when_its_clock_is_up() -> None:
-    told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
-    result = DeviceServer(Idle(told)).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
+    simulation = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]))
+    result = DeviceServer(Idle(simulation)).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=20_000)))
     assert [sample.time_us for sample in result.samples] == pytest.approx([50.0] * POLICY.screening[-1][0], rel=0.05)
 
 
 def test_a_kernel_whose_power_lowers_the_clock_is_timed_when_that_has_come_down() -> None:
-    told = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
-    result = DeviceServer(told.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
+    simulation = replace(CALM, times_us=timed_as([SPACE[0]], [50.0]), clocks=((encode(to_fields(SPACE[0])), 0.8),))
+    result = DeviceServer(simulation.open()).do(TimingRequest(code(SPACE[0]), replace(POLICY, warm_up_us=10_000)))
     assert [sample.time_us for sample in result.samples] == pytest.approx(
         [50.0 / 0.8] * POLICY.screening[-1][0], rel=0.05
     )
@@ -321,8 +321,8 @@ def test_times_of_other_inputs_are_another_identity(machines: tuple[Compiler, Ch
 
 def test_the_default_is_timed_first_and_screens_the_others(machines: tuple[Compiler, Checker]) -> None:
     default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
-    told = replace(CALM, times_us=timed_as([default, *others], [50.0, *[90.0] * len(others)]))
-    with Worker(told) as worker:
+    simulation = replace(CALM, times_us=timed_as([default, *others], [50.0, *[90.0] * len(others)]))
+    with Worker(simulation) as worker:
         evaluator = measurer(machines, worker)
         batch = [Instance(PAGED, NAIVE, DECODING, config) for config in (*others[:2], default)]
         results = [(position, attempt.measurement) for position, attempt in evaluator.try_all(batch)]
@@ -574,8 +574,8 @@ def killed_search(folder: Path, *told: Any) -> int:
 def test_a_session_that_is_killed_at_any_step_is_resumed_and_nothing_is_repeated(
     step: str, tmp_path: Path, machines: tuple[Compiler, Checker], calm_worker: Worker
 ) -> None:
-    *told, stored = KILLED[step]
-    assert killed_search(tmp_path, *told) == -signal.SIGKILL
+    *arguments, stored = KILLED[step]
+    assert killed_search(tmp_path, *arguments) == -signal.SIGKILL
     with Store.open(tmp_path / "db") as store:
         before = store.attempts(operator=PAGED.name)
         evaluator = measurer(machines, calm_worker, Ledger(tmp_path / "ledger"))
@@ -663,8 +663,10 @@ def test_only_what_times_have_borne_out_leaves_a_config_untimed(
     monkeypatch.setattr(measurer_module, "_CONFIRMED_BY", 3)  # the kernel has few configs
     default, *others = sorted(naive_configs(), key=lambda config: config != NAIVE.default(DECODING, GPU.arch))
     batch = [default, *others][:4]
-    told = replace(CALM, times_us=timed_as(batch, [50.0, 60.0, 70.0, 55.0] if borne_out else [70.0, 60.0, 50.0, 55.0]))
-    with Worker(told) as worker:
+    simulation = replace(
+        CALM, times_us=timed_as(batch, [50.0, 60.0, 70.0, 55.0] if borne_out else [70.0, 60.0, 50.0, 55.0])
+    )
+    with Worker(simulation) as worker:
         predict_costs(monkeypatch, [1.0, 2.0, 3.0, 1000.0])
         evaluator = measurer(machines, worker)
         results = [

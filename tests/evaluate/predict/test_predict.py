@@ -102,11 +102,11 @@ def test_spills_cost() -> None:
 
 def test_what_lies_around_the_main_loop_counts_as_often_as_it_is_passed() -> None:
     mix, around = {"mma": 64, "fma": 64}, {"mma": 32, "fma": 100, "lanes": 50}
-    told = replace(WORK, around=1e5)
-    trips = (WORK.mma - 32 * told.around) / 64
-    result = from_cubin(told, H100, 2, 0, mix, around).terms
-    assert result["fp32"] == pytest.approx((64 * trips + 100 * told.around) * 32 / 128 / 132, rel=1e-4)
-    assert result["shared memory"] == pytest.approx((WORK.smem_wavefronts + 50 * told.around) / 132, rel=1e-4)
+    work = replace(WORK, around=1e5)
+    trips = (WORK.mma - 32 * work.around) / 64
+    result = from_cubin(work, H100, 2, 0, mix, around).terms
+    assert result["fp32"] == pytest.approx((64 * trips + 100 * work.around) * 32 / 128 / 132, rel=1e-4)
+    assert result["shared memory"] == pytest.approx((WORK.smem_wavefronts + 50 * work.around) / 132, rel=1e-4)
 
 
 def test_what_the_compiler_put_around_each_mma_replaces_the_declared_counts() -> None:

@@ -67,8 +67,8 @@ OWN = {"sm_100a", "sm_103a", "sm_110a"}
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_only_arches_with_tcgen05_are_served_and_others_are_told_why(arch: str) -> None:
-    said = f"{arch} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
-    assert TCGEN05.refusal(Problem(), ARCHES[arch]) == (None if arch in OWN else said)
+    refusal = f"{arch} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
+    assert TCGEN05.refusal(Problem(), ARCHES[arch]) == (None if arch in OWN else refusal)
 
 
 def test_a_unit_of_twice_the_rate_exponentiates_by_itself() -> None:

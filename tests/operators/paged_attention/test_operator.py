@@ -263,12 +263,12 @@ def test_a_step_gives_the_last_rows_of_dense_attention() -> None:
 def test_arrays_that_do_not_fit_are_refused_by_name() -> None:
     arrays = of_lengths(Problem(head_dim=8, batch=2, heads=1, kv_heads=1, page_size=4, max_pages=2), [8, 8])
     names = ("q", "k_cache", "v_cache", "block_table", "cache_seqlens")
-    for name, wrong, said in (
+    for name, wrong, message in (
         ("block_table", arrays["block_table"].astype(np.int64), "block_table is int64: it takes int32"),
         ("cache_seqlens", arrays["cache_seqlens"][:1], "sequences is 1"),
         ("v_cache", arrays["v_cache"][:, :2], "page_size is 2, but 4 in k_cache"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             Dispatcher(EMPTY).call("paged_attention", *({**arrays, name: wrong}[gradient] for gradient in names))
 
 
