@@ -36,8 +36,8 @@ class Farm(Closing):
         """How many workers there are of each description, as of some seconds ago."""
         if time.monotonic() - self._looked >= _LOOK_S:
             infos = self._client.scheduler_info(n_workers=-1)["workers"].values()
-            found = (described(resource) for info in infos for resource in info["resources"])
-            self._seen = Counter(description for description in found if description)
+            descriptions = (described(resource) for info in infos for resource in info["resources"])
+            self._seen = Counter(description for description in descriptions if description)
             self._strangers = len(infos) - self._seen.total()
             self._looked = time.monotonic()
         return self._seen

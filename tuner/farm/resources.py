@@ -27,8 +27,8 @@ class Description:
 
 def described(resource: str) -> Description | None:
     """What a resource says of its worker; None where it is another's."""
-    code, found, gpu = resource.removeprefix(_PREFIX).partition(_GPU)
-    return Description(code, gpu) if found and resource.startswith(_PREFIX) else None
+    code, separator, gpu = resource.removeprefix(_PREFIX).partition(_GPU)
+    return Description(code, gpu) if separator and resource.startswith(_PREFIX) else None
 
 
 def of_device(uuid: str) -> str:

@@ -325,8 +325,8 @@ def _other(name: str, symbols: Mapping[str, Any]) -> str:
 
 def _usual(source: str, choices: Mapping[str, tuple[Value, ...]]) -> dict[str, Value]:
     """Return the macros that the source itself defines if they are undefined."""
-    found: dict[str, Value] = {}
+    values_by_name: dict[str, Value] = {}
     for name, values in choices.items():
         if match := re.search(rf"#\s*define\s+{name}\s+(\S+)", source):
-            found.update((name, value) for value in values if str(value) == match[1])
-    return found
+            values_by_name.update((name, value) for value in values if str(value) == match[1])
+    return values_by_name

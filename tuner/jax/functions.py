@@ -32,8 +32,8 @@ def function(operator: Operator[Any]) -> Callable[..., Any]:
             spelled = json.dumps(options, sort_keys=True)
         except TypeError as error:
             raise InputError(f"{operator.name}: {error}: pass plain values beside the arrays") from error
-        found = _call(operator.name, tuple(arrays), spelled)(*shapes.varying_alike(arrays.values()))
-        return found if len(found) > 1 else found[0]
+        result = _call(operator.name, tuple(arrays), spelled)(*shapes.varying_alike(arrays.values()))
+        return result if len(result) > 1 else result[0]
 
     return call
 
@@ -59,17 +59,17 @@ class Call:
         handler.register()
 
     def differentiable(self) -> Callable[..., Outputs]:
-        made: Any = jax.custom_vjp(self.run)
+        function: Any = jax.custom_vjp(self.run)
         gradients = Gradients(self)
-        made.defvjp(gradients.keep, gradients.compute, symbolic_zeros=True)
-        return cast(Callable[..., Outputs], made)
+        function.defvjp(gradients.keep, gradients.compute, symbolic_zeros=True)
+        return cast(Callable[..., Outputs], function)
 
     def request(self, arrays: Sequence[Any]) -> Request:
         request = request_of(self.operator, (), {**dict(zip(self.names, arrays, strict=True)), **self.options})
-        for each in self.operator.updated:
-            if each.name in request.arrays:
+        for argument in self.operator.updated:
+            if argument.name in request.arrays:
                 raise InputError(
-                    f"{self.operator.name} would update {each.name} in place, and JAX's arrays never change"
+                    f"{self.operator.name} would update {argument.name} in place, and JAX's arrays never change"
                 )
         return request
 
@@ -91,48 +91,48 @@ class Call:
         return cast(Outputs, sharding.by_types(run, laid_out, arrays)(*arrays))
 
     def _run(self, *arrays: Any) -> Outputs:
-        found = shapes.outputs(self.operator, self.request(arrays), shapes.varying(arrays))
+        structs = shapes.outputs(self.operator, self.request(arrays), shapes.varying(arrays))
         call = json.dumps([self.operator.name, self.names, dict(self.options)])
-        run = jax.ffi.ffi_call(handler.TARGET, found)
+        run = jax.ffi.ffi_call(handler.TARGET, structs)
         return tuple(run(*arrays, **{handler.ATTRIBUTE: call}))
 
     # ---- jax.vmap ----
 
     def _batched(self, size: int, mapped: Sequence[bool], *arrays: Any) -> tuple[Outputs, tuple[bool, ...]]:
         """One call of a larger batch where every array that is mapped, and every output, has a batch; else many."""
-        one = [each[0] if is_mapped else each for each, is_mapped in zip(arrays, mapped, strict=True)]
+        one = [array[0] if is_mapped else array for array, is_mapped in zip(arrays, mapped, strict=True)]
         folded = self._folded(size, mapped, arrays, one)
         if folded is None:
-            found = jax.lax.map(lambda each: self.run(*_merged(arrays, mapped, each)), _taken(arrays, mapped))
+            result = jax.lax.map(lambda slices: self.run(*_merged(arrays, mapped, slices)), _taken(arrays, mapped))
         else:
             request = self.request(one)
-            places = [shapes.batch_axis(each, request) or 0 for each in self.operator.outputs]
-            found = tuple(_unfold(each, size, axis) for each, axis in zip(self.run(*folded), places, strict=True))
-        return found, (True,) * len(found)
+            axes = [shapes.batch_axis(output, request) or 0 for output in self.operator.outputs]
+            result = tuple(_unfold(output, size, axis) for output, axis in zip(self.run(*folded), axes, strict=True))
+        return result, (True,) * len(result)
 
     def _folded(self, size: int, mapped: Sequence[bool], arrays: Sequence[Any], one: Sequence[Any]) -> list[Any] | None:
         """The arrays of the one call; None where there is none."""
         request = self.request(one)
-        if any(shapes.batch_axis(each, request) is None for each in self.operator.outputs):
+        if any(shapes.batch_axis(output, request) is None for output in self.operator.outputs):
             return None
         dims = {
             id(array): shapes.batch_axis(self.operator.argument(name), request)
             for name, array in request.arrays.items()
         }
-        found = []
+        folded = []
         for array, single, is_mapped in zip(arrays, one, mapped, strict=True):
             axis = dims.get(id(single))
             if axis is None:
                 if is_mapped:
                     return None
-                found.append(array)
+                folded.append(array)
             else:
-                found.append(_fold(array if is_mapped else jnp.broadcast_to(array, (size, *array.shape)), axis))
+                folded.append(_fold(array if is_mapped else jnp.broadcast_to(array, (size, *array.shape)), axis))
         try:
-            shapes.outputs(self.operator, self.request(found))
+            shapes.outputs(self.operator, self.request(folded))
         except InputError:  # a batch is of one where sequences are packed
             return None
-        return found
+        return folded
 
 
 def _fold(array: Any, axis: int) -> Any:
@@ -146,12 +146,12 @@ def _unfold(array: Any, size: int, axis: int) -> Any:
 
 
 def _taken(arrays: Sequence[Any], mapped: Sequence[bool]) -> list[Any]:
-    return [each for each, is_mapped in zip(arrays, mapped, strict=True) if is_mapped]
+    return [array for array, is_mapped in zip(arrays, mapped, strict=True) if is_mapped]
 
 
 def _merged(arrays: Sequence[Any], mapped: Sequence[bool], taken: Sequence[Any]) -> list[Any]:
     rest = iter(taken)
-    return [next(rest) if is_mapped else each for each, is_mapped in zip(arrays, mapped, strict=True)]
+    return [next(rest) if is_mapped else array for array, is_mapped in zip(arrays, mapped, strict=True)]
 
 
 class Gradients:
@@ -161,28 +161,28 @@ class Gradients:
         self.call, self.operator, self.names = call, call.operator, call.names
 
     def keep(self, *primals: Any) -> tuple[Outputs, tuple[Any, Any]]:
-        self._refuse([name for name, each in zip(self.names, primals, strict=True) if each.perturbed])
-        arrays = [each.value for each in primals]
-        found = self.call.run(*arrays)
-        return found, (arrays, found)
+        self._refuse([name for name, primal in zip(self.names, primals, strict=True) if primal.perturbed])
+        arrays = [primal.value for primal in primals]
+        result = self.call.run(*arrays)
+        return result, (arrays, result)
 
     def compute(self, kept: tuple[Any, Any], upstream: Sequence[Any]) -> tuple[Any, ...]:
         arrays, results = kept
         gradient, backward = self.operator.gradient, self._backward
         assert gradient is not None and backward is not None, "keep() has refused"
         taken = signature(backward.call).parameters
-        outputs = [each.name for each in self.operator.outputs]
+        outputs = [output.name for output in self.operator.outputs]
         given = {**dict(zip(self.names, arrays, strict=True)), **dict(zip(outputs, results, strict=True))}
-        given = {name: each for name, each in given.items() if name in taken}
+        given = {name: array for name, array in given.items() if name in taken}
         for name, cotangent in zip(outputs, upstream, strict=True):
             if name in differentiable_outputs(self.operator, gradient):
                 given |= _gradient_of(cotangent, taken[gradient.of_output(name)])
         options = {name: value for name, value in self.call.options.items() if name in taken}
         call = Call(backward, tuple(given), options)
-        found = dict(zip((each.name for each in backward.outputs), call.run(*given.values()), strict=True))
+        gradients = dict(zip((output.name for output in backward.outputs), call.run(*given.values()), strict=True))
         smooth = differentiable_parameters(self.operator, gradient)
         return tuple(
-            found[gradient.of_parameter(name)].reshape(array.shape).astype(array.dtype) if name in smooth else None
+            gradients[gradient.of_parameter(name)].reshape(array.shape).astype(array.dtype) if name in smooth else None
             for name, array in zip(self.names, arrays, strict=True)
         )
 
@@ -195,11 +195,13 @@ class Gradients:
         if gradient is None or self._backward is None:
             raise InputError(f"{name} has no gradient: call it outside of jax.grad, or on jax.lax.stop_gradient(…)")
         refused = {
-            each: why for each, why in gradient.unsupported.items() if each in self.names or self.call.options.get(each)
+            option: why
+            for option, why in gradient.unsupported.items()
+            if option in self.names or self.call.options.get(option)
         }
-        refused |= {each: gradient.no_gradient[each] for each in perturbed if each in gradient.no_gradient}
-        for each, why in refused.items():
-            raise InputError(f"{name} has no gradient with {each} ({why}): call it outside of jax.grad")
+        refused |= {name: gradient.no_gradient[name] for name in perturbed if name in gradient.no_gradient}
+        for argument, why in refused.items():
+            raise InputError(f"{name} has no gradient with {argument} ({why}): call it outside of jax.grad")
 
 
 def _gradient_of(cotangent: Any, parameter: Parameter) -> dict[str, Any]:

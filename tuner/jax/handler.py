@@ -100,17 +100,17 @@ _HANDLERS = {"cpu": _Handler(_on_cpu), "CUDA": _Handler(_on_cuda)}  # kept: XLA 
 
 @cache
 def register() -> None:
-    """Makes the handlers known to JAX, for as long as the process lives."""
-    for platform, each in _HANDLERS.items():
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(each), platform=platform)
+    """Register the handlers with JAX for the lifetime of the process."""
+    for platform, handler in _HANDLERS.items():
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform=platform)
     atexit.register(_settle)
 
 
 def _settle() -> None:
     """At the interpreter's end: let what runs come to its end, since a handler that begins later waits for ever."""
-    for each in jax.live_arrays():
+    for live_array in jax.live_arrays():
         with suppress(Exception):  # its error was for who reads it
-            each.block_until_ready()
+            live_array.block_until_ready()
 
 
 class Lender(Protocol):
@@ -129,7 +129,7 @@ def _handled(frame: Any, lender: Lender) -> int | None:
             return None
         operator, names, options = json.loads(_attribute(frame.attributes))
         with lender(frame) as (array, copy):
-            given = [array(each) for each in _buffers(frame.arguments)]
+            given = [array(buffer) for buffer in _buffers(frame.arguments)]
             outputs = getattr(dispatcher, operator)(**dict(zip(names, given, strict=True)), **options)
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             for output, buffer in zip(outputs, _buffers(frame.results), strict=True):
@@ -158,7 +158,7 @@ def _on_device(frame: Any) -> Iterator[Any]:
     def array(buffer: Any) -> Any:
         return foreign_memory.array(buffer.data, *_facts(buffer))
 
-    first = next(array(each) for each in _buffers(frame.arguments) if each.data)
+    first = next(array(buffer) for buffer in _buffers(frame.arguments) if buffer.data)
     with foreign_memory.current(_stream(frame), first.data.device_id):
         yield array, foreign_memory.copy
 
@@ -191,5 +191,5 @@ def _stream(frame: Any) -> int:
 
 def _error(frame: Any, message: str) -> int | None:
     asked = _ErrorCreate(ctypes.sizeof(_ErrorCreate), None, message.encode(), _INTERNAL)
-    found: int | None = _Function(frame.api.contents.error_create)(ctypes.addressof(asked))
-    return found
+    result: int | None = _Function(frame.api.contents.error_create)(ctypes.addressof(asked))
+    return result

@@ -20,10 +20,10 @@ def outputs(
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
     """axes: those of a mesh over which the outputs vary, in jax.shard_map. Raises InputError for arrays that do not
     fit."""
-    bound = bind(operator, request, {name: _facts(each) for name, each in request.arrays.items()})
+    bound = bind(operator, request, {name: _facts(array) for name, array in request.arrays.items()})
     return tuple(
-        _struct(bound.tensors[each.name].caller_shape, each.dtype_of(bound.problem).numpy, axes)
-        for each in operator.outputs
+        _struct(bound.tensors[output.name].caller_shape, output.dtype_of(bound.problem).numpy, axes)
+        for output in operator.outputs
     )
 
 
@@ -62,7 +62,7 @@ def varying_alike(arrays: Iterable[Any]) -> tuple[Any, ...]:
 def _facts(array: Any) -> Facts:
     """As XLA will hand it over: in C order, wherever it is."""
     dtype, shape = np.dtype(array.dtype), tuple(array.shape)
-    return Facts("numpy", CPU, dtype, shape, tuple(dtype.itemsize * each for each in dense_strides(shape)), 0)
+    return Facts("numpy", CPU, dtype, shape, tuple(dtype.itemsize * stride for stride in dense_strides(shape)), 0)
 
 
 def batch_axis(argument: Argument, request: Request) -> int | None:

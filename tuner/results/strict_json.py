@@ -39,7 +39,7 @@ def _strict(declared: Any) -> Any:
     if origin in (Union, UnionType):
         return Union[tuple(map(_strict, arguments))]  # noqa: UP007  # of a tuple
     if origin is tuple:
-        return tuple[tuple(each if each is Ellipsis else _strict(each) for each in arguments)]  # type: ignore[misc]
+        return tuple[tuple(argument if argument is Ellipsis else _strict(argument) for argument in arguments)]  # type: ignore[misc]
     return declared
 
 

@@ -263,13 +263,13 @@ def _result(future: Future[UnitResult]) -> UnitResult:
 @contextmanager
 def _living(store: Store) -> Iterator[tuple[str, Callable[[], None]]]:
     """A name for a search that workers find in the database as long as it lives, and what says that it still does."""
-    name, holder, said = uuid4().hex, Holder.current(), time.monotonic()
+    name, holder, renewed_s = uuid4().hex, Holder.current(), time.monotonic()
 
     def renew() -> None:
-        nonlocal said
-        if time.monotonic() - said > _RENEW_S:
+        nonlocal renewed_s
+        if time.monotonic() - renewed_s > _RENEW_S:
             store.renew_claims(holder)
-            said = time.monotonic()
+            renewed_s = time.monotonic()
 
     store.claim(CAMPAIGNS, [name], holder)
     try:

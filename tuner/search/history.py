@@ -152,5 +152,5 @@ def _of_one_device(stored: Sequence[StoredAttempt], store: Store) -> list[Stored
 
 def devices_of(store: Store, studies: Iterable[int | None]) -> dict[int | None, str]:
     """Return study → UUID of its GPU, if recorded."""
-    found = store.studies_of({study for study in studies if study is not None})
-    return {study.id: str(study.versions["device"]) for study in found if study.versions.get("device")}
+    stored = store.studies_of({study for study in studies if study is not None})
+    return {study.id: str(study.versions["device"]) for study in stored if study.versions.get("device")}

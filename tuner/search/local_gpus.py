@@ -59,15 +59,15 @@ def chosen_gpus(words: str, target: GPU) -> list[LocalGpu]:
 
 def ordinals(words: str) -> list[int]:
     """`0,2,4-7` as numbers, each once. Raises UsageError."""
-    found: dict[int, None] = {}
+    indices: dict[int, None] = {}
     for part in filter(None, (word.strip() for word in words.split(","))):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
             raise UsageError(f"--gpus {words}: give all, or numbers such as 0,2,4-7")
-        found |= dict.fromkeys(range(int(first), int(last or first) + 1))
-    if not found:
+        indices |= dict.fromkeys(range(int(first), int(last or first) + 1))
+    if not indices:
         raise UsageError(f"--gpus {words!r}: give all, or numbers such as 0,2,4-7")
-    return list(found)
+    return list(indices)
 
 
 def _models(here: Mapping[int, GPU]) -> str:

@@ -29,9 +29,9 @@ def family_of(problem: object) -> tuple[object, ...]:
 def waves(requests: Sequence[SearchRequest]) -> list[Wave]:
     """Return the wave of each search. Without history a family is one wave."""
     seen: Counter[tuple[object, ...]] = Counter()
-    found = []
+    waves = []
     for request in requests:
         family = family_of(request.problem)
-        found.append(Wave(family, seen[family].bit_length() if request.history else 0))
+        waves.append(Wave(family, seen[family].bit_length() if request.history else 0))
         seen[family] += 1
-    return found
+    return waves

@@ -120,8 +120,8 @@ class Argument:
 
     def required(self, problem: Any) -> bool:
         """Return whether the scalar must come from the call; `problem` is a Problem or its type."""
-        said = self.default is not None or self.name in problem.__dataclass_fields__ or hasattr(problem, self.name)
-        return self.role is Role.SCALAR and not said
+        has_value = self.default is not None or self.name in problem.__dataclass_fields__ or hasattr(problem, self.name)
+        return self.role is Role.SCALAR and not has_value
 
     def dtype_of(self, problem: Any) -> DType:
         dtype = getattr(problem, self.dtype) if isinstance(self.dtype, str) else self.dtype

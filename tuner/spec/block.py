@@ -45,13 +45,13 @@ def _limits(arch: Arch, block: Block) -> Iterator[Constraint]:
 
 def disagreements(blocks: tuple[Block, ...], plan: Plan, config: Any) -> Iterator[str]:
     """Yield each difference between the launches of a config's plan and the declared blocks."""
-    declared = {block.entry: block for block in blocks}
+    by_entry = {block.entry: block for block in blocks}
     for launch in plan.launches:
-        if block := declared.get(launch.entry):
-            took = launch.block_threads, launch.smem_bytes
-            said = int(block.threads(config)), int(block.smem(config))
-            if took != said:
+        if block := by_entry.get(launch.entry):
+            planned = launch.block_threads, launch.smem_bytes
+            declared = int(block.threads(config)), int(block.smem(config))
+            if planned != declared:
                 yield (
-                    f"launches {launch.entry} with {took[0]} threads and {took[1]} bytes of shared memory a block, "
-                    f"and blocks declares {said[0]} and {said[1]}"
+                    f"launches {launch.entry} with {planned[0]} threads and {planned[1]} bytes of shared memory per "
+                    f"block, but `blocks` declares {declared[0]} and {declared[1]}"
                 )

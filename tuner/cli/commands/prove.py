@@ -79,8 +79,8 @@ _RIGHT, _WRONG, _NOT_JUDGED = "right", "WRONG", "not judged"
 def _shown(operator: Operator[Any], problem: Any, prove: Prover) -> Iterator[Judged]:
     """Yield each result after printing a line of progress."""
     for one in prove(operator, problem):
-        said = " (judged earlier)" if one.earlier else ""
-        say(f"  {operator.name}/{one.implementation}: {_standing(one)}{said}")
+        note = " (judged earlier)" if one.earlier else ""
+        say(f"  {operator.name}/{one.implementation}: {_standing(one)}{note}")
         yield one
 
 

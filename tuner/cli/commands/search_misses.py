@@ -107,7 +107,7 @@ def _without_record(wanted: Sequence[Wanted], db: str | None) -> list[Wanted]:
     from tuner.store.sql import Store
 
     with Store.open(db) as store:
-        return [each for each in wanted if not _has_record(store, *each)]
+        return [entry for entry in wanted if not _has_record(store, *entry)]
 
 
 def _has_record(store: Any, operator: Operator[Any], target: GPU, problem: Any) -> bool:

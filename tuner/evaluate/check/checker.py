@@ -93,10 +93,12 @@ def _runs(instance: Instance, job: Job) -> Iterator[CaseResult]:
             at, arrays, mode, arch=job.arch, instrumented=instrumented, most_seconds=most_seconds(at)
         )
         instrumented = instrumented and run.counters.mma > 0
-        said = map(str, run.findings) if run.findings else (_undeclared(at.plan(), run.counters),)
+        findings = map(str, run.findings) if run.findings else (_undeclared(at.plan(), run.counters),)
         other = _other_bits(first.setdefault(edge, outputs), outputs)
         doubt = f"{other}: the result depends on the order of threads" if other else ""
-        yield CaseResult(f"{edge.name(operator)} {mode}", arrays, expected, outputs, tuple(filter(None, said)), doubt)
+        yield CaseResult(
+            f"{edge.name(operator)} {mode}", arrays, expected, outputs, tuple(filter(None, findings)), doubt
+        )
 
 
 def key_of(job: Job) -> str:

@@ -52,8 +52,8 @@ class VerdictBuilder:
             self._doubt = ran.doubt or self._doubt
 
     def verdict(self, where: str = "emulator") -> Verdict:
-        said = tuple(filter(None, (*self.findings, self._doubt)))
-        return Verdict(tuple(self.worst.values()), said, tuple(self.cases), where)
+        findings = tuple(filter(None, (*self.findings, self._doubt)))
+        return Verdict(tuple(self.worst.values()), findings, tuple(self.cases), where)
 
 
 def verdict_of(operator: Operator[Any], runs: Iterable[CaseResult], where: str = "emulator") -> Verdict:

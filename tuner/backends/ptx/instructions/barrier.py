@@ -90,7 +90,7 @@ class _Votes:
         if not self.pending:
             return
         size = wave.blocks * _NAMES
-        yes, all_ = (np.bincount(wave.key[free & said], minlength=size)[wave.key] for said in (self.said, free))
+        yes, all_ = (np.bincount(wave.key[free & lanes], minlength=size)[wave.key] for lanes in (self.said, free))
         for lanes, write in self.pending:
             write(lanes & free, yes, all_)
         self.pending = [(lanes & ~free, write) for lanes, write in self.pending if (lanes & ~free).any()]

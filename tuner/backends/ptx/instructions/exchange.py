@@ -77,8 +77,13 @@ def _vote(wave: Wave, instruction: Instruction, at: int) -> Step:
     members = _members(wave, instruction.word(2))
 
     def voted(mask: Mask) -> None:
-        said = _bits(registers.condition(source) & wave.running(mask)) & members
-        results = {"ballot": said, "any": said != 0, "all": said == members, "uni": (said == 0) | (said == members)}
+        votes = _bits(registers.condition(source) & wave.running(mask)) & members
+        results = {
+            "ballot": votes,
+            "any": votes != 0,
+            "all": votes == members,
+            "uni": (votes == 0) | (votes == members),
+        }
         assign(target, results[mode], mask)
 
     return together(wave, at, WARP, voted, members)
