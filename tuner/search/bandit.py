@@ -19,7 +19,7 @@ from tuner.spec.space import Array, Space
 # then reach .76, .86 and .93 of the optimum; nine out of ten runs reach .81, .91 and .94.
 _GAIN = 8
 _ENOUGH = 8  # tries after which an implementation without any success is dropped
-# Configs of a space that are ranked before the search, at less than a millisecond each: so many for each try.
+# Configs of a space that are ranked before the search, per try of the search. Ranking one takes under a millisecond.
 _RANKED_A_TRY, _LEAST_RANKED, _MOST_RANKED = 128, 512, 4096
 _SAMPLED = 64  # configs compiled before the search if there are no predictions without compiling
 _CLIMBED = 16  # number of best configs in a large space whose neighbours are also ranked
@@ -39,8 +39,8 @@ class Method:
 class Arm:
     """One implementation in a search.
 
-    The priors, orders of its configs from before the search, and the sampler are made when they are first needed:
-    ranking a space takes seconds, and a search that has nothing left to try asks for none of them.
+    The sampler and the priors, which order the configs before the search, are created when they are first used: ranking
+    a space takes seconds, and a search with no tries left needs neither.
     """
 
     default: Instance
@@ -64,7 +64,7 @@ class Arm:
 
     @cached_property
     def kept_priors(self) -> tuple[Prior, ...]:
-        """The priors that random tries did not contradict."""
+        """Return the priors that random tries have not contradicted."""
         return self.priors
 
     @property
@@ -75,11 +75,11 @@ class Arm:
 
     @property
     def asked(self) -> bool:
-        """Whether anything was asked of the sampler, and so of the priors."""
+        """Return whether the sampler, and therefore the priors, have been used."""
         return self._sampler is not None
 
     def _taught(self, priors: Sequence[Prior]) -> Sampler:
-        """A new sampler that was told all results."""
+        """Return a new sampler that has received all results."""
         sampler = self.make_sampler(priors)
         for index, value in self.results.items():
             sampler.tell(index, value)
@@ -295,7 +295,7 @@ def prepared(
 
 
 def _ranked_configs(tries: int) -> int:
-    """How many configs of a space to rank for a search that makes so many tries in it."""
+    """Return how many configs of a space to rank for a search of `tries` tries in it."""
     return min(_MOST_RANKED, max(_LEAST_RANKED, _RANKED_A_TRY * tries))
 
 
@@ -306,7 +306,9 @@ def _costs(
     compiled_costs: Callable[[Sequence[Instance]], Sequence[float]] | None,
     ranked: int,
 ) -> Array:
-    """What is predicted of a space's configs: of `ranked` of them by `prior`, where that is not 0; NaN elsewhere."""
+    """Return the predicted cost of every config, NaN where there is none: by `prior` for up to `ranked` configs, or, if
+    `ranked` is 0, by a model of `compiled_costs` of a few configs.
+    """
     if ranked:
         return _ranked(space, lambda index: prior(default.with_config(space[index])), ranked)
     cost = np.full(len(space), np.nan)
@@ -330,8 +332,9 @@ def _priors(
 
 
 def _ranked(space: Space[Any], cost_of: Callable[[int], float], count: int) -> Array:
-    """The prior's cost of every config of a space of up to `count`; of a larger one, of `count` configs drawn from it
-    and of the neighbours of the best of these, NaN elsewhere."""
+    """Return the prior's cost of every config of a space with up to `count` configs. In a larger space rank `count`
+    configs drawn at random and the neighbours of the best of these; the others are NaN.
+    """
     cost = np.full(len(space), np.nan)
     drawn = np.random.default_rng(0).permutation(len(space))[:count]
     cost[drawn] = [cost_of(int(index)) for index in drawn]

@@ -1,7 +1,7 @@
-"""Searches of many problems side by side, by any executor: see `session.Searches`.
+"""Searches of many problems in parallel, on any executor (see `session.Searches`).
 
-Whole problems go to the executor's processes, which store what they try in the database of the search. This process
-decides what comes next, and reads from the database what was found.
+The executor's processes search complete problems and store every attempt in the database of the search. This process
+schedules the problems, and reads the results from the database.
 """
 
 import time
@@ -30,40 +30,40 @@ from tuner.spec.problem import canonical, to_fields
 from tuner.store import record_lines
 from tuner.store.sql import Holder, Store
 
-_LOOK_S = 0.5  # between two looks at what is going on
-_RENEW_S = 60.0  # between two words that the search lives
+_LOOK_S = 0.5  # interval at which running tasks are checked
+_RENEW_S = 60.0  # interval at which the search renews its entry in the database
 
 
 @dataclass(frozen=True)
 class FleetProgress:
-    """Where a search of many problems stands."""
+    """The progress of a search over many problems."""
 
     workers: int
     problems: int
     done: int
-    failed: int  # of those done: without a record
+    failed: int  # finished problems without a record
     running: tuple[Unit, ...]
-    configs: int  # tried since it began
+    configs: int  # attempts since the search started
     seconds: float
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that take units: `capacity()` at once. They have the GPU where they are to measure."""
+    """Processes that run units, at most `capacity()` at a time. They have the GPU if the units are measured."""
 
     executor: Executor
     capacity: Callable[[], int]
     measured: bool = False
-    db: str = ""  # how they reach the database, without a password; empty: by their own environment
-    processes: int | None = None  # that each may start to compile, and to check
+    db: str = ""  # URL of the database without a password; empty: workers use their own environment
+    processes: int | None = None  # maximum number of compiler and checker processes per worker
     show: Callable[[FleetProgress], None] = lambda _: None
 
 
 def run(request: CampaignRequest, workers: Workers, stopped: Callable[[], bool] = lambda: False) -> Campaign:
-    """Make the searches of a request by `workers`. `stopped()` turning true lets no other problem begin.
+    """Run the searches of a request on `workers`. When `stopped()` returns True, no further problem starts.
 
-    A problem whose unit fails costs itself only: its outcome has no record, and says why. Raises UsageError where a
-    worker has other code, or another database.
+    If the unit of a problem fails, only that problem is affected: its outcome has no record and states the reason.
+    Raises UsageError if a worker has different code or a different database.
     """
     with opened(request, workers) as searches:
         return campaign(request.searches, searches, _unwatched, stopped, request.terms)
@@ -71,7 +71,7 @@ def run(request: CampaignRequest, workers: Workers, stopped: Callable[[], bool] 
 
 @contextmanager
 def opened(request: CampaignRequest, workers: Workers) -> Iterator["Fleet"]:
-    """What `run` searches with, for as long as this lasts: workers find it alive in the database."""
+    """Provide the context in which `run` searches. While it is open, workers find the search alive in the database."""
     with Store.open(request.db) as store, Compiler(1) as compiler, Checker(1) as checker:
         if any(search.retry for search in request.searches):
             forgive(request.gpu, store)
@@ -81,14 +81,14 @@ def opened(request: CampaignRequest, workers: Workers) -> Iterator["Fleet"]:
 
 @dataclass(frozen=True)
 class _Task:
-    """A unit that can be made once those at the positions `after` are done."""
+    """A unit that can start once the units at the positions `after` have finished."""
 
     make: Callable[[], Unit]
     after: frozenset[int] = frozenset()
 
 
 class Fleet:
-    """See `session.Searches`. What is searched is read back from the store."""
+    """See `session.Searches`. Results are read back from the store."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Fleet:
         self._first_row, self._stage, self._began = store.last_attempt(), 0, time.monotonic()
 
     def results(self, requests: Sequence[SearchRequest], stopped: Callable[[], bool]) -> dict[int, UnitResult]:
-        """What became of each problem, by position; those that do not begin are left out."""
+        """Return the outcome of each problem by position, without problems that were not started."""
         begun: dict[Wave, int] = {}
 
         def make(request: SearchRequest, wave: Wave) -> Unit:
@@ -138,7 +138,7 @@ class Fleet:
         watch: Watch,  # noqa: ARG002  # part of the protocol
         stopped: Callable[[], bool],
     ) -> list[Outcome]:
-        """Those that do not begin are left out. Outcomes are in the order of the requests."""
+        """Return the outcomes in the order of the requests, without problems that were not started."""
         results = self.results(requests, stopped)
         outcomes = []
         for position, result in sorted(results.items()):
@@ -153,7 +153,7 @@ class Fleet:
         return self._go_on(wanted, "judged")
 
     def _go_on(self, wanted: Wanted, what: str) -> list[Outcome]:
-        """Let problems that were searched go on with configs of others, each on the GPU that it is measured on."""
+        """Try configs of other problems on searched problems, each on the GPU on which the problem is measured."""
         self._stage += 1
         given_up = {problem for problem, result in self._results.items() if result.error}
         positions = [i for i, (one, configs) in enumerate(wanted) if configs and one.request.problem not in given_up]
@@ -176,7 +176,7 @@ class Fleet:
         return unit_of(outcome.request, self._settings, **more)
 
     def _run(self, tasks: Sequence[_Task], stopped: Callable[[], bool]) -> dict[int, UnitResult]:
-        """The results by position, of all tasks unless it was stopped."""
+        """Return the results by position; those of all tasks unless the search was stopped."""
         waiting, done = dict(enumerate(tasks)), dict[int, UnitResult]()
         running: dict[Future[UnitResult], tuple[int, Unit]] = {}
         try:
@@ -189,7 +189,7 @@ class Fleet:
                 for future in finished:
                     position, _ = running.pop(future)
                     done[position] = _result(future)
-                    del future  # a result that nobody refers to is not computed again when its worker is lost
+                    del future  # Dask does not recompute a result without references when its worker is lost
                 self._show(len(tasks), done, [unit for _, unit in running.values()])
                 self._renew()
         except BaseException:
@@ -209,7 +209,7 @@ class Fleet:
             unit = waiting.pop(position).make()
             try:
                 running[self._workers.executor.submit(perform, unit)] = position, unit
-            except RuntimeError as error:  # an executor whose processes are gone takes nothing more
+            except RuntimeError as error:  # an executor without living processes accepts no tasks
                 done[position] = UnitResult(error=f"{type(error).__name__}: {error}")
 
     def _show(self, problems: int, done: Mapping[int, UnitResult], running: Sequence[Unit]) -> None:
@@ -227,7 +227,7 @@ class Fleet:
         )
 
     def _outcome(self, request: SearchRequest, result: UnitResult) -> Outcome:
-        """What the store knows of a problem, as a search of it here would return it."""
+        """Return the stored results of a problem, as a local search would return them."""
         after = 0 if request.resume else self._first_row
         outcome = study.recall(request, self._store, self._evaluator(request, result), after)
         record = record_lines.from_line(result.record) if result.record else None
@@ -249,7 +249,7 @@ class Fleet:
 
 
 def _result(future: Future[UnitResult]) -> UnitResult:
-    """What fails a unit costs its problem; a request that is wrong ends the search."""
+    """Return the error of a failed unit, which affects only its problem; raise it if the request itself is wrong."""
     try:
         return future.result()
     except UsageError:
@@ -262,7 +262,7 @@ def _result(future: Future[UnitResult]) -> UnitResult:
 
 @contextmanager
 def _living(store: Store) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A name for a search that workers find in the database as long as it lives, and what says that it still does."""
+    """Provide the name of a live search, and a function that renews its entry in the database."""
     name, holder, renewed_s = uuid4().hex, Holder.current(), time.monotonic()
 
     def renew() -> None:

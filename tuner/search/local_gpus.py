@@ -1,4 +1,4 @@
-"""The GPUs of this machine as an executor: one process a GPU, in which it is the only one that CUDA sees."""
+"""The GPUs of this machine as an executor: one process per GPU, which sees only that GPU through CUDA."""
 
 import os
 import resource
@@ -20,26 +20,28 @@ from tuner.search.work_unit import Unit, UnitResult
 
 ALL = "all"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_LONGEST_S = 14 * 86_400.0  # for a problem
-_MOST_FAILURES = 2  # of a GPU in a row, before it gets no more problems
+_LONGEST_S = 14 * 86_400.0  # per problem
+_MOST_FAILURES = 2  # consecutive failures after which a GPU receives no more problems
 _LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
 class LocalGpu:
-    """A GPU of this machine, and how a process sees it alone."""
+    """A GPU of this machine, and the environment in which a process sees only this GPU."""
 
     ordinal: int
     uuid: str
     opener: DeviceOpener = field(default_factory=Physical)
-    visible: str = ""  # the value of CUDA_VISIBLE_DEVICES with which a process sees it alone; empty: as it is
+    visible: str = ""  # CUDA_VISIBLE_DEVICES for a process that sees only this GPU; empty: unchanged
 
     def __str__(self) -> str:
         return f"GPU {self.ordinal} ({self.uuid})" if self.uuid else f"GPU {self.ordinal}"
 
 
 def chosen_gpus(words: str, target: GPU) -> list[LocalGpu]:
-    """The GPUs that `all`, or a list such as `0,2,4-7`, names. Raises UsageError for one that is no `target`."""
+    """Return the GPUs that `all`, or a list such as `0,2,4-7`, names. Raises UsageError if one of them is not a
+    `target`.
+    """
     here = {ordinal: gpu.current_gpu(ordinal) for ordinal in range(gpu.count())}
     if words == ALL:
         wanted = [ordinal for ordinal, model in here.items() if model.name == target.name]
@@ -58,7 +60,7 @@ def chosen_gpus(words: str, target: GPU) -> list[LocalGpu]:
 
 
 def ordinals(words: str) -> list[int]:
-    """`0,2,4-7` as numbers, each once. Raises UsageError."""
+    """Parse `0,2,4-7` into distinct indices. Raises UsageError."""
     indices: dict[int, None] = {}
     for part in filter(None, (word.strip() for word in words.split(","))):
         first, dash, last = part.partition("-")
@@ -75,7 +77,7 @@ def _models(here: Mapping[int, GPU]) -> str:
 
 
 def _as_seen_from_outside(ordinal: int) -> str:
-    """What makes CUDA show this GPU alone to a child: its word of the variable that this process sees all through."""
+    """Return the value of CUDA_VISIBLE_DEVICES that shows only this GPU to a child process."""
     listed = [word.strip() for word in os.environ.get(_VISIBLE, "").split(",") if word.strip()]
     return listed[ordinal] if ordinal < len(listed) else str(ordinal)
 
@@ -92,10 +94,10 @@ class _Job:
 
 
 class GpuExecutor(Executor):
-    """Units on the GPUs of this machine, one at a time on each; cores are divided among them.
+    """Runs units on the GPUs of this machine, one at a time per GPU. The CPU cores are divided among the GPUs.
 
-    A GPU that fails costs its own problems only: each goes to another GPU, and a GPU that fails twice in a row
-    gets no more. `report` hears of both.
+    A failing GPU affects only its own problems: they move to another GPU, and a GPU that fails twice in a row receives
+    no more. `report` receives a message for both events.
     """
 
     def __init__(self, gpus: Sequence[LocalGpu], report: Callable[[str], None] = lambda _: None) -> None:
@@ -113,8 +115,8 @@ class GpuExecutor(Executor):
             thread.start()
 
     def capacity(self) -> int:
-        """How many GPUs still take problems."""
-        return max(len(self._working), 1)  # without any, what is submitted fails at once
+        """Return the number of GPUs that still accept problems."""
+        return max(len(self._working), 1)  # without any GPU, submitted units fail at once
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         assert not kwargs and len(args) == 1, "a unit is all that is submitted"
@@ -128,7 +130,7 @@ class GpuExecutor(Executor):
         return job.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes; `cancel_futures` at once, else when what was submitted is done."""
+        """End the processes: immediately with `cancel_futures`, otherwise after all submitted units."""
         with self._changed:
             self._closed = True
             if cancel_futures:
@@ -146,9 +148,9 @@ class GpuExecutor(Executor):
                 thread.join()
 
     def _serve(self, number: int, cores: Sequence[int]) -> None:
-        """The thread of a GPU: one unit after another, in a process of its own."""
+        """Run the thread of a GPU: one unit after another, in a process of its own."""
         device, failures = self._gpus[number], 0
-        memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA maps all memory of the machine
+        memory = resource.getrlimit(resource.RLIMIT_AS)[1]  # CUDA reserves address space for all memory of the machine
         limits = Limits(_LONGEST_S, memory)
         environment = {_VISIBLE: device.visible} if device.visible else {}
         with Pool(_perform, workers=1, limits=limits, environment=environment) as pool:
@@ -166,7 +168,7 @@ class GpuExecutor(Executor):
                     return
 
     def _attempt(self, pool: "Pool[Any, UnitResult]", job: _Job, device: LocalGpu, cores: Sequence[int]) -> str:
-        """Perform a unit, and say what failed of the GPU; empty where it did not."""
+        """Run a unit. Return the GPU's error; empty if there is none."""
         try:
             ((_, answer),) = pool.run([(job.work, job.unit, device.opener, device.uuid, tuple(cores))])
         except MachineError as error:
@@ -180,7 +182,7 @@ class GpuExecutor(Executor):
         return ""
 
     def _next(self, device: LocalGpu) -> _Job | None:
-        """A unit for a GPU; None when there are to be no more."""
+        """Return the next unit for a GPU; None if no more will follow."""
         with self._changed:
             while True:
                 for job in self._jobs:
@@ -212,7 +214,7 @@ class GpuExecutor(Executor):
             self._changed.notify_all()
 
     def _fail_hopeless(self) -> None:
-        """Units that no working GPU takes."""
+        """Fail the units that no working GPU accepts."""
         working = [self._gpus[number] for number in self._working]
         for job in list(self._jobs):
             if not any(device not in job.failed_on and job.device in ("", device.uuid) for device in working):
@@ -221,14 +223,14 @@ class GpuExecutor(Executor):
 
 
 def _perform(job: tuple[Callable[..., UnitResult], Unit, DeviceOpener, str, tuple[int, ...]]) -> UnitResult:
-    """In the process of a GPU."""
+    """Run a unit in the process of a GPU."""
     work, unit, opener, uuid, cores = job
     os.sched_setaffinity(0, cores)
     return work(unit, opener, uuid)
 
 
 def _divided(cores: Sequence[int], parts: int) -> list[list[int]]:
-    """Cores for each GPU: neighbours together; where there are fewer cores than GPUs they share."""
+    """Return the CPU cores of each GPU: adjacent cores; with fewer cores than GPUs, cores are shared."""
     if len(cores) < parts:
         return [[cores[number % len(cores)]] for number in range(parts)]
     bounds = [round(i * len(cores) / parts) for i in range(parts + 1)]

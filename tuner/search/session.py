@@ -66,11 +66,13 @@ class Session:
         self._worker, self._ledger = worker, ledger
 
     def evaluator(self, request: SearchRequest) -> Evaluator:
-        """What evaluates the configs of a problem."""
+        """Return the evaluator of a problem's configs."""
         return self._evaluator_of(request)
 
     def refuse_broken(self) -> None:
-        """Raises MachineError where the device fails at a plain copy or an idle kernel: no config is to blame then."""
+        """Raise MachineError if the device fails at a plain copy or an empty kernel, so that no config is blamed for
+        it.
+        """
         if self._worker is None:
             return
         try:
@@ -81,7 +83,7 @@ class Session:
             raise
 
     def recall(self, request: SearchRequest, record: TuningRecord | None) -> Outcome:
-        """What is stored about a problem, with the record that a search of it ended with."""
+        """Return what is stored about a problem, with the record of its last search."""
         return replace(study.recall(request, self._store, self._evaluator_of(request)), record=record)
 
     def search_all(self, requests: Sequence[SearchRequest], watch: Watch, stopped: Callable[[], bool]) -> list[Outcome]:
@@ -215,13 +217,13 @@ def session(
 
 
 def forgive(target: GPU, store: Store) -> None:
-    """Let configs that took devices of this kind down be tried again."""
+    """Allow configs that crashed devices of this kind to be tried again."""
     store.forgive(target.name)
     _older_ledger(target).unlink(missing_ok=True)
 
 
 def _older_ledger(target: GPU) -> Path:
-    """Where earlier versions wrote which configs took the device down."""
+    """Return the file in which earlier versions recorded configs that crashed the device."""
     return cache_dir() / "ledger" / target.name
 
 

@@ -1,4 +1,4 @@
-"""The ledger of a measuring session, kept in the store: see `tuner.store.sql.ledger`."""
+"""The ledger of a measuring session in the store (see `tuner.store.sql.ledger`)."""
 
 import time
 from uuid import uuid4
@@ -7,12 +7,12 @@ from tuner.evaluate.measure.crash_ledger import Ledger
 from tuner.store.sql import Admission, Holder, Store
 
 MOST_DEATHS = 2
-_POLL_S = 0.2  # between two looks at what another session runs
+_POLL_S = 0.2  # interval at which the configs of other sessions are checked
 
 
 class StoredLedger:
-    """Counts the deaths of a GPU's configs in all sessions that share a store. `before` is a file that older versions
-    of this program wrote.
+    """Counts the crashes per config of a GPU in all sessions that share a store. `before` is a file written by older
+    versions of this program.
     """
 
     def __init__(self, store: Store, gpu: str, before: Ledger) -> None:
@@ -25,7 +25,7 @@ class StoredLedger:
         return died >= MOST_DEATHS or self._before.banned(key)
 
     def began(self, key: str) -> bool:
-        """Whether a config may run now; waits while other sessions run it as often as it may die."""
+        """Return whether a config may run now. Waits while as many other sessions run it as it may crash."""
         uuid = uuid4().hex
         while True:
             admission = self._store.enter(self._gpu, key, self._holder, uuid, MOST_DEATHS)
@@ -43,5 +43,5 @@ class StoredLedger:
         self._store.bury(self._open.pop(key))
 
     def forgive_own(self) -> None:
-        """Take back all deaths of this session: the device was broken, not the configs."""
+        """Retract all crashes of this session, because the device was broken and not the configs."""
         self._store.leave_all(self._holder)

@@ -1,8 +1,9 @@
-"""A whole problem as work for another process: names and data go out, a record's line and counts come back.
+"""A complete problem as a unit of work for another process. Its input is plain data, its result a record and counts.
 
-The process opens the database itself and stores every attempt there, so that what is lost with it is found again by
-the next process that takes the unit. A unit that loses two processes is given up, with the config that it was at: after
-the first loss its configs are evaluated one by one, so that the second one names it.
+The process opens the database itself and stores every attempt there. If it is lost, the next process that runs the unit
+resumes from the stored attempts. A unit fails for good when it has lost two processes, and its error names the config
+that was running: after the first loss its configs are evaluated one at a time, so that the second loss identifies the
+config.
 """
 
 import os
@@ -37,19 +38,19 @@ from tuner.spec.problem import from_fields, to_fields
 from tuner.store import record_lines
 from tuner.store.sql import Admission, Holder, Store
 
-CAMPAIGNS = "campaigns"  # scope of the claims by which a search of many problems is known to live
+CAMPAIGNS = "campaigns"  # scope of the claims that mark a search over many problems as alive
 MOST_LOSSES = 2
-_LOOK_S = 5.0  # between two looks at whether the search was cancelled
+_LOOK_S = 5.0  # interval at which a unit checks whether its search was cancelled
 
 ConfigFields = tuple[str, Fields]  # implementation, config
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One problem of a search. Nothing in it is secret."""
+    """One problem of a search, as data without secrets."""
 
-    campaign: str  # names the search that it belongs to
-    stage: int  # 0: to be searched; later: configs of other problems are tried, or judged
+    campaign: str  # identifies the search
+    stage: int  # 0: search the problem; later rounds try or check configs of other problems
     operator: str
     problem: Fields
     gpu: str
@@ -61,8 +62,8 @@ class Unit:
     db: str = ""  # without a password; empty: the database of the process
     workers: int | None = None
     check_seconds: float = PATIENCE_S
-    device: str = ""  # UUID of the GPU that it was measured on, which has to go on with it
-    record: str = ""  # the line of its record so far
+    device: str = ""  # UUID of the GPU that measured the problem, which must also continue it
+    record: str = ""  # the current record as a line of `tuner.store.record_lines`
     tried: tuple[ConfigFields, ...] = ()
     judged: tuple[ConfigFields, ...] = ()
 
@@ -73,7 +74,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What became of a unit; `error` says why it was given up."""
+    """The result of a unit. `error` is the reason why it failed for good."""
 
     record: str = ""  # a line of `tuner.store.record_lines`
     tried: int = 0
@@ -87,14 +88,14 @@ class UnitResult:
 
 
 class CancelledError(TunerError):
-    """The search that a unit belongs to has ended."""
+    """The search of a unit has ended."""
 
 
 def perform(unit: Unit, opener: DeviceOpener | None = None, uuid: str = "") -> UnitResult:
-    """Search the problem of a unit, on the device of `opener` where it is to be measured, by default the current one.
-    With `uuid`, the device has to be that one.
+    """Search the problem of a unit. If it is measured, `opener` names the device, by default the current one. If `uuid`
+    is given, the device must have that UUID.
 
-    Raises UsageError where this process has other code, or another database, than the search.
+    Raises UsageError if the code or the database of this process differs from the search's.
     """
     if (here := code_here()) != unit.code:
         raise UsageError(f"{_worker()} has other code: it is {here}, and the search is {unit.code}")
@@ -113,7 +114,7 @@ def perform(unit: Unit, opener: DeviceOpener | None = None, uuid: str = "") -> U
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """The entry of a unit in the ledger, and what it says of those before."""
+    """Enter the unit into the ledger. Return its entry, and the descriptions of its earlier deaths."""
 
     store: Store
     uuid: str
@@ -121,18 +122,18 @@ class _Account:
     note: str
 
     def say(self, what: str) -> None:
-        """What the process is at, for whoever finds it dead."""
+        """Describe the current step of the process, for the process that finds it dead."""
         self.store.note(self.uuid, what)
 
 
 @contextmanager
 def _accounted(unit: Unit, store: Store) -> Iterator[_Account]:
-    """A unit runs in one process at a time: entries that others left are of processes that were lost."""
+    """Bury the entries of earlier processes: a unit runs in one process at a time, so their processes were lost."""
     scope, uuid, holder = f"campaign {unit.campaign}", uuid4().hex, Holder.current()
     before = store.entries(scope, unit.key)
     for entry in before:
         store.bury(entry.uuid)
-        store.release_process(entry.holder)  # or it would hold its configs until its lease ends
+        store.release_process(entry.holder)  # otherwise its claims would last until their lease ends
     note = before[-1].note if before else ""
     if store.enter(scope, unit.key, holder, uuid, MOST_LOSSES) is not Admission.ENTERED:
         yield _Account(store, uuid, len(before), note)
@@ -200,7 +201,7 @@ def _result(outcome: Outcome, evaluator: Evaluator) -> UnitResult:
 
 
 def _observer(unit: Unit, store: Store) -> Observe:
-    """Looks now and then whether the search that waits for the unit still lives. Raises CancelledError."""
+    """Check regularly whether the search of the unit is still alive. Raises CancelledError if it is not."""
     last = time.monotonic()
 
     def observe(_: Progress) -> None:
@@ -219,7 +220,7 @@ def _worker() -> str:
 
 @dataclass
 class _Noted:
-    """An evaluator that says what it is at; `one_by_one`, so that the last word names one config."""
+    """An evaluator that reports its current step. With `one_by_one`, the last report names a single config."""
 
     inner: Evaluator
     say: Callable[[str], None] = field(repr=False)
@@ -261,7 +262,7 @@ class _Noted:
         return self.inner.settle(finalists, seed)
 
     def _parts(self, batch: Sequence[Instance], word: str) -> Iterator[list[int]]:
-        """Positions that are evaluated together, once it was said what they are."""
+        """Yield positions that are evaluated together, after reporting them."""
         everything = list(range(len(batch)))
         for positions in [[i] for i in everything] if self.one_by_one else [everything] if everything else []:
             more = f" or one of {len(positions) - 1} more" if len(positions) > 1 else ""
@@ -273,7 +274,7 @@ class _Noted:
 
 
 def unit_of(request: SearchRequest, settings: Mapping[str, Any], **more: Any) -> Unit:
-    """A search request as a unit; `settings` are what all units of a search have in common."""
+    """Return a search request as a unit; `settings` are the values that all units of a search share."""
     options = {
         name: getattr(request, name)
         for name in (
