@@ -1,1 +1,1 @@
-"""What searches leave: records that an application reads, and rows that searches write."""
+"""The results of searches: records that applications read, and tables that searches write."""

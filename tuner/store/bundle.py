@@ -1,8 +1,8 @@
-"""Bundles: records with the machine code of their kernels in one zip file, for machines without a compiler.
+"""Bundles: records and the machine code of their kernels in one zip file, for machines without a compiler.
 
-A bundle is data from outside. Nothing of it is written to a file: names, counts and sizes are checked against the
-manifest and fixed limits before anything is read, and every member against its digest when it is read. The signature is
-of the manifest, which has the digests of all members.
+A bundle is untrusted data and is never unpacked to files. Names, counts and sizes are checked against the manifest and
+against fixed limits before anything is read, and each member is checked against its digest when it is read. The
+signature covers the manifest, which contains the digests of all members.
 """
 
 import json
@@ -33,7 +33,7 @@ _MEMBER = re.compile(r"records\.jsonl|cubins/[0-9a-f]{64}\.cubin")
 _MOST_MEMBERS = 100_000
 _MOST_BYTES = {RECORDS: 256 << 20, MANIFEST: 64 << 20, SIGNATURE: 1 << 10}
 _MOST_CUBIN = 64 << 20
-_EPOCH = (2020, 1, 1, 0, 0, 0)  # of every member: equal contents are equal files
+_EPOCH = (2020, 1, 1, 0, 0, 0)  # fixed date of every member, so that equal contents give equal files
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def write(
     cubins: Mapping[str, CacheEntry],
     key: "Ed25519PrivateKey | None" = None,
 ) -> None:
-    """Write a bundle, whole or not at all; `cubins` are cache entries by their keys, `key` signs records and manifest.
+    """Write a bundle atomically. `cubins` are cache entries by key; `key` signs the records and the manifest.
 
-    Raises StoreError where it cannot be written.
+    Raises StoreError if it cannot be written.
     """
     signed = [signing.signed(record, key) if key else record for record in records]
     parts: dict[str, tuple[bytes, dict[str, Any]]] = {
@@ -81,14 +81,16 @@ def write(
 
 
 class Bundle:
-    """A bundle that was opened: its manifest is checked, its members are when they are read."""
+    """An open bundle. Its manifest has been checked; its members are checked when they are read."""
 
     def __init__(self, path: Path, members: Mapping[str, _Member]) -> None:
         self.path, self._members = path, members
 
     @classmethod
     def open(cls, path: Path) -> "Bundle":
-        """Raises StoreError where a file is no bundle, or, with `TUNER_TRUST`, no trusted key signed it as it is."""
+        """Open a bundle. Raises StoreError if the file is no bundle or, with `TUNER_TRUST`, has no valid trusted
+        signature.
+        """
         try:
             with zipfile.ZipFile(path) as archive:
                 infos = archive.infolist()
@@ -115,20 +117,20 @@ class Bundle:
         return cls(path, members)
 
     def records(self) -> str:
-        """The lines of the records."""
+        """Return the records as lines."""
         try:
             return self._data(RECORDS).decode()
         except UnicodeDecodeError as error:
             raise StoreError(f"{self.path}: its records are no text") from error
 
     def cubin(self, key: str) -> CacheEntry | None:
-        """The cache entry of machine code; None where the bundle has none. Raises StoreError where it has changed."""
+        """Return the cache entry of a cubin; None if it is not in the bundle. Raises StoreError if it was modified."""
         name = f"cubins/{key}.cubin"
         member = self._members.get(name)
         return CacheEntry(self._data(name), dict(member.about)) if member else None
 
     def __len__(self) -> int:
-        """How many cubins there are."""
+        """Return the number of cubins."""
         return len(self._members) - 1
 
     def _data(self, name: str) -> bytes:
@@ -146,7 +148,7 @@ class Bundle:
 
 
 def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """At most so many bytes of a member, whatever its header says."""
+    """Read a member of at most `most` bytes, whatever its header claims. Raises BadZipFile if it is larger."""
     with archive.open(name) as member:
         data = member.read(most + 1)
     if len(data) > most:

@@ -1,7 +1,7 @@
-"""Lines of records that are spelled as `lines.to_line` spells them: their parts, without parsing and writing all again.
+"""Fast reading of record lines in the exact form that `record_lines.to_line` writes.
 
-A line is decoded by types that have the fields of a record and no others, and encoded again. Where that gives the same
-text, it is the line that `to_line` would write, and its digest is that of the record.
+A line is decoded into types that accept only the fields of a record, and encoded again. If the text is the same, it is
+the line that `to_line` would write, so its digest is the digest of the record.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tuner.store import record_lines
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of a record, what a database keeps beside its line."""
+    """The columns that a database stores beside the line of a record."""
 
     operator: str
     problem: str  # canonical JSON
@@ -23,13 +23,15 @@ class Parts:
     gpu: str
     evidence: Evidence
     verdict: Verdict
-    figure: object  # None: the record lacks the prediction or the measurement that it is said to have
+    figure: object  # None: the prediction or measurement that the record's evidence requires is missing
     created: str
 
 
 def parts(line: str) -> Parts | None:
-    """The parts of a record's line; None for one that is spelled in another way, or is no record."""
-    if not line.isascii() or not line.isprintable() or "\\" in line or "0.0000" in line:  # json has 1e-05 for 0.00001
+    """Return the parts of a record's line; None if it is in another form or is no record."""
+    if (
+        not line.isascii() or not line.isprintable() or "\\" in line or "0.0000" in line
+    ):  # json writes 1e-05 for 0.00001
         return None
     if (decoded := record_in(line)) is None:
         return None

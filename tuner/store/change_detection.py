@@ -1,4 +1,4 @@
-"""Whether records have changed where an application reads them, without reading them."""
+"""Detection of changed records in an application's sources, without reading the records."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -8,14 +8,16 @@ from tuner.store import locations, read
 
 
 class Sources:
-    """The places that an application reads, and what of them has been seen."""
+    """The sources that an application reads, and their last known versions."""
 
     def __init__(self) -> None:
         self._looked: dict[str, tuple[Hashable, Hashable]] = {}
         self._seen = self._versions()
 
     def changed(self) -> bool:
-        """Whether a record or a proof was added since the last call that said so, or a file of text was replaced."""
+        """Return whether a record or a proof was added, or a text file replaced, since the last call that returned
+        True.
+        """
         versions = self._versions()
         changed = versions != self._seen
         self._seen = versions
@@ -25,7 +27,9 @@ class Sources:
         return {place: self._version(place) for place in locations.layers() if "://" not in place}
 
     def _version(self, place: str) -> Hashable:
-        """A database is opened only where its files have changed, since a search writes attempts all the time."""
+        """Return the version of a source. A database is opened only if its files have changed, because searches write
+        often.
+        """
         path = Path(place).expanduser()
         files = _files(path)
         before = self._looked.get(place)
@@ -35,7 +39,7 @@ class Sources:
 
 
 def _files(path: Path) -> Hashable:
-    """Inode, size and date of each file of a place."""
+    """Return the inode, size and modification time of each file of a source."""
     if path.is_dir():
         files = sorted(path.glob("*.jsonl"))
     else:

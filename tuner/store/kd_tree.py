@@ -1,7 +1,7 @@
-"""Which of many points is nearest: a k-d tree whose nodes are split when a search first comes to them.
+"""Nearest-neighbour search by a k-d tree, whose nodes are split when a search first visits them.
 
-SciPy's KDTree would serve, but importing scipy.spatial takes half a second of an application's first call, and sorting
-100,000 points a quarter. Nodes are split by NumPy; a few points, which one leaf holds, need none of it.
+SciPy's KDTree would serve, but importing scipy.spatial adds half a second to an application's first call, and sorting
+100,000 points a quarter of a second. NumPy splits the nodes; few points fit one leaf and need no split.
 
 J. L. Bentley, Multidimensional binary search trees used for associative searching, CACM 18(9), 1975.
 """
@@ -11,14 +11,18 @@ from itertools import groupby
 from math import dist, inf
 from typing import Any
 
-DIGITS = 9  # of a distance: 500 and 2,000 are equally far from 1,000, however their logarithms are rounded
+DIGITS = (
+    9  # tolerance of distances: 500 and 2,000 are equally far from 1,000, whatever the rounding of their logarithms
+)
 _SAME = 10.0**-DIGITS
 _LEAF = 16  # points
 Point = Sequence[float]
 
 
 class _Node:
-    """A leaf of some points, or two halves: at most, and at least, `cut` along `axis`; or points still to split."""
+    """A leaf of points, an inner node (left: at most `cut` along `axis`; right: at least `cut`), or points not yet
+    split.
+    """
 
     __slots__ = ("axis", "cut", "high", "leaf", "low", "numbers")
 
@@ -28,14 +32,14 @@ class _Node:
 
 
 class Nearest:
-    """An index over points, as rows of an array or of a list. Any number of threads may search."""
+    """An index over points, the rows of an array or list. Searches are thread-safe."""
 
     def __init__(self, points: Any) -> None:
         self._points, self._dropped = points, set[int]()
         self._root = _Node(range(len(points)))
 
     def closest(self, wanted: Point) -> tuple[float, list[int]] | None:
-        """The least Euclidean distance and the numbers of all points at it; None when every point was dropped."""
+        """Return the smallest Euclidean distance and all points at it; None if every point was dropped."""
         best, limit = inf, inf
         near: list[tuple[float, int]] = []
         pending = [(0.0, self._root)]
@@ -66,18 +70,18 @@ class Nearest:
         )
 
     def rising(self, wanted: Point) -> Iterator[tuple[float, list[int]]]:
-        """Rising distances, each with the numbers of all points at it, those that were dropped too."""
+        """Yield increasing distances, each with the indices of all points at it, including dropped ones."""
         distances = [round(dist(wanted, point), DIGITS) for point in _rows(self._points)]
         order = sorted(range(len(distances)), key=distances.__getitem__)
         for distance, numbers in groupby(order, key=distances.__getitem__):
             yield distance, list(numbers)
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Leave points out of what `closest` returns."""
+        """Exclude points from the results of `closest`."""
         self._dropped.update(numbers)
 
     def _split(self, node: _Node) -> None:
-        """Two threads may split a node at once: they compute equal halves."""
+        """Split a node. Two threads may do so at once; they compute equal halves."""
         numbers = node.numbers
         if numbers is None:
             return
@@ -90,10 +94,12 @@ class Nearest:
         node.numbers = None
 
     def _halves(self, numbers: Any) -> tuple[int, float, Any, Any] | None:
-        """The longest side of a box around points, its median, and the points on both sides; None for equal points."""
+        """Return the longest side of the points' bounding box, its median, and the points on both sides; None for equal
+        points.
+        """
         import numpy as np
 
-        if isinstance(numbers, range):  # all of them
+        if isinstance(numbers, range):  # all points
             points = self._points = np.asarray(self._points)
             numbers = np.arange(len(numbers), dtype=np.int32)
         else:

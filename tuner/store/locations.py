@@ -1,4 +1,4 @@
-"""Where databases are: `TUNER_DB`, the user's own, and the records that ship with the package."""
+"""The locations of databases: `TUNER_DB`, the user's own database, and the records that ship with the package."""
 
 import os
 from pathlib import Path
@@ -9,28 +9,28 @@ from tuner.base.assets import DB
 from tuner.errors import StoreError
 
 MEMORY = ":memory:"
-BUNDLE = "TUNER_BUNDLE"  # names a bundle, whose records come first
+BUNDLE = "TUNER_BUNDLE"  # names a bundle, whose records have priority
 SHIPPED = DB / "tuned"
 
 
 def user_database() -> Path | None:
-    """The user's database, which need not exist yet; None where the home folder is unknown."""
+    """Return the user's database, which may not exist yet; None if the home folder is unknown."""
     try:
         path = user_data_path("tuner", appauthor=False) / "tuner.db"
     except RuntimeError:
         return None
-    return path if path.is_absolute() else None  # before its version 4.14 platformdirs says ~ then
+    return path if path.is_absolute() else None  # platformdirs before 4.14 returns ~ in this case
 
 
 def named() -> tuple[str, ...]:
-    """What `TUNER_DB` lists: files separated by `os.pathsep`, or one URL."""
+    """Return the entries of `TUNER_DB`: files separated by `os.pathsep`, or one URL."""
     listed = os.environ.get("TUNER_DB", "")
-    paths = [listed] if "://" in listed else listed.split(os.pathsep)  # a URL holds colons of its own
+    paths = [listed] if "://" in listed else listed.split(os.pathsep)  # a URL contains colons
     return tuple(filter(None, paths))
 
 
 def database() -> str:
-    """Where a search writes without `--db`: the first of `TUNER_DB`, else the user's database."""
+    """Return the database for a search without `--db`: the first entry of `TUNER_DB`, or else the user's database."""
     path = next(iter(named()), user_database())
     if path is None:
         raise StoreError("there is no home for a database: name one, by TUNER_DB or --db")
@@ -38,7 +38,7 @@ def database() -> str:
 
 
 def layers() -> tuple[str, ...]:
-    """Where an application reads records, in order, as far as it exists: the first place that has one wins."""
+    """Return the existing sources of an application's records, by decreasing priority."""
     own, bundle = user_database(), os.environ.get(BUNDLE)
     first = [bundle] if bundle else []
     asked = [place for place in (*first, *named()) if "://" in place or _exists(Path(place), hidden=True)]
@@ -47,11 +47,11 @@ def layers() -> tuple[str, ...]:
 
 
 def _exists(path: Path, *, hidden: bool) -> bool:
-    """Whether a file exists; `hidden` is the answer for one in a folder that this user may not enter."""
+    """Return whether a file exists; `hidden` is returned if this user may not enter its folder."""
     try:
         path.expanduser().stat()
     except PermissionError:
         return hidden
-    except (OSError, RuntimeError):  # ~ where the home folder is unknown
+    except (OSError, RuntimeError):  # ~ with an unknown home folder
         return False
     return True

@@ -1,8 +1,7 @@
-"""Misses of applications, as lines of a file: the problems that no record of their own served, and how often.
+"""A log of applications' misses: problems that had no record of their own, with the number of calls, one per line.
 
-A line is written by one call of `write` on a file that was opened for appending, so lines of several processes do not
-mix on a local disk. It begins with the end of the line before, so that a line which a killed process left unfinished
-does not damage the next one.
+Each line is written by one `write` to a file opened for appending, so lines of several processes do not interleave on a
+local disk. A line starts with a newline, so that a line left incomplete by a killed process does not damage the next.
 """
 
 import os
@@ -15,13 +14,13 @@ from tuner.base.fields import check_printable, fields_from
 from tuner.errors import StoreError
 
 FORMAT = 1
-LIMIT = 16 << 20  # bytes of a file, beyond which nothing is added
+LIMIT = 16 << 20  # maximum size of a file in bytes
 RAN = ("default", "nearest")  # what a call ran: a default config, or the record of another problem or architecture
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A problem without a record of its own, and how many calls had it."""
+    """A problem without a record of its own, and its number of calls."""
 
     operator: str
     problem: str  # canonical JSON of all its fields
@@ -31,11 +30,11 @@ class Missed:
 
 
 class FullError(StoreError):
-    """A file of misses has reached its limit."""
+    """A log of misses has reached its maximum size."""
 
 
 def append(path: Path, missed: Missed, limit: int = LIMIT) -> None:
-    """Add a line. Raises FullError where the file is at its limit, and StoreError where it cannot be written."""
+    """Append a line. Raises FullError at the file's maximum size, and StoreError if it cannot be written."""
     data = {"calls": missed.calls, "format": FORMAT, "gpu": missed.gpu, "operator": missed.operator}
     line = encode(data | {"problem": decode(missed.problem), "ran": missed.ran})
     try:
@@ -51,7 +50,7 @@ def append(path: Path, missed: Missed, limit: int = LIMIT) -> None:
 
 
 def read(path: Path) -> tuple[list[Missed], list[str]]:
-    """The misses of a file, each problem once, the most frequent first; and a sentence for each line that is none."""
+    """Return the misses of a file, one per problem, most frequent first, and a message for each invalid line."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -66,7 +65,7 @@ def read(path: Path) -> tuple[list[Missed], list[str]]:
 
 
 def most_frequent_first(misses: Iterable[Missed]) -> Iterator[Missed]:
-    """Each problem and GPU once, with the sum of its calls."""
+    """Return one miss per problem and GPU, with the sum of its calls."""
     summed: dict[tuple[str, str, str], Missed] = {}
     for missed in misses:
         key = missed.operator, missed.problem, missed.gpu

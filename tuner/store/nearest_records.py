@@ -1,4 +1,4 @@
-"""The problems of one kernel that have records on one GPU, by their sizes: what is stored at the nearest ones."""
+"""An index of the problems that have records for one kernel and GPU, to find the records with the nearest sizes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ from tuner.store.kd_tree import Nearest
 from tuner.store.packed_problems import numbers_in
 from tuner.store.read import DAMAGED, Key
 
-Entry = tuple[int, Key]  # the number of a source, and what its records are for
+Entry = tuple[int, Key]  # the index of a source, and a record's key
 Sizes = tuple[Scalar, ...]
 
 
 class Neighbours(ABC):
-    """An index in octaves, in which sizes of 0 count as 1; it is built for the first search."""
+    """An index over base-2 logarithms of sizes, in which a size of 0 counts as 1. It is built by the first search."""
 
     def __init__(self) -> None:
         self._nearest: Nearest | None = None
@@ -29,29 +29,29 @@ class Neighbours(ABC):
         return self._nearest
 
     def closest(self, sizes: Sizes) -> tuple[float, list[int]] | None:
-        """The least distance and the points there; None when every point was dropped."""
+        """Return the smallest distance and the points at it; None if every point was dropped."""
         return self._index.closest(octaves(sizes))
 
     def rising(self, sizes: Sizes) -> Iterator[tuple[float, list[Entry]]]:
-        """Rising distances with what is stored there, of dropped points too."""
+        """Yield increasing distances with the entries at them, including dropped points."""
         for distance, points in self._index.rising(octaves(sizes)):
             yield distance, self.entries(points)
 
     def drop(self, points: Sequence[int]) -> None:
-        """Leave points out of `closest`: no record there may be served."""
+        """Exclude points from `closest` because none of their records may be served."""
         self._index.drop(points)
 
     @abstractmethod
     def entries(self, points: Sequence[int]) -> list[Entry]:
-        """What is stored at points, each key of a source once."""
+        """Return the entries at points, each key of a source once."""
 
     @abstractmethod
     def _octaves(self) -> Any:
-        """A row of logarithms a point."""
+        """Return the logarithms of the sizes, one row per point."""
 
 
 class Listed(Neighbours):
-    """Problems that were read one by one. A size that is no number is at infinity."""
+    """Problems that were read one by one. A size that is not a number is at infinite distance."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,16 +76,16 @@ class Listed(Neighbours):
 
 
 class Packed(Neighbours):
-    """Problems whose sizes a database keeps apart, from the lines of `read.DatabaseRecords.families`.
+    """Problems whose sizes a database stores separately, from the lines of `read.DatabaseRecords.families`.
 
-    They have the fields of `problem`; of its numbers, those that are not among `extents` have to be equal. Raises
-    StoreError for lines that hold no such numbers.
+    They have the fields of `problem`, and its values except for `extents`. Raises StoreError for lines without such
+    numbers.
     """
 
     def __init__(self, source: int, key: Key, problem: Fields, extents: Sequence[str], lines: str) -> None:
         super().__init__()
         self._source, self._key, self._problem, self._extents = source, key, dict(problem), extents
-        self._entries: dict[tuple[int, ...], list[Entry]] = {}  # of points that a search has found
+        self._entries: dict[tuple[int, ...], list[Entry]] = {}  # of points that a search has returned
         self._sizes = _selected(lines, numbers_in(problem), extents)
 
     @property
@@ -107,8 +107,8 @@ class Packed(Neighbours):
 
 
 def _selected(lines: str, numbers: Mapping[str, int], extents: Sequence[str]) -> Any:
-    """Rows of extents, of the lines whose other numbers are equal."""
-    import numpy as np  # for applications that look for a neighbour
+    """Return one row of extents per line, for lines whose other numbers are equal."""
+    import numpy as np  # imported here, since most applications never need a neighbour
 
     if lines.encode().translate(None, b"0123456789 \n"):
         raise StoreError(f"{DAMAGED} (the sizes of its records are no numbers)")
@@ -125,7 +125,7 @@ def _selected(lines: str, numbers: Mapping[str, int], extents: Sequence[str]) ->
 
 
 def octaves(sizes: Sizes) -> tuple[float, ...]:
-    """The base-2 logarithms of sizes, which are numbers."""
+    """Return the base-2 logarithms of sizes."""
     return tuple([log2(size) if size > 1 else 0.0 for size in sizes])  # type: ignore[operator,arg-type]
 
 

@@ -1,7 +1,7 @@
-"""Reading records where they are, without SQLAlchemy: a SQLite file, a JSON-lines file or a folder of them.
+"""Read access to records without SQLAlchemy, from an SQLite file, a JSON-lines file, or a folder of such files.
 
-A source is opened once and parses the records of one problem when they are asked for, so that an application whose
-database holds many operators reads a few rows of it.
+A source is opened once and parses the records of a problem on demand, so that an application reads only a few rows of a
+database with many operators.
 """
 
 import re
@@ -32,15 +32,17 @@ VERSION_TABLE = "tuner_schema_version"
 MAGIC = b"SQLite format 3\0"
 NOT_A_DATABASE = "it is not a SQLite database: name another file with --db, or move this one away"
 DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqlite3 OLD .recover | sqlite3 NEW`"
-_SMALL = 16 << 20  # bytes; a quick check of as much takes about 15 ms
-_READING = ForkGuard("read records")  # SQLite has locks of the process, which no child may inherit locked
-_OPERATOR = re.compile(r'"operator":"(\w+)"')  # in canonical JSON, where quotes inside a text are escaped
+_SMALL = 16 << 20  # bytes; a quick check of this many takes about 15 ms
+_READING = ForkGuard(
+    "read records"
+)  # SQLite holds process-wide locks, which a child must not inherit in the locked state
+_OPERATOR = re.compile(r'"operator":"(\w+)"')  # in canonical JSON, which escapes quotes inside strings
 _SERVED = ("records", "proofs")  # tables that decide what an application runs
 _COLUMNS = "id, digest, record, operator, problem, gpu"
 
 
 class Key(NamedTuple):
-    """What a record is for."""
+    """What a record applies to."""
 
     operator: str
     problem: str  # canonical JSON of all its fields
@@ -49,13 +51,13 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record with where it is stored, its problem as data, and the arch of its GPU (empty where that is unknown)."""
+    """A record with its location, its problem as data, and the arch of its GPU (empty if unknown)."""
 
     record: TuningRecord
     place: str  # the file and the line or row
     problem: Fields
     arch: str
-    number: int = 0  # of the line or row: in one source a larger number is newer
+    number: int = 0  # of the line or row; within a source, a larger number is newer
 
     @property
     def key(self) -> Key:
@@ -64,9 +66,9 @@ class StoredRecord:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The sort key within one source: measured before predicted, then the newest by the order of rows.
+        """Return the sort key within one source: measured before predicted, then the newest by row order.
 
-        Dates do not count: a clock may be set back.
+        Dates are ignored, because a clock may be set back.
         """
         return self.record.evidence is not Evidence.MEASURED, -self.number
 
@@ -75,31 +77,37 @@ class _Row(NamedTuple):
     number: int
     digest: str | None
     line: str
-    key: Key | None = None  # from its columns, or the head of its line
+    key: Key | None = None  # from its columns, or the start of its line
 
 
 class RecordSource(ABC):
-    """Records in one file or folder. Methods raise StoreError when it cannot be read."""
+    """The records of one file or folder. Methods raise StoreError if it cannot be read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.shipped = False  # with the package: they serve where no other source has a record for the GPU's arch
-        self.refused: dict[str, str] = {}  # a line or row that holds no record → why; of those that were parsed so far
+        self.shipped = (
+            False  # records that ship with the package serve only if no other source has a record for the GPU's arch
+        )
+        self.refused: dict[
+            str, str
+        ] = {}  # lines or rows that contain no valid record → the reason; only those parsed so far
 
     @abstractmethod
     def keys(self, operator: str, statics: Fields) -> Iterable[Key]:
-        """What the records of an operator are for; problems with other values of `statics` may be left out."""
+        """Return the keys of an operator's records; problems with other values of `statics` may be omitted."""
 
     def families(self, operator: str, family: str) -> dict[str, str]:  # noqa: ARG002
-        """By GPU, the sizes of a family, one line per problem (`tuner.store.packed_problems`); `keys` omits these."""
+        """Return, by GPU, the sizes of a family, one line per problem (`tuner.store.packed_problems`); `keys` omits
+        these.
+        """
         return {}
 
     @abstractmethod
     def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
-        """The records of an operator, or of one key, preferred ones first."""
+        """Return the records of an operator, or of one key, in order of preference."""
 
     def proofs(self, operator: str, gpu: str) -> dict[CheckedCode, bool]:  # noqa: ARG002
-        """Whether a device found compiled code of an operator right, where a source has such verdicts."""
+        """Return whether a device found compiled code of an operator correct, if the source contains verdicts."""
         return {}
 
     def _parsed(self, rows: Iterable[_Row]) -> list[StoredRecord]:
@@ -125,7 +133,7 @@ def _stored(row: _Row, place: str) -> StoredRecord:
 
 
 class ListedRecords(RecordSource):
-    """Records that are in memory, preferred ones first."""
+    """Records in memory, in order of preference."""
 
     def __init__(self, records: Iterable[StoredRecord]) -> None:
         super().__init__("memory")
@@ -139,7 +147,7 @@ class ListedRecords(RecordSource):
 
 
 class TextRecords(RecordSource):
-    """The lines of `.jsonl` files. They are held as text, by operator, until they are asked for."""
+    """The lines of `.jsonl` files, kept as text by operator and parsed on demand."""
 
     def __init__(self, name: str, files: Iterable[Path]) -> None:
         super().__init__(name)
@@ -147,7 +155,7 @@ class TextRecords(RecordSource):
 
     @classmethod
     def of_text(cls, path: Path, text: str) -> "TextRecords":
-        """The records in a text that `path` holds."""
+        """Return the records of a text read from `path`."""
         source = cls(str(path), [])
         source._take((path, number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
         return source
@@ -192,8 +200,9 @@ class TextRecords(RecordSource):
 
 
 class ShippedRecords(RecordSource):
-    """A folder of `.jsonl` files, and of folders with such files that have an operator's name. Those of an operator are
-    read when it is asked for."""
+    """A folder of `.jsonl` files and of subfolders named after operators, whose files are read when the operator is
+    first queried.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
@@ -219,13 +228,15 @@ class ShippedRecords(RecordSource):
 
 
 def _key(line: str) -> Key | None:
-    """What a line's record is for, without parsing the rest; None where only `lines.from_line` can say."""
+    """Return the key of a line's record without parsing the rest; None if only `record_lines.from_line` can decide."""
     found = codec.subject_in(line)
     return Key(found[0], encode(found[1]), found[2]) if found else None
 
 
 class DatabaseRecords(RecordSource):
-    """The records of a SQLite file. Each call opens it, so that no connection crosses a fork or a thread."""
+    """The records of an SQLite file. Each call opens it, so that no connection is used in a forked child or another
+    thread.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
@@ -233,7 +244,7 @@ class DatabaseRecords(RecordSource):
         with self._connection() as connection:
             _refuse_schema(connection)
             columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(records)")}
-            self._packed = "family" in columns  # not in older schemas
+            self._packed = "family" in columns  # absent in older schemas
             if path.stat().st_size <= _SMALL:
                 (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if said != "ok":
@@ -273,7 +284,7 @@ class DatabaseRecords(RecordSource):
             return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
 
     def first(self, limit: int, operator: str | None, gpu: str | None) -> list[StoredRecord]:
-        """The current record of the first operators, GPUs and problems, in this order."""
+        """Return the current records of the first operators, GPUs and problems, in this order."""
         asked = {"operator": operator, "gpu": gpu}
         values = [value for value in asked.values() if value is not None]
         where = " AND ".join(f"{name} = ?" for name, value in asked.items() if value is not None) or "1"
@@ -287,7 +298,7 @@ class DatabaseRecords(RecordSource):
             return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
 
     def proofs(self, operator: str, gpu: str) -> dict[CheckedCode, bool]:
-        """By the newest row for each code. A database from before proofs has none."""
+        """Return whether each code is correct, by its newest row. A database of an older schema has no proofs."""
         names = ", ".join(field.name for field in fields(CheckedCode))
         query = f"SELECT {names}, ok FROM proofs WHERE operator = ? AND gpu = ? ORDER BY id"
         try:
@@ -298,7 +309,7 @@ class DatabaseRecords(RecordSource):
 
 
 def open_source(source: str | Path) -> RecordSource:
-    """Raises StoreError, without the name of the source, where its records cannot be read."""
+    """Raise StoreError, without the name of the source, if its records cannot be read."""
     if "://" in str(source):
         raise StoreError("a server is not read by applications: export its records to a .jsonl file and name that")
     try:
@@ -313,20 +324,20 @@ def open_source(source: str | Path) -> RecordSource:
         return TextRecords(str(path), [path]) if is_text(path) else DatabaseRecords(path)
     except FileNotFoundError as error:
         raise StoreError("there is no such file") from error
-    except (OSError, RuntimeError) as error:  # ~ where the home folder is unknown
+    except (OSError, RuntimeError) as error:  # ~ with an unknown home folder
         raise StoreError(getattr(error, "strerror", None) or str(error)) from error
 
 
 def label(source: str | Path) -> str:
-    """The name of a source for messages: of a URL, which may hold a password, only the scheme."""
+    """Return the name of a source for messages; of a URL, which may contain a password, only the scheme."""
     scheme, url, _ = str(source).partition("://")
     return f"{scheme}://…" if url else str(source)
 
 
 def read(source: str | Path) -> tuple[list[StoredRecord], list[str]]:
-    """All records of a source, preferred ones first, and a sentence for each line or row that holds none.
+    """Return all records of a source in order of preference, and a message for each line or row without a valid record.
 
-    Raises StoreError where the source cannot be read.
+    Raises StoreError if the source cannot be read.
     """
     opened = open_source(source)
     records = opened.records()
@@ -334,9 +345,10 @@ def read(source: str | Path) -> tuple[list[StoredRecord], list[str]]:
 
 
 def first(source: str | Path, limit: int, operator: str | None, gpu: str | None) -> list[StoredRecord] | None:
-    """The current records of the first problems of a SQLite file; None where it has fewer than `limit`, or is text.
+    """Return the current records of the first problems of an SQLite file; None if it has fewer than `limit`, or is
+    text.
 
-    Raises StoreError where the source cannot be read.
+    Raises StoreError if the source cannot be read.
     """
     opened = open_source(source)
     found = opened.first(limit, operator, gpu) if isinstance(opened, DatabaseRecords) else []
@@ -344,7 +356,7 @@ def first(source: str | Path, limit: int, operator: str | None, gpu: str | None)
 
 
 def races(source: str | Path) -> list[FinalRace]:
-    """The final races of a SQLite file, oldest first; none where a source is something else, or from before races."""
+    """Return the final races of an SQLite file, oldest first; none for other sources and older schemas."""
     path = Path(source).expanduser()
     if "://" in str(source) or is_text(source) or not path.exists():
         return []
@@ -358,7 +370,7 @@ def races(source: str | Path) -> list[FinalRace]:
 
 
 def last_rows(path: Path) -> tuple[int, ...]:
-    """The numbers of the last record and of the last proof in a SQLite file. Raises StoreError where it has none."""
+    """Return the numbers of the last record and the last proof in an SQLite file. Raises StoreError if it has none."""
     try:
         with _READING, closing(_open(path)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -372,7 +384,7 @@ def last_rows(path: Path) -> tuple[int, ...]:
 
 @cache
 def arch_of(name: str) -> str:
-    """The arch of the GPU that a record names; empty where it is unknown today."""
+    """Return the arch of the GPU that a record names; empty if it is unknown."""
     try:
         return gpu(name).arch.name
     except UsageError:
@@ -380,14 +392,14 @@ def arch_of(name: str) -> str:
 
 
 def is_text(source: str | Path) -> bool:
-    """Whether a source holds records as lines of text: a `.jsonl` file, or a folder of them."""
+    """Return whether a source contains records as text: a `.jsonl` file, or a folder of such files."""
     path = Path(source).expanduser()
     return path.suffix == ".jsonl" or path.is_dir()
 
 
 @cache
 def newest_schema(folder: Path = MIGRATIONS) -> str:
-    """The version that the steps in `folder` lead to; their files are versions/v<version>_<what>.py."""
+    """Return the version that the migrations in `folder` lead to; their files are versions/v<version>_<name>.py."""
     return max(path.name[1:].partition("_")[0] for path in (folder / "versions").glob("v*_*.py"))
 
 
@@ -402,7 +414,7 @@ def _refuse_schema(connection: sqlite3.Connection) -> None:
 
 
 def look_at_header(path: Path) -> None:
-    """Raises StoreError for a file that is plainly no database, or only a part of one.
+    """Raise StoreError for a file that is clearly no database, or an incomplete one.
 
     https://www.sqlite.org/fileformat.html#the_database_header
     """
@@ -415,14 +427,14 @@ def look_at_header(path: Path) -> None:
 
 
 def _size(header: bytes) -> int:
-    """The bytes that a database says it has; 0 where it does not say so reliably."""
+    """Return the size of the database in bytes according to its header; 0 if the header is unreliable."""
     page = int.from_bytes(header[16:18], "big")
     current = header[24:28] == header[92:96]
     return (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big") if current else len(MAGIC)
 
 
 def has_log(path: Path) -> bool:
-    """Whether a database has commits in its write-ahead log."""
+    """Return whether a database has commits in its write-ahead log."""
     log = path.with_name(f"{path.name}-wal")
     return log.exists() and log.stat().st_size > 0
 
@@ -435,7 +447,7 @@ def _meaning(error: Exception) -> str:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection that only reads; in a folder where SQLite cannot make its log, one that does without."""
+    """Open a read-only connection; in a folder where SQLite cannot create its log, one that needs no log."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True)
     try:

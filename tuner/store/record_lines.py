@@ -1,4 +1,4 @@
-"""Tuning records as lines of text: what `db/tuned/<device>.jsonl` and the database hold, and people review as diffs."""
+"""Tuning records as lines of text: the format of `db/tuned/<device>.jsonl` and of the database, readable in diffs."""
 
 import os
 import tempfile
@@ -13,22 +13,22 @@ from tuner.results.attempt import Identity
 from tuner.results.codec import record_from, to_json_data
 from tuner.results.record import TuningRecord
 
-FORMAT = 1  # of a line; raised when a program that knows only the old one would misread it
+FORMAT = 1  # version of the format, raised when an older program would misread a line
 
 
 def to_line(record: TuningRecord) -> str:
-    """Canonical JSON of a record, without a newline. The problem is an object, not as text in text."""
+    """Return a record as canonical JSON without a newline. The problem is a nested object, not an encoded string."""
     data = to_json_data(record)
     data["identity"]["problem"] = decode(record.identity.problem)
     return encode({"format": FORMAT, **data})
 
 
 def from_line(line: str) -> TuningRecord:
-    """The record that `to_line` made `line` of. Raises StoreError for anything else."""
+    """Return the record that `to_line` wrote. Raises StoreError for anything else."""
     try:
         data = decode(line)
         if data["format"] == FORMAT:
-            if "\\" in line or not line.isprintable():  # JSON has a backslash before each character that is not
+            if "\\" in line or not line.isprintable():  # JSON escapes these characters with a backslash
                 check_printable(data)
             check_scalars(problem := data["identity"]["problem"])
             data["identity"]["problem"] = encode(problem)
@@ -39,19 +39,19 @@ def from_line(line: str) -> TuningRecord:
 
 
 def digest_of(line: str) -> str:
-    """What a database stores beside a line."""
+    """Return the digest that a database stores beside a line."""
     return sha256(line.encode()).hexdigest()
 
 
 def from_row(line: str, digest: str) -> TuningRecord:
-    """The record in a row of a database. Raises StoreError where it is none, or is not what was stored."""
+    """Return the record in a row of a database. Raises StoreError if it is invalid or was modified."""
     if digest != digest_of(line):
         raise StoreError("it has changed since it was stored: its digest does not match")
     return from_line(line)
 
 
 def current(records: Iterable[TuningRecord]) -> list[TuningRecord]:
-    """Of each operator, GPU and problem the first, sorted."""
+    """Return the first record of each operator, GPU and problem, sorted."""
     first: dict[tuple[str, str, str], TuningRecord] = {}
     for record in records:
         first.setdefault(_subject(record.identity), record)
@@ -63,8 +63,9 @@ def _subject(identity: Identity) -> tuple[str, str, str]:
 
 
 def write(path: Path, records: Iterable[TuningRecord]) -> None:
-    """Replace `path`, whole or not at all, by the sorted lines of `records`; those of one problem stay in their order,
-    the newest last. Raises StoreError when it cannot.
+    """Replace `path` atomically by the sorted lines of `records`. Records of one problem keep their order, newest last.
+
+    Raises StoreError if it cannot be written.
     """
     ordered = sorted(records, key=lambda record: _subject(record.identity))
     text = "".join(f"{to_line(record)}\n" for record in ordered)
@@ -75,7 +76,7 @@ def write(path: Path, records: Iterable[TuningRecord]) -> None:
 
 
 def read(path: Path) -> Iterator[TuningRecord]:
-    """The records of a file. Raises StoreError with the line's number for the first that is none."""
+    """Yield the records of a file. Raises StoreError with the line number of the first invalid line."""
     for number, line in lines(path):
         try:
             yield from_line(line)
@@ -84,7 +85,7 @@ def read(path: Path) -> Iterator[TuningRecord]:
 
 
 def lines(path: Path) -> list[tuple[int, str]]:
-    """The lines of a file that are not blank, with their numbers, from 1. Raises StoreError when it cannot be read."""
+    """Yield the non-blank lines of a file with their numbers, from 1. Raises StoreError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -100,7 +101,7 @@ def _replace(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
-        Path(partial).chmod(0o644)  # mkstemp makes 0600; these files are to be shared
+        Path(partial).chmod(0o644)  # mkstemp creates files with mode 0600, but these are shared
         Path(partial).replace(path)
     except BaseException:
         Path(partial).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The read side for applications: which stored record serves a problem, from an immutable snapshot of all sources."""
+"""Read access for applications: which stored record serves a problem, from an immutable snapshot of all sources."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,25 +22,27 @@ from tuner.store.read import Key, RecordSource, StoredRecord, arch_of, label, op
 
 T = TypeVar("T")
 _Origin = tuple[str, bool]  # GPU, and whether the record ships with the package
-Check = Callable[[TuningRecord], str | None]  # why a record must not be served; None: it may
-_REMEMBERED = 65536  # problems whose match is kept
-_CONSIDERED = 256  # records near a problem that may turn out not to serve it
+Check = Callable[[TuningRecord], str | None]  # returns the reason why a record must not be served; None: it may be
+_REMEMBERED = 65536  # maximum number of problems whose match is cached
+_CONSIDERED = 256  # maximum number of records near a problem that are checked
 _TIERS = ("on {gpu}", "for {arch}", "on {other}, which is {arch} too", "on {other}, of the family of {arch}")
 _SHIPPED = len(_TIERS)  # added to a tier
-_FAR = 3.0  # octaves beyond which a record that ships serves no problem: a default is chosen by a prediction for it
+_FAR = 3.0  # maximum distance, in octaves, at which a shipped record replaces a problem's predicted default
 
 
 class UnreadableRecordsWarning(UserWarning):
-    """Records cannot be read, and an application goes on without them."""
+    """Records cannot be read, and an application continues without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What an application asks for. `statics` names the problem's fields that must be equal; the others are extents."""
+    """An application's request for a record. `statics` names the problem's fields that must be equal; the others are
+    extents.
+    """
 
     operator: str
     problem: Fields
-    gpu: str  # H200; or the arch again, where no model is known
+    gpu: str  # H200; or the arch again if no model is known
     arch: str  # sm_90a
     statics: tuple[str, ...]
     shipped: bool = True  # whether records that ship with the package may serve
@@ -48,35 +50,37 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A record that serves a problem. `distance` is 0 for its own problem, else Euclidean over log2 of the extents."""
+    """A record that serves a problem. `distance` is 0 for the problem's own record, else Euclidean in log2 of the
+    extents.
+    """
 
     record: TuningRecord
     distance: float
     describe: Callable[[], str]
-    shipped: bool = False  # with the package
+    shipped: bool = False  # ships with the package
 
     @property
     def why(self) -> str:
-        """In words, formatted only when they are asked for."""
+        """Return the reason in words, which are formatted on demand."""
         return self.describe()
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A record of the operator, whether it serves, and why or why not."""
+    """A record of the operator, whether it serves, and the reason."""
 
     record: TuningRecord
     place: str
     served: bool
     why: str
-    considered: bool = True  # of this kernel, and for this GPU, its arch or its family
+    considered: bool = True  # for this kernel, and for this GPU, its arch or its family
 
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
     """A record that could serve a query."""
 
-    tier: int  # and `_SHIPPED` where it ships with the package
+    tier: int  # plus `_SHIPPED` if it ships with the package
     distance: float
     stored: StoredRecord
 
@@ -91,7 +95,7 @@ class _Usable:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Nearby:
-    """Records that could serve problems with equal static fields on one GPU, by tier; false without any."""
+    """Records that could serve problems with equal static fields on one GPU, by tier. False if there are none."""
 
     snapshot: "Snapshot"
     extents: tuple[str, ...]
@@ -102,21 +106,22 @@ class Nearby:
         return bool(self.tiers)
 
     def nearest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float] | None:
-        """The record that `find` returns for a problem of these extents, in order, and its distance."""
+        """Return the record that `find` returns for a problem with these extents, in order, and its distance."""
         found = self.closest(sizes)
         return found[:2] if found else None
 
     def closest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float, bool] | None:
-        """The same, and whether it ships with the package."""
+        """Return the same, and whether the record ships with the package."""
         usable = self.snapshot.first(self, tuple(sizes))
         return (usable.stored.record, usable.distance, usable.shipped) if usable else None
 
 
 class Snapshot:
-    """Records as they were when it was loaded. Look-ups only read; what they parse is kept, never changed.
+    """All records at the time of loading. Look-ups only read; parsed records are cached and never modified.
 
-    A snapshot serves one version of the code: `check` is called once a record, and its answer kept. A source that
-    cannot be read is a sentence in `refused`, also one warning with `strict=False`, a StoreError with `strict=True`.
+    A snapshot serves one version of the code: `check` is called once per record, and its result is cached. A source
+    that cannot be read is listed in `refused`; it also causes one warning with `strict=False`, a StoreError with
+    `strict=True`.
     """
 
     def __init__(
@@ -139,10 +144,11 @@ class Snapshot:
 
     @classmethod
     def load(cls, sources: Sequence[str | Path] | None = None, *, strict: bool | None = None) -> "Snapshot":
-        """Open `sources` (databases, `.jsonl` files, folders of them), by default `places.layers()`; earlier ones win.
+        """Open `sources` (databases, `.jsonl` files, folders of them), by default `locations.layers()`; earlier ones
+        have priority.
 
-        A source that cannot be read is named in `refused`, and as `strict` says. With `TUNER_TRUST` only signed records
-        are served. Raises UsageError where its keys cannot be read.
+        A source that cannot be read is listed in `refused` and handled according to `strict`. With `TUNER_TRUST` only
+        signed records are served. Raises UsageError if its keys cannot be read.
         """
         opened: list[RecordSource] = []
         refused: list[str] = []
@@ -155,16 +161,16 @@ class Snapshot:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """A sentence for each source, and each record read so far, that cannot be served from."""
+        """Return a message for each source, and for each record read so far, that cannot be served."""
         rows = (f"{place}: {why}" for source in self._sources for place, why in source.refused.items())
         return (*self._unreadable, *rows)
 
     def complain(self, strict: bool) -> None:
-        """From now on a source that cannot be read is a warning, or with `strict` a StoreError."""
+        """From now on, report a source that cannot be read by a warning or, with `strict`, by a StoreError."""
         self._strict = strict
 
     def records(self, operator: str) -> list[StoredRecord]:
-        """Every record of an operator, those of earlier sources first, and preferred ones first within a source."""
+        """Return all records of an operator, in order of their sources, and by preference within a source."""
         found: list[StoredRecord] = []
         for number, source in enumerate(self._sources):
             entries: dict[Entry, list[StoredRecord]] = {}
@@ -175,11 +181,11 @@ class Snapshot:
         return found
 
     def find(self, query: Query, check: Check) -> Match | None:
-        """The record that serves a problem best, or None. Asked again, this is one dict look-up.
+        """Return the record that serves a problem best, or None. Repeated look-ups are one dict access.
 
-        The device's own records come first, then the arch's, then those of another device of the arch; then in this
-        order those that ship with the package; then those of the arch's family. Among them the nearest extents,
-        then the earlier source, then measured before predicted, then the newest.
+        The order is: records of the device, of its arch, of another device of the arch; then, in the same order, those
+        that ship with the package; then those of the arch's family. Within these, the nearest extents, then the earlier
+        source, then measured before predicted, then the newest.
         """
         key = query.operator, query.gpu, query.arch, tuple(query.problem.items())
         try:
@@ -191,13 +197,13 @@ class Snapshot:
             return match
 
     def matches(self, query: Query, check: Check) -> Iterator[Match]:
-        """Every record that could serve a problem, in the order in which `find` prefers them."""
+        """Return all records that could serve a problem, in the order of preference of `find`."""
         for usable in self._usable(query):
             if not usable.too_far and self.refusal(usable.stored, check) is None:
                 yield _match(query, usable)
 
     def nearby(self, query: Query, check: Check) -> Nearby:
-        """The records that could serve the query, or the same with other sizes."""
+        """Return the records that could serve the query, or a query with other sizes."""
         extents = tuple(name for name in query.problem if name not in query.statics)
         tiers: dict[int, list[Neighbours]] = {}
         for (gpu, shipped), neighbours in self._family(query, extents).items():
@@ -206,10 +212,10 @@ class Snapshot:
         return Nearby(self, extents, sorted(tiers.items(), key=lambda item: _order(item[0])), check)
 
     def proofs(self, operator: str, gpu: str) -> Mapping[CheckedCode, bool]:
-        """Whether a device found compiled code of an operator right; an earlier source wins. Asked again, it is one
-        look-up.
+        """Return whether a device found compiled code of an operator correct; earlier sources have priority. Repeated
+        look-ups are one dict access.
 
-        Proofs are not signed, so that there are none where only signed records are served.
+        Proofs are not signed, so there are none if only signed records are served.
         """
         key = operator, gpu
         if key not in self._proofs:
@@ -218,7 +224,7 @@ class Snapshot:
         return self._proofs[key]
 
     def explain(self, query: Query, check: Check) -> list[Candidate]:
-        """Every record of the operator, in the order in which `find` considers them, and why it serves or not."""
+        """Return all records of the operator, in the order of `find`, each with the reason why it serves or not."""
         every = self.records(query.operator)
         usable = list(self._usable(query))
         listed = list(self._judged(query, usable, check))
@@ -227,14 +233,14 @@ class Snapshot:
         return listed + [Candidate(each.record, each.place, False, _mismatch(query, each), False) for each in others]
 
     def refusal(self, stored: StoredRecord, check: Check) -> str | None:
-        """Why a record must not be served; None where it may. Checked once a record."""
-        if id(stored) not in self._refusals:  # the snapshot keeps `stored` alive, so that its id stays its own
+        """Return why a record must not be served; None if it may be. A record is checked once."""
+        if id(stored) not in self._refusals:  # the snapshot keeps `stored` alive, so its id is not reused
             untrusted = self._trusted.refusal(stored.record) if self._trusted else None
             self._refusals[id(stored)] = untrusted or check(stored.record)
         return self._refusals[id(stored)]
 
     def first(self, nearby: Nearby, sizes: Sizes) -> _Usable | None:
-        """What serves a problem of these sizes. Of each tier, about `_CONSIDERED` records are tried."""
+        """Yield the records that serve a problem of these sizes. About `_CONSIDERED` records of each tier are tried."""
         for tier, groups in nearby.tiers:
             considered = 0
             while near := _closest(groups, sizes):
@@ -255,14 +261,14 @@ class Snapshot:
         return None
 
     def rising(self, nearby: Nearby, sizes: Sizes) -> Iterator[_Usable]:
-        """What could serve a problem of these sizes, best first."""
+        """Yield the records that could serve a problem of these sizes, best first."""
         for tier, groups in nearby.tiers:
             for distance, entries in _merged([neighbours.rising(sizes) for neighbours in groups]):
                 for stored in self._ordered(entries, nearby.extents, sizes):
                     yield _Usable(tier, distance, stored)
 
     def _ordered(self, entries: list[Entry], extents: tuple[str, ...], sizes: Sizes) -> Sequence[StoredRecord]:
-        """The records of entries at one distance, preferred ones first."""
+        """Return the records of entries at one distance, in order of preference."""
         if len(entries) == 1:
             return self._records(entries[0])
         stored = [(entry[0], each) for entry in entries for each in self._records(entry)]
@@ -279,12 +285,12 @@ class Snapshot:
             yield Candidate(each.stored.record, each.stored.place, serves, why if serves else f"{why}: {reason}")
 
     def _usable(self, query: Query) -> Iterator[_Usable]:
-        """What could serve, best first."""
+        """Return the records that could serve, best first."""
         nearby = self.nearby(query, lambda _: None)
         return self.rising(nearby, tuple(query.problem[name] for name in nearby.extents))
 
     def _exact(self, query: Query, check: Check) -> Match | None:
-        """A record of this problem on this GPU, which is preferred to all others; so none of those is parsed."""
+        """Return a record of this problem on this GPU. It precedes all others, which are then not parsed."""
         key = Key(query.operator, encode(dict(query.problem)), query.gpu)
         for number in (number for number, source in enumerate(self._sources) if not source.shipped):
             for stored in self._records((number, key)):
@@ -298,7 +304,7 @@ class Snapshot:
         return _match(query, usable) if usable else None
 
     def _family(self, query: Query, extents: tuple[str, ...]) -> Mapping[_Origin, Sequence[Neighbours]]:
-        """The problems of the operator with the same fields, and with equal values of the static ones, by origin."""
+        """Return the operator's problems with the same fields and equal static values, by origin."""
         statics = {name: query.problem[name] for name in query.statics if name in query.problem}
         family = query.operator, query.statics, extents, tuple(statics.values())
         if family not in self._families:
@@ -344,7 +350,7 @@ class Snapshot:
 
 
 def _packed(source: RecordSource, number: int, query: Query, extents: tuple[str, ...]) -> list[Packed]:
-    """The problems of a query's family that a source keeps as sizes, by GPU."""
+    """Return, by GPU, the problems of a query's family whose sizes a source stores separately."""
     if not numbers_in(query.problem).keys() >= set(extents):
         return []
     families = source.families(query.operator, packed(query.problem)[0])
@@ -354,7 +360,7 @@ def _packed(source: RecordSource, number: int, query: Query, extents: tuple[str,
 
 
 def _closest(groups: Sequence[Neighbours], sizes: Sizes) -> tuple[float, list[tuple[Neighbours, list[int]]]] | None:
-    """The least distance over groups, and the points at it."""
+    """Return the smallest distance over groups, and the points at it."""
     near = [(neighbours, *closest) for neighbours in groups if (closest := neighbours.closest(sizes))]
     if not near:
         return None
@@ -363,7 +369,9 @@ def _closest(groups: Sequence[Neighbours], sizes: Sizes) -> tuple[float, list[tu
 
 
 def _merged(searches: list[Iterator[tuple[float, list[Entry]]]]) -> Iterator[tuple[float, list[Entry]]]:
-    """Rising distances over several searches, each advanced only when it is its turn: a second step costs a sort."""
+    """Merge increasing distances of several searches, each advanced only when needed, because a second step requires a
+    sort.
+    """
     heads = [(head, search) for search in searches if (head := next(search, None))]
     while heads:
         least = min(distance for (distance, _), _ in heads)
@@ -376,7 +384,7 @@ def _fields(key: Key) -> Fields:
     try:
         return fields_in(key.problem)
     except (TypeError, ValueError, RecursionError):
-        return {}  # of no kernel; its record is refused by name where it is parsed
+        return {}  # of no kernel; the record is rejected when it is parsed
 
 
 def _match(query: Query, usable: _Usable) -> Match:
@@ -384,18 +392,20 @@ def _match(query: Query, usable: _Usable) -> Match:
 
 
 def _preference(extents: tuple[str, ...], sizes: Sizes, of: tuple[int, StoredRecord]) -> tuple[object, ...]:
-    """Of records at one distance: this very problem, then by source, then by their rank in it."""
+    """Return the sort key at one distance: the problem itself first, then by source, then by rank within the source."""
     number, stored = of
     return tuple(stored.problem[name] for name in extents) != sizes, number, stored.rank
 
 
 def _order(tier: int) -> tuple[bool, int]:
-    """What serves first: records of another arch of the family come behind those that ship for the arch itself."""
+    """Return the sort key of tiers: records of the arch's family follow those that ship for the arch itself."""
     return tier % _SHIPPED == _SHIPPED - 1, tier
 
 
 def _tier(query: Query, gpu: str) -> int | None:
-    """0 for the query's own device, 1 for its arch, 2 for another device of it, 3 for its family, None for others."""
+    """Return 0 for the query's own device, 1 for its arch, 2 for another device of it, 3 for its family, None for
+    others.
+    """
     if gpu == query.gpu:
         return 0
     if gpu == query.arch:
@@ -407,7 +417,9 @@ def _tier(query: Query, gpu: str) -> int | None:
 
 
 def distance(wanted: Fields, stored: Fields, extents: Iterable[str]) -> float:
-    """How far two problems are apart: Euclidean over log2 of the sizes `extents`, so that 1 is one doubling."""
+    """Return the distance of two problems, Euclidean in log2 of the sizes `extents`: doubling one size is a distance of
+    1.
+    """
     names = tuple(extents)
     return _apart([wanted[name] for name in names], [stored[name] for name in names])
 
@@ -417,9 +429,9 @@ def _apart(wanted: Sequence[Scalar], stored: Sequence[Scalar]) -> float:
     return hypot(*octaves) if octaves else 0.0
 
 
-@lru_cache(maxsize=1 << 16)  # a call at a new length asks again for all the sizes that stay
+@lru_cache(maxsize=1 << 16)  # calls at a new length repeat all other sizes
 def _octaves(wanted: Scalar, stored: Scalar) -> float:
-    if isinstance(wanted, str) or isinstance(stored, str):  # no size at all
+    if isinstance(wanted, str) or isinstance(stored, str):  # not a size
         return inf
     return log2(max(1.0, float(stored)) / max(1.0, float(wanted)))
 
@@ -444,7 +456,7 @@ def _mismatch(query: Query, stored: StoredRecord) -> str:
 
 
 def _other_fields(query: Query, stored: StoredRecord) -> list[str]:
-    """The static fields that differ, and those that only one of the two problems has."""
+    """Return the static fields that differ, and those that only one of the two problems has."""
     wanted, other = query.problem, stored.problem
     lacking = [f"{name} is missing" for name in wanted if name not in other]
     unknown = [f"{name} is unknown" for name in other if name not in wanted]

@@ -1,4 +1,4 @@
-"""Signatures of records: ed25519 over a record's line, so that a reader need not trust where the line was."""
+"""Signatures of records: ed25519 over a record's line, so that a reader need not trust the file that contains it."""
 
 import base64
 import os
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 VARIABLE = "TUNER_TRUST"
 _SCHEME = "ed25519"
-_SUFFIXES = (".pub", ".pem")  # of public keys in a folder
+_SUFFIXES = (".pub", ".pem")  # suffixes of public keys in a folder
 _GENERATE = "`ssh-keygen -t ed25519 -N '' -f FILE` makes a pair"
 
 
 def signed(record: TuningRecord, key: "Ed25519PrivateKey") -> TuningRecord:
-    """The record with a signature by a key from `private_key`, in place of an earlier signature."""
+    """Return the record with a signature by a key from `private_key`, which replaces an earlier signature."""
     return replace(record, signature=signature_of(_signed_bytes(record), key))
 
 
 def signature_of(data: bytes, key: "Ed25519PrivateKey") -> str:
-    """The scheme, the public key and the signature, as `TrustedKeys.refusal_of` reads them."""
+    """Return the scheme, the public key and the signature, in the form that `TrustedKeys.refusal_of` reads."""
     public = key.public_key().public_bytes_raw()
     return ":".join((_SCHEME, _text(public), _text(key.sign(data))))
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
-    """The private ed25519 key in a file of OpenSSH or PEM, without a passphrase. Raises UsageError."""
+    """Read a private ed25519 key from an OpenSSH or PEM file without a passphrase. Raises UsageError."""
     serialization, ed25519, exceptions = _library()
     data = _read(path)
     load = serialization.load_ssh_private_key if b"OPENSSH" in data else serialization.load_pem_private_key
@@ -52,11 +52,13 @@ class TrustedKeys:
         self._keys = keys
 
     def refusal(self, record: TuningRecord) -> str | None:
-        """Why a record is not trusted; None where a trusted key signed it as it is."""
+        """Return why a record is not trusted; None if it has a valid signature of a trusted key."""
         return self.refusal_of(_signed_bytes(record), record.signature)
 
     def refusal_of(self, data: bytes, signed: str) -> str | None:
-        """Why data with a signature of `signature_of` is not trusted; None where a trusted key signed it as it is."""
+        """Return why data with a signature by `signature_of` is not trusted; None if the signature is valid and its key
+        trusted.
+        """
         if not signed:
             return f"nobody signed it, and {VARIABLE} is set"
         scheme, *parts = signed.split(":")
@@ -75,9 +77,10 @@ class TrustedKeys:
 
 
 def trusted_keys() -> TrustedKeys | None:
-    """The keys in the file, or the `.pub` and `.pem` files of the folder, that `TUNER_TRUST` names; None without it.
+    """Read the keys that `TUNER_TRUST` names: a file, or the `.pub` and `.pem` files of a folder. None without
+    `TUNER_TRUST`.
 
-    Raises UsageError where there is no ed25519 key, and MachineError without the library.
+    Raises UsageError if there is no ed25519 key, and MachineError without the library.
     """
     named = os.environ.get(VARIABLE)
     if not named:

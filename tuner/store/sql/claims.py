@@ -1,14 +1,15 @@
-"""Claims: which process evaluates which config now, so that searches of one problem share their attempts.
+"""Claims state which process is evaluating which config, so that searches of one problem share their attempts.
 
-A search asks `Store.claim(scope, configs, holder)` before it evaluates: of the configs those come back that it may
-evaluate. The others are held by living processes, whose attempts will be in the database soon. It appends the attempt,
-then calls `Store.release(scope, configs, holder)`. `Store.claimed(scope)` says what others hold. A scope is any text
-that equals where results may be shared: `scope(operator, problem, gpu, policy)`; a config is any text that names it
-there, as its implementation and canonical JSON. A `Holder` is made once a search, by `Holder.current()`.
+Before a search evaluates configs, it calls `Store.claim(scope, configs, holder)`, which returns the configs that it may
+evaluate. The others are held by living processes, whose attempts will be stored soon. After storing an attempt, it
+calls `Store.release(scope, configs, holder)`. `Store.claimed(scope)` returns the configs that others hold. A scope is a
+text that is equal where results may be shared: `scope(operator, problem, gpu, policy)`. A config is a text that
+identifies it within the scope: its implementation and canonical JSON. A search has one `Holder`, from
+`Holder.current()`.
 
-A claim ends with its process. A process of the same machine is looked up by its number and start; one of another
-machine, by the time until which it holds: `LEASE_S` from its last claim or `Store.renew_claims(holder)`, by the clock
-of the database. A holder that evaluates one config for longer renews, or lets another try the same config.
+A claim ends with its process. A process of the same machine is identified by its pid and start time. A process of
+another machine holds a claim for `LEASE_S` after its last claim or `Store.renew_claims(holder)`, by the clock of the
+database. A holder that evaluates one config for longer must renew, or another search may try the same config.
 """
 
 import os
@@ -31,7 +32,9 @@ _AT_ONCE = 10_000  # configs in one statement; SQLite's limit is 32,766 values
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A search in a process. `host` also tells the boot and the PID namespace; `process` is when the process began."""
+    """A search in a process. `host` includes the boot id and the PID namespace; `process` is the start time of the
+    process.
+    """
 
     token: str
     host: str
@@ -47,18 +50,18 @@ class Holder:
 
 
 def scope(operator: str, problem: str, gpu: str, policy: str) -> str:
-    """Where a result may be shared: `problem` is canonical JSON, `policy` an identity's."""
+    """Return the scope in which results may be shared; `problem` is canonical JSON, `policy` that of an identity."""
     return encode([operator, problem, gpu, policy])
 
 
 def claim(connection: Connection, scope: str, configs: Sequence[str], holder: Holder) -> set[str]:
-    """The configs that `holder` holds from now on, among those of `configs`."""
+    """Return those of `configs` that `holder` now holds."""
     moment = now(connection)
     _release_dead(connection, scope, moment)
     rows = [
         {"scope": scope, "config": config, "holder": holder.token, "host": holder.host, "pid": holder.pid}
         | {"process": holder.process, "expires": moment + LEASE_S}
-        for config in sorted(set(configs))  # in one order, so that two processes do not wait for each other
+        for config in sorted(set(configs))  # in a fixed order, so that two processes cannot deadlock
     ]
     if rows:
         connection.execute(insert_new(connection, CLAIMS, "scope", "config"), rows)
@@ -68,20 +71,20 @@ def claim(connection: Connection, scope: str, configs: Sequence[str], holder: Ho
 
 
 def renew(connection: Connection, holder: Holder) -> None:
-    """Hold all that `holder` holds for another `LEASE_S`."""
+    """Extend all claims of `holder` by `LEASE_S`."""
     until = now(connection) + LEASE_S
     connection.execute(update(CLAIMS).where(CLAIMS.c.holder == holder.token).values(expires=until))
 
 
 def release(connection: Connection, scope: str, configs: Iterable[str], holder: Holder) -> None:
-    """Give up claims; those of others stay."""
+    """Release the holder's claims; claims of others are unchanged."""
     names, mine = list(configs), (CLAIMS.c.scope == scope) & (CLAIMS.c.holder == holder.token)
     for first in range(0, len(names), _AT_ONCE):
         connection.execute(delete(CLAIMS).where(mine, CLAIMS.c.config.in_(names[first : first + _AT_ONCE])))
 
 
 def claimed(connection: Connection, scope: str) -> dict[str, Holder]:
-    """Who holds which config, of the living."""
+    """Return the config and the holder of each claim whose process is alive."""
     moment = now(connection)
     rows = connection.execute(select(CLAIMS).where(CLAIMS.c.scope == scope)).mappings()
     return {row["config"]: holder_of(row) for row in rows if not is_dead(row, moment)}
@@ -89,12 +92,12 @@ def claimed(connection: Connection, scope: str) -> dict[str, Holder]:
 
 def _release_dead(connection: Connection, scope: str, moment: float) -> None:
     for row in connection.execute(select(CLAIMS).where(CLAIMS.c.scope == scope)).mappings().all():
-        if is_dead(row, moment):  # unless it was renewed since
+        if is_dead(row, moment):  # unless it was renewed in the meantime
             connection.execute(delete(CLAIMS).where(CLAIMS.c.id == row["id"], CLAIMS.c.expires == row["expires"]))
 
 
 def is_dead(row: RowMapping, moment: float) -> bool:
-    """Whether the process of a row with `host`, `pid`, `process` and `expires` has ended, or its lease has."""
+    """Return whether the process of a row with `host`, `pid`, `process` and `expires` has ended, or its lease has."""
     if row["host"] == _host():
         return _began(row["pid"]) != str(row["process"])
     return float(row["expires"]) < moment
@@ -105,14 +108,14 @@ def holder_of(row: RowMapping) -> Holder:
 
 
 def now(connection: Connection) -> float:
-    """Seconds since 1970, by the one clock that all processes share."""
+    """Return the seconds since 1970 by the database's clock, which all processes share."""
     if connection.dialect.name == "postgresql":
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
     return time.time()
 
 
 def _host() -> str:
-    """The same for processes that see each other's numbers: host name, boot, PID namespace."""
+    """Return a text that is equal for processes with a common process table: host name, boot id, PID namespace."""
     try:
         boot, namespace = (
             Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
@@ -124,7 +127,9 @@ def _host() -> str:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in ticks since the boot; empty where it is none, and the number where nobody can tell."""
+    """Return the start time of a process in ticks since boot; empty if there is none, and the pid if it cannot be
+    determined.
+    """
     if not Path("/proc/self/stat").exists():
         return str(pid) if _runs(pid) else ""
     try:

@@ -1,4 +1,4 @@
-"""Opening a database: a SQLite file, memory, or a PostgreSQL server; its transactions, and what its errors mean."""
+"""Access to a database: an SQLite file, memory, or a PostgreSQL server; transactions, and the meaning of errors."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _LOCKED = "another process kept it locked for too long: wait for that process, or end it, and try again"
 _PERMISSION = "get permission for the file and its folder, or name another with --db"
 _NO_SUCH_ROW = "there is no such study or attempt: name one that is stored there"
-_MEANINGS = {  # by SQLite's result code, whose extended forms begin with it: https://www.sqlite.org/rescode.html
+_MEANINGS = {  # by SQLite's result code, the prefix of its extended codes: https://www.sqlite.org/rescode.html
     "SQLITE_NOTADB": NOT_A_DATABASE,
     "SQLITE_CORRUPT": DAMAGED,
     "SQLITE_FULL": "the disk is full: free some space; all that was stored before is kept",
@@ -46,19 +46,19 @@ _TOO_MANY = (
     "PgBouncer in front of it"
 )
 _FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
-_AWAY = ("starting up", "shutting down", "in recovery mode", *_FULL)  # of a server that refuses connections for now
+_AWAY = ("starting up", "shutting down", "in recovery mode", *_FULL)  # of a server that refuses connections temporarily
 _LOST = ("08", "57P01", "57P02", "57P03", "53300", "40001", "40P01")  # SQLSTATEs after which a transaction is repeated
-_SHORT_S = 1.0  # wait of SQLite itself, between which the holder of the lock is looked up
+_SHORT_S = 1.0  # SQLite's own wait, after which the holder of the lock is looked up
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _LOG = logging.getLogger("tuner.store")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a database is; `label` is what messages may show of it: no password."""
+    """The location of a database; `label` is its name in messages, without a password."""
 
     label: str
-    path: Path | None = None  # of a SQLite file
+    path: Path | None = None  # of an SQLite file
     url: URL | None = None  # of a server; neither: memory
 
     @property
@@ -67,7 +67,7 @@ class Place:
 
     @property
     def writable(self) -> bool:
-        """Whether this user may write the file, and beside it, where SQLite keeps its log."""
+        """Return whether this user may write the file and its folder, in which SQLite keeps its log."""
         if self.path is None:
             return True
         parts = [self.path, self.path.parent] if self.path.exists() else [self.path.parent]
@@ -76,7 +76,7 @@ class Place:
 
 
 def locate(place: str | Path | None) -> Place:
-    """The database that a user named: a path, `:memory:` or a PostgreSQL URL; None is the default one.
+    """Return the database that a user named: a path, `:memory:` or a PostgreSQL URL; None is the default one.
 
     Raises UsageError for a URL of another kind.
     """
@@ -91,9 +91,9 @@ def locate(place: str | Path | None) -> Place:
 
 
 def without_password(place: str) -> str:
-    """The URL of a server as it may travel: a password is left out, which each machine has by its own means.
+    """Return a server's URL without the password, which each machine must obtain by its own means.
 
-    Raises UsageError for what is no URL of a server.
+    Raises UsageError if it is no URL of a server.
     """
     url = locate(place).url
     if url is None:
@@ -104,11 +104,11 @@ def without_password(place: str) -> str:
 
 
 class Database:
-    """Transactions on one database, each a function that is repeated while what fails it passes.
+    """Transactions on one database. Each is a function that is repeated after transient failures.
 
-    That is a lost connection, a server that restarts or is full, and a lock of another process: for `patience_s` from
-    the first failure, then StoreError. A transaction whose commit was not answered may have been done, so `work` must
-    do nothing where it is done already.
+    These are a lost connection, a server that restarts or has too many clients, and a lock of another process. After
+    `patience_s` of failures StoreError is raised. A transaction whose commit was not confirmed may have succeeded, so
+    `work` must be idempotent.
     """
 
     def __init__(self, place: Place, patience_s: float) -> None:
@@ -143,7 +143,7 @@ class Database:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _passes(self, error: BaseException | None) -> bool:
-        """Whether the transaction may succeed later. A server that never answered is taken for a wrong address."""
+        """Return whether the transaction may succeed later. A server that has never answered may be a wrong address."""
         if isinstance(error, PoolTimeout):
             return True
         cause = error.orig if isinstance(error, DBAPIError) else error
@@ -162,7 +162,9 @@ _inherited: list[object] = []  # connections of the parent, which a child must n
 
 
 def _connect_anew() -> None:
-    """In a child. A database in memory stays: its one connection has no file that another process uses, too."""
+    """Discard the connections in a child. A database in memory is kept: its connection is not shared with other
+    processes.
+    """
     for database in list(_databases):
         if database.place.path or database.place.url:
             _inherited.append(database.engine.pool)
@@ -173,7 +175,7 @@ renew_in_child(_connect_anew)
 
 
 def _engine(place: Place, patience_s: float) -> Engine:
-    """An engine whose transactions begin the way `execution_options(begin=...)` says (SQLite only).
+    """Create an engine whose transactions begin as `execution_options(begin=...)` specifies (SQLite only).
 
     Raises StoreError for a file that cannot be a tuner database, before anything touches it.
     """
@@ -190,25 +192,27 @@ def _engine(place: Place, patience_s: float) -> Engine:
             isolation_level=None,
             check_same_thread=False,  # the pool gives a connection to one thread at a time
         )
-        connection.execute("PRAGMA synchronous=NORMAL")  # with WAL: a kill loses nothing, a power cut the last commits
+        connection.execute(
+            "PRAGMA synchronous=NORMAL"
+        )  # with WAL, a killed process loses nothing, and a power failure only the last commits
         connection.execute("PRAGMA foreign_keys=ON")
         return connection
 
-    # One connection is all that memory has.
+    # A database in memory has a single connection.
     engine = create_engine("sqlite://", creator=open_, poolclass=QueuePool if place.path else StaticPool)
     event.listen(engine, "begin", _begin)
     return engine
 
 
 def use_log(engine: Engine) -> None:
-    """Have the file keep a write-ahead log, so that readers and a writer do not wait for each other."""
+    """Enable the file's write-ahead log, so that readers and a writer do not block each other."""
     with closing(engine.raw_connection()) as connection:
         connection.cursor().execute("PRAGMA journal_mode=WAL")
 
 
 def sync_log(path: Path) -> None:
-    """Have the last commits of a file on the disk, which `synchronous=NORMAL` leaves to the next checkpoint."""
-    with suppress(OSError):  # no log: the file itself was written
+    """Flush the last commits of a file to disk, which `synchronous=NORMAL` leaves to the next checkpoint."""
+    with suppress(OSError):  # no log: the commits are in the file itself
         file = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(file)
@@ -218,7 +222,7 @@ def sync_log(path: Path) -> None:
 
 @contextmanager
 def explained(place: Place) -> Iterator[None]:
-    """Turn a database's errors into StoreError: what, where, and what to do."""
+    """Convert a database's errors into StoreError, with the cause, the database and advice."""
     try:
         yield
     except (DBAPIError, PoolTimeout, sqlite3.Error) as error:
@@ -234,7 +238,7 @@ def _server_url(text: str) -> URL:
     try:
         return make_url(text)
     except (ArgumentError, ValueError):
-        raise UsageError(f"cannot make out the {kind}:// URL: {accepted}") from None  # the cause may show a password
+        raise UsageError(f"cannot make out the {kind}:// URL: {accepted}") from None  # the cause may contain a password
 
 
 def _meaning(place: Place, cause: BaseException | None) -> str:
@@ -254,13 +258,13 @@ def _meaning(place: Place, cause: BaseException | None) -> str:
 
 
 def _begin(connection: Connection) -> None:
-    """A transaction that reads before it writes must lock first: waiting for a lock later is refused, not served."""
+    """Begin a transaction that reads before it writes by locking: SQLite refuses to wait for a lock later."""
     connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
 
 def _server(url: URL, patience_s: float) -> Engine:
     try:
-        # One connection a thread at work; idle ones beyond the first are closed, for other processes need them.
+        # One connection per working thread; further idle ones are closed, since other processes need them.
         return create_engine(
             url, pool_size=1, max_overflow=15, connect_args={"connect_timeout": max(2, round(patience_s))}
         )
@@ -269,7 +273,7 @@ def _server(url: URL, patience_s: float) -> Engine:
 
 
 def _redacted(url: URL) -> str:
-    """The URL with stars for the password, also where it is spelled as an option."""
+    """Return the URL with the password replaced by stars, also if it is a query option."""
     query = {name: "***" if "password" in name.lower() else value for name, value in url.query.items()}
     return url.set(query=query).render_as_string(hide_password=True)
 
@@ -279,7 +283,7 @@ def _uri(place: Place) -> str:
         return "file::memory:"
     if place.writable:
         return f"{place.path.absolute().as_uri()}?mode=rwc"
-    # SQLite's log holds the last commits, and cannot be read without its index; without a log there is nothing to lock.
+    # SQLite's log has the last commits and cannot be read without its index; without a log there is nothing to lock.
     return f"{place.path.absolute().as_uri()}?{'mode=ro' if has_log(place.path) else 'mode=ro&immutable=1'}"
 
 
@@ -300,7 +304,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _look_at(path: Path) -> None:
-    """Refuse what is plainly no database, or only a part of one."""
+    """Raise StoreError for a file that is clearly no database, or an incomplete one."""
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file"
         raise StoreError(f"cannot use the database {path}: it is {kind}: name a file with --db")

@@ -1,4 +1,4 @@
-"""Statements that SQLite and PostgreSQL both have, and SQLAlchemy only under either's name."""
+"""Statements that both SQLite and PostgreSQL have, but that SQLAlchemy offers only per dialect."""
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -9,15 +9,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 
 def insert_new(connection: Connection, table: Table, *unique: str) -> postgresql.Insert | sqlite.Insert:
-    """INSERT that leaves rows out whose `unique` columns are stored already."""
+    """Return an INSERT that omits rows whose `unique` columns are already stored."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     return insert(table).on_conflict_do_nothing(index_elements=[table.c[name] for name in unique])
 
 
 def insert_many(connection: Connection, table: Table, unique: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert rows with equal columns but for those that are stored already; how many were new.
+    """Insert the rows that are not stored yet; return their number. The rows differ only in their values.
 
-    The rows go to the driver as they are: SQLAlchemy's conversion of each takes as long as its insertion.
+    The rows are passed to the driver as they are: SQLAlchemy's conversion takes as long as their insertion.
     """
     if not rows:
         return 0

@@ -1,4 +1,4 @@
-"""What is wrong with a database that opens: pages that contradict each other, rows that hold no value."""
+"""Checks of a database that can be opened: damaged pages, and rows with invalid values."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ _READERS: tuple[tuple[Table, Callable[[RowMapping], object]], ...] = (
 
 
 def damage(connection: Connection, pragma: str) -> list[str]:
-    """What SQLite's `quick_check` or `integrity_check` says, the first 20 lines; empty when all is well."""
+    """Return the first 20 lines of SQLite's `quick_check` or `integrity_check`; empty if it finds no damage."""
     if connection.dialect.name != "sqlite":
         return []
     found = (line for said in connection.execute(text(f"PRAGMA {pragma}(20)")).scalars() for line in said.splitlines())
@@ -28,7 +28,7 @@ def damage(connection: Connection, pragma: str) -> list[str]:
 
 
 def unreadable(connection: Connection) -> list[str]:
-    """A sentence for every row that cannot be read."""
+    """Yield a message for each row that cannot be read."""
     found = []
     for table, read in _READERS:
         for row in connection.execute(select(table)).mappings():

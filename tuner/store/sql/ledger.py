@@ -1,10 +1,11 @@
-"""The ledger: which configs are being run where they may take their process down, and how often they did.
+"""The ledger records which configs are running that may crash their process, and how often they have done so.
 
-A process enters a config before it runs it and leaves it when the config is back. An entry is a death once its process
-says so (`bury`) or has ended without leaving: an entry of a living process is none. `Store.enter` refuses a config that
-died as often as it may, and lets the caller wait while enough others run it now, so that a config is started at most
-that often on all machines that share the database. A scope is any text that equals where deaths count together, such
-as the name of a GPU. Entries live as claims do (`tuner.store.sql.claims`).
+A process enters a config before it runs it and removes the entry when the config has returned. An entry counts as a
+death if its process reports one (`bury`) or has ended without removing the entry; the entry of a living process does
+not count. `Store.enter` refuses a config that has died as often as allowed. It asks the caller to wait while so many
+other processes run the config that their deaths would exceed the limit. A config is therefore started at most that
+often on all machines that share the database. Deaths are counted per scope, a text such as the name of a GPU. Entries
+end with their process as claims do (`tuner.store.sql.claims`).
 """
 
 from collections import Counter
@@ -19,16 +20,16 @@ from tuner.store.sql.schema import CLAIMS, LEDGER
 
 
 class Admission(Enum):
-    """What becomes of a request to run a config."""
+    """The answer to a request to run a config."""
 
     ENTERED = "entered"
-    BUSY = "busy"  # others run it, and with their deaths it would have died as often as it may: ask again
+    BUSY = "busy"  # other processes run it, and their deaths would reach the limit: ask again later
     BANNED = "banned"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A config that a process is at, or was at when it died."""
+    """A config that a process is running, or was running when it died."""
 
     uuid: str
     holder: Holder
@@ -37,8 +38,8 @@ class Entry:
 
 
 def enter(connection: Connection, scope: str, config: str, holder: Holder, uuid: str, most: int) -> Admission:
-    """Enter a config unless it died `most` times; `uuid` names the entry, so that the call can be repeated."""
-    if connection.dialect.name == "postgresql":  # SQLite's writer is alone
+    """Enter a config unless it has died `most` times. `uuid` identifies the entry, so that the call can be repeated."""
+    if connection.dialect.name == "postgresql":  # SQLite has a single writer
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"{scope} {config}"))))
     others = [entry for entry in entries(connection, scope, config) if entry.uuid != uuid]
     deaths = sum(entry.died for entry in others)
@@ -53,17 +54,17 @@ def enter(connection: Connection, scope: str, config: str, holder: Holder, uuid:
 
 
 def leave(connection: Connection, uuid: str) -> None:
-    """The config is back: its entry goes."""
+    """Remove the entry of a config that has returned."""
     connection.execute(delete(LEDGER).where(LEDGER.c.uuid == uuid))
 
 
 def leave_all(connection: Connection, holder: Holder) -> None:
-    """Every entry of a holder goes, deaths as well."""
+    """Remove all entries of a holder, including deaths."""
     connection.execute(delete(LEDGER).where(LEDGER.c.holder == holder.token))
 
 
 def note(connection: Connection, uuid: str, text: str) -> None:
-    """Say what the process of an entry is at; the entry lives for another lease."""
+    """Store what the process of an entry is doing, and extend the entry's lease."""
     values = {"note": text, "expires": now(connection) + LEASE_S}
     connection.execute(update(LEDGER).where(LEDGER.c.uuid == uuid).values(**values))
 
@@ -74,20 +75,20 @@ def bury(connection: Connection, uuid: str, when: str) -> None:
 
 
 def release_process(connection: Connection, holder: Holder) -> None:
-    """Give up all claims of a process that is known to have ended, whatever machine it ran on."""
+    """Release all claims of a process that is known to have ended, on any machine."""
     same = (CLAIMS.c.host == holder.host) & (CLAIMS.c.pid == holder.pid) & (CLAIMS.c.process == holder.process)
     connection.execute(delete(CLAIMS).where(same))
 
 
 def entries(connection: Connection, scope: str, config: str) -> list[Entry]:
-    """The entries of a config, oldest first."""
+    """Return the entries of a config, oldest first."""
     moment, asked = now(connection), (LEDGER.c.scope == scope) & (LEDGER.c.config == config)
     rows = connection.execute(select(LEDGER).where(asked).order_by(LEDGER.c.id)).mappings()
     return [Entry(row["uuid"], holder_of(row), row["note"], _died(row, moment)) for row in rows]
 
 
 def deaths(connection: Connection, scope: str) -> Counter[str]:
-    """How often each config of a scope died."""
+    """Return how often each config of a scope has died."""
     moment, found = now(connection), Counter[str]()
     for row in connection.execute(select(LEDGER).where(LEDGER.c.scope == scope)).mappings():
         found[row["config"]] += _died(row, moment)
@@ -95,7 +96,7 @@ def deaths(connection: Connection, scope: str) -> Counter[str]:
 
 
 def forgive(connection: Connection, scope: str) -> None:
-    """Forget the deaths of a scope; what living processes are at stays."""
+    """Remove the deaths of a scope; entries of living processes are kept."""
     moment = now(connection)
     for row in connection.execute(select(LEDGER).where(LEDGER.c.scope == scope)).mappings().all():
         if _died(row, moment):

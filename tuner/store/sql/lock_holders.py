@@ -1,4 +1,4 @@
-"""Which processes hold locks on a SQLite file, where the operating system says so (Linux)."""
+"""The processes that hold locks on an SQLite file, if the operating system reports them (Linux)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ _LOCKS = Path("/proc/locks")  # man 5 proc_locks: number, kind, mode, access, pi
 
 
 def of(path: Path) -> list[str]:
-    """The processes that may write the file now, each with its number and command; empty where nobody knows."""
+    """Return the processes that hold a write lock on the file, with pid and command; empty if unknown."""
     files = {_inode(path.with_name(f"{path.name}{suffix}")) for suffix in ("", "-shm")}
     try:
         locks = [line.split() for line in _LOCKS.read_text().splitlines()]

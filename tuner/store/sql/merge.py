@@ -1,4 +1,4 @@
-"""Merging databases: what other people's searches stored, added to a database once."""
+"""Merging of databases: results of other people's searches are added to a database once."""
 
 import sqlite3
 from collections import Counter
@@ -22,20 +22,20 @@ from tuner.store.sql.migrate import migrate, schema_version
 from tuner.store.sql.schema import ATTEMPTS, CLAIMS, DEVICES, LEDGER, MISSES, PROOFS, RACES, RECORDS, STUDIES, VERDICTS
 from tuner.store.sql.store import Store
 
-_AT_ONCE = 5_000  # rows in one transaction
+_AT_ONCE = 5_000  # rows per transaction
 _PATIENCE_S = 30.0
-_Names = dict[int, str]  # row → the name of its insertion, in the database that is read
+_Names = dict[int, str]  # row → the name of its insertion, in the source database
 
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """A table whose rows are merged: which column names a row, which refers to a row of another table."""
+    """A table whose rows are merged: the column that identifies a row, and the columns that refer to other tables."""
 
     table: Table
-    name: str  # `digest` names the content, `uuid` the insertion
-    check: Callable[[RowMapping], object]  # raises StoreError for a row that holds no value
+    name: str  # `digest` identifies the content, `uuid` the insertion
+    check: Callable[[RowMapping], object]  # raises StoreError for a row with invalid values
     parent: tuple[str, Table] | None = None
-    late: tuple[str, ...] = ()  # columns that are written once more after the insertion
+    late: tuple[str, ...] = ()  # columns that are updated once after the insertion
 
 
 MERGED = (  # parents first
@@ -52,18 +52,18 @@ LEFT = (CLAIMS, LEDGER, MISSES)  # of processes that use one database
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a merge added: rows by table, and the problems that are served by another record than before."""
+    """The result of a merge: added rows by table, and the problems that are now served by another record."""
 
     added: Mapping[str, int] = field(default_factory=dict)
     replaced: int = 0
 
 
 def merge(into: str | Path, source: str | Path, *, migrations: Path = read.MIGRATIONS) -> Summary:
-    """Add what `source` holds to the database `into`, which is made where it is missing; each row once.
+    """Add the rows of `source` to the database `into`, each row once; `into` is created if it does not exist.
 
-    A source is a database, a server's URL, a `.jsonl` file or a folder of them, and stays as it is: one with an older
-    schema is migrated in a copy. A merge that was interrupted goes on when it is repeated. Raises StoreError for a
-    source that is missing, that has a newer schema, or that holds a row which is no value of its table.
+    A source is a database, a server's URL, a `.jsonl` file or a folder of such files. It is not modified: an older
+    schema is migrated in a copy. An interrupted merge is completed when it is repeated. Raises StoreError for a source
+    that does not exist, that has a newer schema, or that contains an invalid row.
     """
     target = _database(into)
     location = locate(source)
@@ -98,7 +98,7 @@ def _import_text(store: Store, path: Path) -> dict[str, int]:
 
 @contextmanager
 def _opened(location: Place, migrations: Path) -> Iterator[Database]:
-    """A database to read from, with this program's schema: itself, or a copy that was migrated."""
+    """Open a source database with the current schema: the database itself, or a migrated copy."""
     if location.label == locations.MEMORY or not location.exists:
         raise StoreError(f"{location.label}: there is no such database")
     with closing(Database(location, _PATIENCE_S)) as database:
@@ -114,7 +114,7 @@ def _opened(location: Place, migrations: Path) -> Iterator[Database]:
 
 
 def _copied(database: Database, folder: Path) -> Database:
-    """All tables of a database in a SQLite file."""
+    """Copy all tables of a database into an SQLite file."""
     target = Path(folder) / "copy.db"
     if database.place.path is not None:
         with (
@@ -135,7 +135,7 @@ def _copied(database: Database, folder: Path) -> Database:
 
 
 def _drop_default(_inspector: object, _table: object, column: dict[str, Any]) -> None:
-    column["default"] = None  # PostgreSQL's sequences and casts; every value is copied
+    column["default"] = None  # without PostgreSQL's sequences and casts, since every value is copied
 
 
 def _all_rows(table: Table, connection: Connection) -> list[RowMapping]:
@@ -147,7 +147,7 @@ def _insert_all(table: Table, values: list[dict[str, Any]], connection: Connecti
 
 
 def _copy_rows(reader: Database, writer: Database) -> dict[str, int]:
-    """Insert the rows that are new; how many, by table."""
+    """Insert the new rows; return their number by table."""
     for merged in MERGED:
         if merged.name == "uuid":
             writer.write(partial(_name_rows, merged))
@@ -167,7 +167,7 @@ def _copy_rows(reader: Database, writer: Database) -> dict[str, int]:
 def _batches(
     reader: Database, merged: _Merged, names: Mapping[Table, _Names], last: int
 ) -> Iterator[list[tuple[RowMapping, str]]]:
-    """The rows of a table up to `last` with their names, in order, each checked."""
+    """Yield the rows of a table up to `last` with their names, in order, after checking each."""
     after, naming = 0, _Naming(merged, names)
     while batch := reader.read(partial(_rows_between, merged.table, after, last)):
         for row in batch:
@@ -177,7 +177,9 @@ def _batches(
 
 
 def _last_rows(connection: Connection) -> dict[Table, int]:
-    """The last row of each table, children first: a search that goes on adds a row after what it refers to."""
+    """Return the last row of each table, children first, because a running search adds a row after the row it refers
+    to.
+    """
     last = ((each.table, func.coalesce(func.max(each.table.c.id), 0)) for each in reversed(MERGED))
     return {table: int(connection.execute(select(number)).scalar_one()) for table, number in last}
 
@@ -188,13 +190,13 @@ def _rows_between(table: Table, after: int, last: int, connection: Connection) -
 
 
 def _referred(table: Table, connection: Connection) -> set[int]:
-    """The rows of a table that rows of others refer to."""
+    """Return the rows of a table to which rows of others refer."""
     columns = [each.table.c[each.parent[0]] for each in MERGED if each.parent and each.parent[1] is table]
     return {number for column in columns for number in connection.execute(select(column).distinct()).scalars()}
 
 
 def _insert(connection: Connection, merged: _Merged, batch: list[tuple[RowMapping, str]], names: Any) -> int:
-    """Insert what is not stored yet, and complete what was; how many rows were new."""
+    """Insert the rows that are not stored yet, and complete those that are; return the number of new rows."""
     numbers: dict[str, int] = {}
     if merged.parent:
         column, parent = merged.parent
@@ -214,7 +216,7 @@ def _insert(connection: Connection, merged: _Merged, batch: list[tuple[RowMappin
 
 
 def _complete(connection: Connection, merged: _Merged, value: Mapping[str, Any]) -> None:
-    """What a session that ran during the last merge has written since."""
+    """Update the columns that a session wrote since the last merge, during which it was running."""
     late = {name: value[name] for name in merged.late}
     missing = [merged.table.c[name].is_(None) for name in late]
     if None not in late.values():
@@ -232,9 +234,10 @@ def _numbers(connection: Connection, table: Table, uuids: Iterable[str]) -> dict
 
 
 class _Naming:
-    """Names of rows that were inserted before rows had one: a digest of what they hold, and which of equals they are.
+    """Return names for rows that were inserted before rows had names: a digest of the content, and a count of equal
+    rows.
 
-    So the same rows in two copies of one old database have the same names.
+    Equal rows in two copies of an old database therefore have equal names.
     """
 
     def __init__(self, merged: _Merged, names: Mapping[Table, _Names]) -> None:
@@ -254,7 +257,7 @@ class _Naming:
 
 
 def _name_rows(merged: _Merged, connection: Connection) -> None:
-    """Give a name to each row that an older program inserted, where the merge goes."""
+    """Name each row of the target that an older program inserted."""
     table = merged.table
     nameless = connection.execute(select(table).where(table.c.uuid.is_(None)).order_by(table.c.id)).mappings().all()
     names: dict[Table, _Names] = {}
@@ -267,7 +270,7 @@ def _name_rows(merged: _Merged, connection: Connection) -> None:
 
 
 def _current(connection: Connection) -> dict[tuple[str, str, str], str]:
-    """(operator, problem, GPU) → the digest of the record that stands first."""
+    """Return (operator, problem, GPU) → the digest of its current record."""
     columns = (RECORDS.c.operator, RECORDS.c.problem, RECORDS.c.gpu, RECORDS.c.digest)
     order = (RECORDS.c.evidence == "predicted", RECORDS.c.id.desc())
     current: dict[tuple[str, str, str], str] = {}

@@ -1,4 +1,4 @@
-"""Bringing a database to this program's schema: made when it is empty, migrated when older, refused when newer."""
+"""Migration of a database to this program's schema. An empty database is initialised, a newer one is refused."""
 
 import sqlite3
 from contextlib import closing
@@ -12,9 +12,9 @@ from tuner.store.sql.database import Database, Place
 
 
 def migrate(database: Database, folder: Path = MIGRATIONS) -> None:
-    """Leave the database with the newest schema of `folder`, or as it was.
+    """Migrate a database to the newest schema of `folder`, or leave it unchanged.
 
-    Raises StoreError when it is newer, not ours, or older and not writable.
+    Raises StoreError if its schema is newer, if it is not a tuner database, or if it is older and not writable.
     """
     place, version = database.place, schema_version(database, folder)
     if version == newest_schema(folder):
@@ -28,7 +28,7 @@ def migrate(database: Database, folder: Path = MIGRATIONS) -> None:
 
     def work(connection: Connection) -> None:
         _lock(connection)
-        version = _version(connection, place, folder)  # another process may have been faster
+        version = _version(connection, place, folder)  # another process may have migrated it meanwhile
         if version != newest_schema(folder):
             if version and place.path is not None:
                 _back_up(place.path, version)
@@ -38,12 +38,14 @@ def migrate(database: Database, folder: Path = MIGRATIONS) -> None:
 
 
 def schema_version(database: Database, folder: Path = MIGRATIONS) -> str:
-    """The version of a database's schema; empty without tables. Raises StoreError where it is newer, or not ours."""
+    """Return the version of a database's schema; empty without tables. Raises StoreError if it is newer, or not a tuner
+    database.
+    """
     return database.read(lambda connection: _version(connection, database.place, folder))
 
 
 def _version(connection: Connection, place: Place, folder: Path) -> str:
-    """The schema's version; empty when there are no tables."""
+    """Return the version of the schema; empty if there are no tables."""
     tables = inspect(connection).get_table_names()
     if not tables:
         return ""
@@ -65,12 +67,12 @@ def _whose(tables: list[str]) -> str:
 
 
 def _lock(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":  # SQLite's writer holds the lock from BEGIN IMMEDIATE on
+    if connection.dialect.name == "postgresql":  # with SQLite, the writer holds the lock from BEGIN IMMEDIATE on
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('tuner schema'))"))
 
 
 def _back_up(path: Path, version: str) -> None:
-    """Copy the database beside itself; what is already there is kept."""
+    """Copy the database into its folder; an existing copy is kept."""
     target = path.with_name(f"{path.name}.bak-{version}")
     count = 2
     while target.exists():
@@ -80,7 +82,7 @@ def _back_up(path: Path, version: str) -> None:
 
 
 def _upgrade(connection: Connection, folder: Path) -> None:
-    from alembic import command  # half a second, and only when there is something to do
+    from alembic import command  # takes half a second to import, and is needed only for a migration
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})

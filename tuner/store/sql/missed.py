@@ -1,4 +1,4 @@
-"""Misses of applications that log to a server: a row a problem, whose calls are added up."""
+"""Misses of applications that log to a server: one row per problem, with the sum of its calls."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from tuner.errors import StoreError
 from tuner.store.misses import RAN, Missed
 from tuner.store.sql.schema import MISSES
 
-MOST = 1_000_000  # rows; a problem beyond these is not added
+MOST = 1_000_000  # maximum number of rows; further problems are not added
 _KEY = [MISSES.c[name] for name in ("operator", "problem", "gpu")]
 
 
 def add(connection: Connection, misses: Sequence[Missed], seen: str) -> None:
-    """Add calls to rows, in one order, so that two processes do not wait for each other."""
+    """Add calls to rows, in a fixed order, so that two processes cannot deadlock."""
     if connection.execute(select(func.count()).select_from(MISSES)).scalar_one() >= MOST:
         raise StoreError(f"the database has {MOST:,} misses: search them and delete the rows of `misses`")
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
@@ -31,7 +31,7 @@ def add(connection: Connection, misses: Sequence[Missed], seen: str) -> None:
 
 
 def read(connection: Connection) -> tuple[list[Missed], list[str]]:
-    """The misses, the most frequent first, and a sentence for each row that is none."""
+    """Return the misses, most frequent first, and a message for each invalid row."""
     misses, refused = [], []
     for row in connection.execute(select(MISSES).order_by(MISSES.c.calls.desc(), MISSES.c.id)).mappings():
         try:

@@ -1,4 +1,4 @@
-"""Values ↔ rows of the tables, and the values that only the store has."""
+"""Conversion between values and rows of the tables, and the values that only the store has."""
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ _PARTS = ("failure", "resources", "prediction", "measurement")
 
 @dataclass(frozen=True, slots=True)
 class StoredAttempt:
-    """An attempt with its row's number, its search session and when it was stored (ISO 8601, UTC)."""
+    """An attempt with its row, its search session and the time at which it was stored (ISO 8601, UTC)."""
 
     id: int
     attempt: Attempt
@@ -35,7 +35,7 @@ class StoredAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One search session. `ended` and `why` are None while it runs, and for ever when it was killed."""
+    """One search session. `ended` and `why` are None while it runs, and remain None if it is killed."""
 
     id: int
     operator: str
@@ -49,12 +49,12 @@ class Study:
     versions: Fields
     started: str  # ISO 8601, UTC
     ended: str | None
-    why: str | None  # it stopped
+    why: str | None  # the reason why it stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about a device at a time."""
+    """Facts about a device at a given time."""
 
     name: str
     facts: Fields
@@ -73,7 +73,7 @@ def attempt_row(attempt: Attempt, study: int | None, created: str) -> dict[str, 
 
 
 def attempt_of(row: RowMapping) -> StoredAttempt:
-    """Raises StoreError for a row that does not hold an attempt."""
+    """Return the attempt in a row. Raises StoreError if the row is invalid."""
     try:
         data = {name: None if row[name] is None else decode(row[name]) for name in ("config", *_PARTS)}
         identity = {name: row[name] for name in IDENTITY}
@@ -89,7 +89,9 @@ def verdict_row(attempt: int, verdict: Verdict, code: str) -> dict[str, Any]:
 
 
 def verdict_of(row: RowMapping) -> tuple[Verdict, str]:
-    """A verdict, and the code that found it. Raises StoreError for a row that does not hold one."""
+    """Return the verdict in a row, and the digest of the code that produced it. Raises StoreError if the row is
+    invalid.
+    """
     try:
         data = decode(row["verdict"])
         return verdict_from(data), data.get("code", "")
@@ -98,7 +100,7 @@ def verdict_of(row: RowMapping) -> tuple[Verdict, str]:
 
 
 def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
-    """Raises StoreError for a record without the evidence that a record must have."""
+    """Return the row of a record. Raises StoreError if the record lacks the evidence that it must have."""
     of = record.identity
     figure = record.measurement if record.evidence is Evidence.MEASURED else record.prediction
     fields = _canonical_fields(of.problem)
@@ -109,7 +111,7 @@ def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
 
 
 def imported_row(line: str) -> dict[str, Any]:
-    """The row of a record's line. Raises StoreError for a line that holds none, and where `record_row` does."""
+    """Return the row of a record's line. Raises StoreError if the line is invalid, and as `record_row` does."""
     parts = canonical_lines.parts(line)
     return record_row(record_lines.from_line(line), None) if parts is None else _record_row(parts, line, None)
 
@@ -137,7 +139,7 @@ def _no_record(operator: str, gpu: str) -> str:
 
 
 def record_of(row: RowMapping) -> TuningRecord:
-    """Raises StoreError for a row that does not hold a record."""
+    """Return the record in a row. Raises StoreError if the row is invalid."""
     try:
         record = record_lines.from_row(row["record"], row["digest"])
     except StoreError as error:
@@ -156,7 +158,7 @@ def race_row(race: FinalRace) -> dict[str, Any]:
 
 
 def race_of(row: RowMapping) -> FinalRace:
-    """Raises StoreError for a row that does not hold a final race."""
+    """Return the final race in a row. Raises StoreError if the row is invalid."""
     try:
         return race_from(decode(row["race"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -169,7 +171,7 @@ def proof_row(proof: Proof) -> dict[str, Any]:
 
 
 def proof_of(row: RowMapping) -> Proof:
-    """Raises StoreError for a row that does not hold a proof."""
+    """Return the proof in a row. Raises StoreError if the row is invalid."""
     try:
         code = CheckedCode(**{name: row[name] for name in CheckedCode.__dataclass_fields__})
         return Proof(code, row["problem"], verdict_from(decode(row["verdict"])))
@@ -178,7 +180,7 @@ def proof_of(row: RowMapping) -> Proof:
 
 
 def study_of(row: RowMapping) -> Study:
-    """Raises StoreError for a row that does not hold a study."""
+    """Return the study in a row. Raises StoreError if the row is invalid."""
     try:
         fields_from(decode(row["problem"]))
         return Study(**{**row, "versions": fields_from(decode(row["versions"]))})
@@ -192,7 +194,7 @@ def facts_row(name: str, facts: Fields) -> dict[str, Any]:
 
 
 def facts_of(row: RowMapping) -> Facts:
-    """Raises StoreError for a row that does not hold facts."""
+    """Return the facts in a row. Raises StoreError if the row is invalid."""
     try:
         return Facts(row["name"], dict(decode(row["facts"])), row["created"])
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""The tables. A change here comes with a step in db/migrations/versions; a test compares the two."""
+"""The tables. Each change requires a migration in db/migrations/versions; a test compares the two."""
 
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
 
@@ -20,7 +20,7 @@ def _optional(*names: str) -> list[Column[str]]:
 
 
 def _uuid() -> Column[str]:
-    """Of the insertion, so that it can be repeated; NULL in rows that an older program wrote."""
+    """Return the column that identifies an insertion, so that it can be repeated; NULL in rows of older programs."""
     return Column("uuid", Text, index=True, unique=True)
 
 
@@ -64,8 +64,8 @@ RECORDS = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("study", Integer, ForeignKey("studies.id")),
-    *_required("operator", "problem", "gpu", "evidence", "created", "digest", "record"),  # record: lines.to_line
-    *(Column(name, Text, nullable=False, server_default="") for name in ("family", "sizes")),  # store.packed
+    *_required("operator", "problem", "gpu", "evidence", "created", "digest", "record"),  # record: record_lines.to_line
+    *(Column(name, Text, nullable=False, server_default="") for name in ("family", "sizes")),  # packed_problems.packed
 )
 Index(None, *(RECORDS.c[name] for name in ("operator", "problem", "gpu")))
 Index(None, *(RECORDS.c[name] for name in ("operator", "family", "gpu", "sizes")))
@@ -105,7 +105,7 @@ CLAIMS = Table(
     Column("id", Integer, primary_key=True),
     *_required("scope", "config", "holder", "host"),
     Column("pid", Integer, nullable=False),
-    *_required("process"),  # when it started: a number may serve another process later
+    *_required("process"),  # start time of the process, since its pid may be reused
     Column("expires", Float, nullable=False),  # seconds since 1970 by the database's clock
 )
 Index(None, CLAIMS.c.scope, CLAIMS.c.config, unique=True)
@@ -118,8 +118,8 @@ LEDGER = Table(
     Column("pid", Integer, nullable=False),
     *_required("process"),
     Column("expires", Float, nullable=False),
-    Column("note", Text, nullable=False, server_default=""),  # what the process was at
-    *_optional("died"),  # when the process was seen to have died of it
+    Column("note", Text, nullable=False, server_default=""),  # what the process was doing
+    *_optional("died"),  # when the process was found dead
     _uuid(),
 )
 Index(None, LEDGER.c.scope, LEDGER.c.config)
