@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import tuner.transformers  # noqa: E402
 from tuner.errors import UsageError  # noqa: E402
+from tuner.torch import FallbackWarning  # noqa: E402
 
 NAME = tuner.transformers.register()
 SIZES = {
@@ -217,14 +218,85 @@ def test_a_mask_of_the_model_s_own_is_refused_and_one_that_changes_nothing_is_no
     assert torch.equal(usual, other)
 
 
-@pytest.mark.parametrize("name", ["GraniteSWA", "GraniteMoeSWA"])
-def test_models_that_list_their_kernels_list_this_one(name: str) -> None:
-    config = getattr(transformers, f"{name}Config")(**GROUPED, sliding_window=5)
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GraniteSWA": ("Config", GROUPED | {"sliding_window": 5}),  # this and the next two list the kernels that they take
+    "GraniteMoeSWA": ("Config", GROUPED | {"sliding_window": 5}),
+    "MiMoV2Flash": ("Config", GROUPED | {"sliding_window": 5}),
+    "Llama4": ("TextConfig", GROUPED | EXPERTS | {"attention_chunk_size": 16}),
+    "GPTJ": ("Config", {"vocab_size": 61, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "rotary_dim": 8}),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_of_other_decoders_are_eagers(name: str) -> None:
+    suffix, sizes = DECODERS[name]
+    config = getattr(transformers, f"{name}{suffix}")(**sizes)
     eager, ours = encoders(getattr(transformers, f"{name}ForCausalLM"), config)
     assert ours.config._attn_implementation == NAME
-    given = batch("left")
-    result, expected = (model(**given).logits for model in (ours, eager))
-    assert (result - expected)[given["attention_mask"].bool()].abs().max() <= 1e-5
+    inputs = batch("left")
+    logits, expected = (model(**inputs).logits for model in (ours, eager))
+    assert (logits - expected)[inputs["attention_mask"].bool()].abs().max() <= 1e-5
+
+
+UNNAMED = {
+    "Falcon": {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "alibi": False},
+    "GPTNeo": {
+        **{"vocab_size": 61, "hidden_size": 32, "num_layers": 2, "num_heads": 2, "window_size": 5},
+        "attention_types": [[["global", "local"], 1]],
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_models_that_do_not_call_their_attention_by_name_are_refused(name: str) -> None:
+    config = getattr(transformers, f"{name}Config")(**UNNAMED[name])
+    model = getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation=NAME)
+    with pytest.raises(UsageError, match="ATTENTION_CLASSES\\), not by name: load it with"):
+        model(**batch("left"))
+
+
+def test_chunks_that_are_shorter_than_the_text_are_refused() -> None:
+    config = transformers.Llama4TextConfig(**GROUPED, **EXPERTS, attention_chunk_size=4)
+    model = transformers.Llama4ForCausalLM._from_config(config, attn_implementation=NAME)
+    with pytest.raises(ValueError, match="cannot handle chunked attention"):
+        model(**batch("none"))
+
+
+def test_a_vision_tower_whose_hidden_states_are_selected_is_eagers() -> None:
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**vision, image_size=16, patch_size=4),
+        text_config=transformers.LlamaConfig(**GROUPED),
+        image_token_id=60,
+        image_seq_length=16,
+    )
+    eager, ours = encoders(transformers.LlavaForConditionalGeneration, config)
+    torch.manual_seed(2)
+    ids = torch.cat([torch.full((1, 16), 60), torch.randint(1, 59, (1, 7))], dim=1)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": torch.randn(1, 3, 16, 16)}
+    logits, expected = (model(**inputs).logits for model in (ours, eager))
+    assert (logits - expected).abs().max() <= 1e-5
+
+
+def test_the_mask_decoder_of_sam_is_served_and_its_image_encoder_is_torchs() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 32}
+    image = {"image_size": 32, "patch_size": 8}
+    config = transformers.SamConfig(
+        vision_config={**sizes, **image, "output_channels": 16, "num_pos_feats": 8, "window_size": 2},
+        prompt_encoder_config={"hidden_size": 16, **image, "mask_input_channels": 4},
+        mask_decoder_config={**sizes, "iou_head_hidden_dim": 16},
+    )
+    with pytest.warns(FallbackWarning, match="SAM's image encoder adds biases"):
+        eager, ours = encoders(transformers.SamModel, config)
+    torch.manual_seed(1)
+    weights = {name: torch.randn_like(weight) * 0.3 for name, weight in eager.state_dict().items()}
+    torch.manual_seed(2)
+    inputs = {"pixel_values": torch.randn(1, 3, 32, 32), "input_points": torch.rand(1, 1, 2, 2) * 32}
+    expected, masks = (
+        model(**inputs).pred_masks for model in (eager, ours) if model.load_state_dict(weights, assign=True)
+    )
+    assert (masks - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_positions_with_a_gap_are_one_sequence() -> None:

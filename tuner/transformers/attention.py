@@ -13,7 +13,7 @@ from tuner.transformers.masks import Mask, Pattern, assure, read
 # What models hand down that does not change what attention computes, or was read before it came here.
 _WITHOUT_EFFECT = (
     *("cache_position", "deterministic", "layer_idx", "logits_indices", "logits_processor_args", "logits_to_keep"),
-    *("mm_token_type_ids", "num_items_in_batch", "read_index", "token_type_ids", "write_index"),
+    *("mm_token_type_ids", "num_items_in_batch", "output_hidden_states", "read_index", "token_type_ids", "write_index"),
 )
 _BOUNDS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 _COMPILED = f"position_ids that begin again are not served inside of torch.compile: give {', '.join(_BOUNDS)}"

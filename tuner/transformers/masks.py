@@ -5,6 +5,7 @@ a window, and the bounds of sequences. `sequences` turns the first into the seco
 Attention then follows this tensor alone, as `eager` follows its mask.
 """
 
+import sys
 from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, NamedTuple
@@ -157,15 +158,28 @@ def assure(holds: Any, message: str) -> None:
         raise InputError(message)
 
 
+def attention_classes(module: str) -> list[str]:
+    """The tables of attention classes from which a module of transformers chooses where it does not use transformers'
+    AttentionInterface; empty where it does, and where there is neither."""
+    names = vars(sys.modules[module])
+    tables = [name for name in names if name.endswith("ATTENTION_CLASSES")]
+    return [] if "ALL_ATTENTION_FUNCTIONS" in names else tables
+
+
 @cache
 def _refuse_model(config: Hashable) -> None:
-    """A model that adds biases to the scores does not support other flash attentions either. Models of chunks do not
-    for their masks, which are compared here."""
+    """Refuses a model that does not call its attention by name, and one that adds biases to the scores, which does not
+    support other flash attentions either. Models of chunks do not for their masks, which are compared here."""
     try:
         model = MODEL_MAPPING[config]
     except KeyError:
         return
     for kind in model if isinstance(model, tuple) else (model,):
+        if names := attention_classes(kind.__module__):
+            raise InputError(
+                f"{kind.__name__} takes its attention from classes of its own ({names[0]}), not by name: load it with "
+                "attn_implementation='eager' or 'sdpa'"
+            )
         if not kind._supports_flash_attn and not kind.__name__.startswith(_CHUNKED):
             raise InputError(f"{kind.__name__} takes no flash attention: load it with attn_implementation='eager'")
 
