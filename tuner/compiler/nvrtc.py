@@ -30,29 +30,29 @@ _NO_DEVICE = {"CUDA_VISIBLE_DEVICES": ""}
 _OUT_OF_MEMORY, _INVALID_OPTION, _NO_BUILTINS = 1, 5, 7  # nvrtcResult
 _STARVED = re.compile(
     r"catastrophic error: out of memory|Memory allocation failure"
-)  # although its status is "compilation"
+)  # an internal error, although its status is "compilation"
 _LACKING = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
-_OLDEST = (12, 3)  # the first that has __builtin_bit_cast
-# The first whose ptxas neither gives away registers that a wgmma in flight reads nor, since 12.8, loses some where
-# branches that diverge are nested (release notes of CUDA 13.3).
+_OLDEST = (12, 3)  # the first version with __builtin_bit_cast
+# The first version whose ptxas neither reuses registers that a wgmma in flight reads nor, since 12.8, loses registers
+# in nested divergent branches (release notes of CUDA 13.3).
 _FAULTY, _MENDED = (12, 8), (13, 3)
 _PROBE = Source(("probe",), 'extern "C" __global__ void probe() {}', (), "cuda")
 
 
 @cache
 def toolkit() -> Toolkit:
-    """The NVRTC of this machine. Raises MachineError, with what to install, where there is none, or an old one."""
+    """Return the version of this machine's NVRTC. Raises MachineError, with advice, if there is none, or an old one."""
     version = ".".join(map(str, nvrtc_library.version()))
     if nvrtc_library.version() < _OLDEST:
         raise MachineError(f"NVRTC {version} at {library()} is too old, CUDA 12.3 or later is needed: {INSTALL}")
     with _compiled(_PROBE, (f"-arch=compute_{max(nvrtc_library.supported())}",)) as program:
-        # PTX is signed with the build; of itself NVRTC tells the version only.
+        # PTX contains the build; NVRTC's own query returns only the version
         build = re.search(rb"release [\d.]+, (V[\d.]+)", program.ptx())
     return Toolkit("nvrtc", version, build[1].decode() if build else "")
 
 
 def arches() -> tuple[str, ...]:
-    """The arches of `ARCHES` that the NVRTC of this machine compiles for. Raises MachineError where there is none."""
+    """Return those of `ARCHES` for which this machine's NVRTC compiles. Raises MachineError if there is none."""
     supported = nvrtc_library.supported()
     return tuple(name for name, arch in ARCHES.items() if arch.compute_capability in supported)
 
@@ -62,18 +62,18 @@ class CompilerWarning(UserWarning):
 
 
 def faulty(version: tuple[int, int] | None = None) -> bool:
-    """Whether ptxas of a version, by default the installed one, miscompiles correct kernels by its release notes."""
+    """Return whether a ptxas version (default: the installed one) miscompiles correct kernels by its release notes."""
     return _FAULTY <= (version or nvrtc_library.version()) < _MENDED
 
 
 def mended() -> bool:
-    """Whether the installed ptxas has all known fixes; versions before the faulty ones have other faults."""
+    """Return whether the installed ptxas has all known fixes. Versions before the faulty ones have other faults."""
     return nvrtc_library.version() >= _MENDED
 
 
 @cache
 def _warn_of_faults() -> None:
-    """Once a process, when it is about to compile."""
+    """Warn once per process, before the first compilation."""
     if faulty():
         compiler = f"{toolkit()} at {library()}"
         text = f"{compiler} has a ptxas that miscompiles some correct kernels: `tuner doctor` says what to do"
@@ -81,15 +81,15 @@ def _warn_of_faults() -> None:
 
 
 def library() -> str:
-    """The path of the NVRTC library. Raises MachineError if none is installed."""
+    """Return the path of the NVRTC library. Raises MachineError if none is installed."""
     return nvrtc_library.path()
 
 
 def compile(source: Source, options: Options, cache: Cache | None = None) -> Cubin | Failed:
-    """The cubin of `source`, from `cache` if it is there; Failed if NVRTC or ptxas rejects it.
+    """Return the cubin of `source`, from `cache` if possible; Failed if NVRTC or ptxas rejects it.
 
-    It compiles in this process, which a compiler crash takes down: use `Compiler` for sources of unknown quality.
-    Raises MachineError without NVRTC, or if it is too old for an arch of `ARCHES`, UsageError for options or arches
+    It is compiled in this process, which a compiler crash would end: use `Compiler` for sources of unknown quality.
+    Raises MachineError without NVRTC, or if it is too old for an arch of `ARCHES`; UsageError for options or arches
     that NVRTC rejects.
     """
     key = _key(source, options)
@@ -103,7 +103,7 @@ def compile(source: Source, options: Options, cache: Cache | None = None) -> Cub
 
 
 def made_by(source: Source) -> str:
-    """The compiler of a source, as stored in results: its name and version, and a digest of foreign headers."""
+    """Return the compiler of a source, as stored in results: its name and version, and a digest of foreign headers."""
     headers = nvrtc_headers.digest(source)
     return f"{toolkit()} headers {headers}" if headers else str(toolkit())
 
@@ -118,7 +118,7 @@ def keep(source: Source, cubin: Cubin, cache: Cache) -> None:
 
 
 def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
-    """The cubin that `keep` stored, of any compiler."""
+    """Return the cubin that `keep` stored, of any compiler."""
     entry = cache.get(_key_without(source, options))
     if entry is None:
         return None
@@ -127,12 +127,12 @@ def kept(source: Source, options: Options, cache: Cache) -> Cubin | None:
 
 
 def key_without_compiler(source: Source, options: Options) -> str:
-    """The key under which `keep` stores a cubin."""
+    """Return the key under which `keep` stores a cubin."""
     return _key_without(source, options)
 
 
 def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | Failed:
-    """The PTX of `source`, from `cache` if it is there: the input of ptxas for the arch of `options`.
+    """Return the PTX of `source`, from `cache` if possible: the input of ptxas for the arch of `options`.
 
     Raises as `compile` does.
     """
@@ -153,8 +153,8 @@ def ptx(source: Source, options: Options, cache: Cache | None = None) -> str | F
 class Compiler(Closing):
     """A context manager that compiles many sources in worker processes, each source at most once.
 
-    Outcomes go to `cache` (the user's if None). A worker that crashes or exceeds `limits` gives Failed for its source
-    only, which is tried again next time; rejections by NVRTC are cached.
+    Results are stored in `cache` (the user's if None). A worker that crashes or exceeds `limits` returns Failed only
+    for its source, which is compiled again the next time; rejections by NVRTC are cached.
     """
 
     def __init__(self, workers: int | None = None, *, limits: Limits | None = None, cache: Cache | None = None) -> None:
@@ -167,11 +167,11 @@ class Compiler(Closing):
         self._pool.close()
 
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers."""
+        """Return the process ids of the workers."""
         return self._pool.pids()
 
     def compile_many(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[tuple[int, Cubin | Failed]]:
-        """(position in `jobs`, outcome) in order of completion; `jobs` is consumed as workers become free."""
+        """Yield (position in `jobs`, outcome) in order of completion; `jobs` is consumed as workers become free."""
         batch = _Batch(self._cache)
         for (key, _, _), outcome in self._pool.run(batch.unknown(jobs)):
             yield from batch.known()
@@ -193,7 +193,7 @@ class _Batch:
         self._unsaved: dict[str, _Outcome] = {}  # outcomes that the cache did not store
 
     def unknown(self, jobs: Iterable[tuple[Source, Options]]) -> Iterator[_Job]:
-        """The jobs to compile, each key once."""
+        """Yield the jobs to compile, each key once."""
         for position, (source, options) in enumerate(jobs):
             key = _key(source, options)
             if key in self._waiting:
@@ -221,7 +221,7 @@ def _key(source: Source, options: Options) -> str:
 
 
 def _key_without(source: Source, options: Options) -> str:
-    """The key of a cubin of any compiler."""
+    """Return the key of a cubin of any compiler."""
     return key_of(source.digest, options.digest)
 
 
@@ -252,25 +252,25 @@ class _RefusedError(Exception):
 
 
 def _invoke(source: Source, flags: tuple[str, ...]) -> tuple[bytes, str, str]:
-    """(cubin, log, PTX) of one compilation."""
+    """Return (cubin, log, PTX) of one compilation."""
     with _compiled(source, flags) as program:
         log = "\n".join((program.log(), *symbol_lines(_symbols(program, source))))
         return program.cubin(), log, _ptx(program, source).decode()
 
 
 def _ptx(program: Program, source: Source) -> bytes:
-    """PTX, with comments that map C++ names of entries to symbols."""
+    """Return the PTX, with comments that map C++ names of entries to symbols."""
     return program.ptx() + "".join(f"\n// {line}" for line in symbol_lines(_symbols(program, source))).encode()
 
 
 def _symbols(program: Program, source: Source) -> dict[str, str]:
-    """Names in the machine code of entries that are not extern "C"."""
+    """Return the symbols of the entries that are not extern "C"."""
     return {expression: program.symbol(expression) for expression in source.expressions}
 
 
 @contextmanager
 def _compiled(source: Source, flags: tuple[str, ...]) -> Iterator[Program]:
-    """A compiled program, destroyed at the end of the context."""
+    """Provide a compiled program, which is destroyed at the end of the context."""
     headers = (*source.headers, *nvrtc_headers.supplied(source))
     with nvrtc_library.program(source.text, headers) as program:
         try:
@@ -322,7 +322,7 @@ def _entry(outcome: Cubin | Failed) -> CacheEntry:
 
 def _cached(cache: Cache, key: str, options: Options) -> Cubin | Failed | None:
     entry = cache.get(key)
-    if entry is None or (entry.data and "ptx" not in entry.metadata):  # what an earlier version stored lacks it
+    if entry is None or (entry.data and "ptx" not in entry.metadata):  # results stored by earlier versions lack it
         return None
     if not entry.data:
         return Failed(Stage.COMPILE, str(entry.metadata["reason"]), str(entry.metadata["log"]))

@@ -1,6 +1,6 @@
 """NVRTC's C functions through cuda.bindings; cuda.pathfinder finds the library, as for CuPy.
 
-Importing CuPy for them takes a quarter of a second. cuda.bindings takes 20 ms and 7 MB more than ctypes did, once in a
+Importing CuPy for them would take a quarter of a second. cuda.bindings takes 20 ms and 7 MB more than ctypes, once per
 process that compiles (`python -X importtime -c 'import cuda.bindings.nvrtc'`).
 """
 
@@ -43,7 +43,7 @@ class Program:
         return symbol.decode()
 
     def compile(self, flags: Sequence[str]) -> None:
-        """Raises NvrtcError; then the log says why."""
+        """Raise NvrtcError if the compilation failed; the log then states the reason."""
         _given(_library().functions.nvrtcCompileProgram(self._handle, len(flags), [flag.encode() for flag in flags]))
 
     def ptx(self) -> bytes:
@@ -64,7 +64,7 @@ class Program:
 
 @contextmanager
 def program(text: str, headers: Sequence[tuple[str, str]]) -> Iterator[Program]:
-    """A program of a text and its (include name, text) headers, destroyed at the end of the context."""
+    """Provide a program from a text and its (include name, text) headers, destroyed at the end of the context."""
     names, texts = ([header[i].encode() for header in headers] for i in (0, 1))
     functions = _library().functions
     handle = _given(functions.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(headers), texts, names))
@@ -75,13 +75,13 @@ def program(text: str, headers: Sequence[tuple[str, str]]) -> Iterator[Program]:
 
 
 def version() -> tuple[int, int]:
-    """(major, minor) of the library. This, and all else here, raises MachineError where there is none."""
+    """Return (major, minor) of the library. All functions here raise MachineError if there is no library."""
     major, minor = _given(_library().functions.nvrtcVersion())
     return major, minor
 
 
 def supported() -> tuple[int, ...]:
-    """The compute capabilities that the library compiles for, as 80."""
+    """Return the compute capabilities for which the library compiles, such as 80."""
     return tuple(_given(_library().functions.nvrtcGetSupportedArchs()))
 
 
@@ -103,7 +103,7 @@ def _library() -> _Library:
     if named:
         _load(Path(named))
     try:
-        path = str(load_nvidia_dynamic_lib("nvrtc").abs_path)  # by which cuda.bindings finds the same one
+        path = str(load_nvidia_dynamic_lib("nvrtc").abs_path)  # so that cuda.bindings finds the same library
         from cuda.bindings import nvrtc
     except (RuntimeError, ImportError) as error:
         why = str(error).partition(",")[0]
@@ -117,8 +117,9 @@ def _library() -> _Library:
 
 
 def _load(library: Path) -> None:
-    """Load a library with its built-in functions: what a process holds, cuda.pathfinder takes before it searches, and
-    NVRTC before it does. Raises MachineError for what is no such pair."""
+    """Load a library with its built-in functions. cuda.pathfinder prefers libraries that are already loaded, and so
+    does NVRTC. Raises MachineError if the path is no such pair of libraries.
+    """
     give = f"give {VARIABLE} the path of libnvrtc.so.13 or .12 in a CUDA toolkit or wheel"
     beside = sorted({path for folder in (library, library.resolve()) for path in folder.parent.glob(_BUILTINS)})
     if not library.is_file() or not beside:
@@ -132,7 +133,7 @@ def _load(library: Path) -> None:
 
 
 def _given(answer: tuple[Any, ...]) -> Any:
-    """The values of an answer, without its status: none, one or several. Raises NvrtcError for a failure."""
+    """Return the values of an answer without its status: none, one or several. Raises NvrtcError for a failure."""
     status, *values = answer
     if status:
         raise NvrtcError(status)

@@ -1,9 +1,9 @@
-"""Attention by the signature of jax.nn.dot_product_attention, so that swapping is one import.
+"""Attention with the signature of jax.nn.dot_product_attention, so that swapping is one import.
 
     from tuner.jax import dot_product_attention  # in place of jax.nn
 
-Padding is part of the scores here: queries and keys get eight more channels, in which a key that the mask leaves out
-has a score of -1e8. So a batch keeps its shape, and its sharding, whatever the lengths are.
+Padding is expressed in the scores: queries and keys are extended by eight channels, in which a key that the mask
+excludes has a score of -1e8. Batches therefore keep their shape and sharding for any lengths.
 """
 
 import math
@@ -19,25 +19,25 @@ import tuner.jax
 from tuner.errors import InputError
 
 _THEIRS = ("xla", "cudnn")
-_STEP = 8  # elements: kernels take head_dims that are multiples of it
-_LEFT_OUT = 1e8  # subtracted from the score of a key that is left out
-_LARGEST_FP16 = 3e4  # of a channel, whose product with itself is summed in fp32
+_STEP = 8  # elements: kernels support head dims that are multiples of it
+_LEFT_OUT = 1e8  # subtracted from the score of an excluded key
+_LARGEST_FP16 = 3e4  # of a channel; its product with itself is accumulated in fp32
 _NO_LIMIT = -1
 
 
 class FallbackWarning(UserWarning):
-    """jax.nn computes what was asked for here: the text says why."""
+    """A call is computed by jax.nn instead of these kernels; the text states the reason."""
 
 
 class _Limits(NamedTuple):
-    """How many keys before and behind its own, key i of query i, a query attends; -1 for all."""
+    """Return the number of keys before and after key i that query i attends; -1 for all."""
 
     left: int
     right: int
 
 
 class _Masks(NamedTuple):
-    """What the arguments of a call leave out: keys and queries of each sequence, bool [B or 1, S] and [B, T]."""
+    """The keys and queries of each sequence that the arguments of a call include, bool [B or 1, S] and [B, T]."""
 
     limits: _Limits
     keys: Any
@@ -119,7 +119,7 @@ def _check(q: Any, k: Any, v: Any, bias: Any, scale: Any) -> None:
         raise InputError("attention without keys is not served")
 
 
-# ---- what is left out ----
+# ---- masked keys and queries ----
 
 
 def _masks(
@@ -150,7 +150,7 @@ def _limits(window: Any, queries: int, keys: int, *, is_causal: bool) -> _Limits
 
 
 def _read(mask: Any, sizes: tuple[int, ...]) -> tuple[Any, bool]:
-    """(bool [B or 1, S] of the keys that are attended, whether the mask is also causal); sizes: (B, N, T, S)."""
+    """Return the keys that are attended, bool [B or 1, S], and whether the mask is also causal. sizes: (B, N, T, S)."""
     mask = jnp.asarray(mask)
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if mask.dtype != jnp.bool_ or len(shape) != 4 or any(a not in (1, b) for a, b in zip(shape, sizes, strict=True)):
@@ -176,7 +176,7 @@ def _read(mask: Any, sizes: tuple[int, ...]) -> tuple[Any, bool]:
 
 
 def _attend(q: Any, k: Any, v: Any, masks: _Masks, scale: float | None) -> tuple[Any, Any]:
-    """o [B, T, N, H] and lse [B, T, N] of key's dtype."""
+    """Return o [B, T, N, H] and lse [B, T, N] in key's dtype."""
     head_dim = q.shape[3]
     seen = _seen(q, k, masks)
     scale = head_dim**-0.5 if scale is None else scale
@@ -195,12 +195,12 @@ def _attend(q: Any, k: Any, v: Any, masks: _Masks, scale: float | None) -> tuple
 
 
 def _seen(q: Any, k: Any, masks: _Masks) -> Any:
-    """bool [B or 1, T]: whether a query attends a key; None where every one does."""
+    """Return whether each query attends any key, bool [B or 1, T]; None if every query does."""
     queries, keys, (left, right) = q.shape[1], k.shape[1], masks.limits
     if masks.keys is None and (left < 0 or queries <= keys + left):
         return None
     there = jnp.ones((1, keys), bool) if masks.keys is None else masks.keys
-    before = jnp.pad(jnp.cumsum(there, axis=1), ((0, 0), (1, 0)))  # how many of the keys before each
+    before = jnp.pad(jnp.cumsum(there, axis=1), ((0, 0), (1, 0)))  # number of included keys before each key
     own = np.arange(queries)
     first = np.clip(own - left, 0, keys) if left >= 0 else np.zeros_like(own)
     end = np.clip(own + right + 1, 0, keys) if right >= 0 else np.full_like(own, keys)
@@ -208,7 +208,7 @@ def _seen(q: Any, k: Any, masks: _Masks) -> Any:
 
 
 def _with_padding(q: Any, k: Any, there: Any, scale: float) -> tuple[Any, Any]:
-    """Both with channels of which one has the product -1e8 / scale, of queries with keys that are left out."""
+    """Extend both by channels, one of which gives queries a product of -1e8 / scale with excluded keys."""
     channel = min(math.sqrt(_LEFT_OUT / scale), _LARGEST_FP16 if q.dtype == jnp.float16 else math.inf)
     score = jnp.where(there, 0, -channel).astype(k.dtype)[:, :, None, None]
     score = jnp.broadcast_to(score, (*k.shape[:3], 1))
@@ -221,13 +221,14 @@ def _with_padding(q: Any, k: Any, there: Any, scale: float) -> tuple[Any, Any]:
 
 
 def _padded(x: Any) -> Any:
-    """x with zeros in channels up to the next multiple of 8, which no score and no sum sees."""
+    """Pad the channels of x with zeros to a multiple of 8. They do not change any score or sum."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, -x.shape[3] % _STEP))) if x.shape[3] % _STEP else x
 
 
 def _banded(q: Any, k: Any, v: Any, limits: _Limits, scale: float) -> tuple[Any, Any]:
-    """o [B, T, N, H] and lse [B, N, T]. Kernels align limits at the last query and key: keys behind what the last
-    query attends, and queries behind those that attend the last key, are cut off."""
+    """Return o [B, T, N, H] and lse [B, N, T]. Kernels align limits at the last query and key, so keys after those of
+    the last query, and queries after those that attend the last key, are removed.
+    """
     (left, right), queries = limits, q.shape[1]
     keys = k.shape[1] if right < 0 else min(k.shape[1], queries + right)
     served = queries if left < 0 else min(queries, k.shape[1] + left)

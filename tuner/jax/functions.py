@@ -1,4 +1,4 @@
-"""An operator as JAX's function: traced, batched and differentiated; XLA runs it through `handler`."""
+"""An operator as a function that JAX traces, batches and differentiates; XLA runs it through `handler`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Outputs = tuple[jax.Array, ...]
 
 
 def function(operator: Operator[Any]) -> Callable[..., Any]:
-    """The operator's call on JAX's arrays, traced or not. Raises InputError for arrays or options that do not fit."""
+    """Call the operator on JAX's arrays, traced or not. Raises InputError for unsuitable arrays or options."""
 
     @wraps(operator.call)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -48,7 +48,7 @@ def _call(operator: str, names: tuple[str, ...], options: str) -> Callable[..., 
 
 
 class Call:
-    """An operator with its options, as a function of arrays, named as the operator's call names them."""
+    """An operator with its options, as a function of arrays in the order of their names."""
 
     def __init__(self, operator: Operator[Any], names: tuple[str, ...], options: Mapping[str, Any]) -> None:
         self.operator, self.names, self.options = operator, names, options
@@ -82,7 +82,7 @@ class Call:
         )
 
     def _partitioned(self, *arrays: Any) -> Outputs:
-        if jax.sharding.get_abstract_mesh().manual_axes:  # in jax.shard_map arrays are a device's own
+        if jax.sharding.get_abstract_mesh().manual_axes:  # inside jax.shard_map, arrays are the device's part
             return self._run(*arrays)
         request = self.request(arrays)
         sizes = [array.shape for array in (*arrays, *shapes.outputs(self.operator, request))]
@@ -99,7 +99,9 @@ class Call:
     # ---- jax.vmap ----
 
     def _batched(self, size: int, mapped: Sequence[bool], *arrays: Any) -> tuple[Outputs, tuple[bool, ...]]:
-        """One call of a larger batch where every array that is mapped, and every output, has a batch; else many."""
+        """Batch the call: one call of a larger batch if every mapped array and every output has a batch, otherwise one
+        per element.
+        """
         one = [array[0] if is_mapped else array for array, is_mapped in zip(arrays, mapped, strict=True)]
         folded = self._folded(size, mapped, arrays, one)
         if folded is None:
@@ -111,7 +113,7 @@ class Call:
         return result, (True,) * len(result)
 
     def _folded(self, size: int, mapped: Sequence[bool], arrays: Sequence[Any], one: Sequence[Any]) -> list[Any] | None:
-        """The arrays of the one call; None where there is none."""
+        """Return the arrays of the single larger call; None if it is impossible."""
         request = self.request(one)
         if any(shapes.batch_axis(output, request) is None for output in self.operator.outputs):
             return None
@@ -130,7 +132,7 @@ class Call:
                 folded.append(_fold(array if is_mapped else jnp.broadcast_to(array, (size, *array.shape)), axis))
         try:
             shapes.outputs(self.operator, self.request(folded))
-        except InputError:  # a batch is of one where sequences are packed
+        except InputError:  # packed sequences have a batch of 1
             return None
         return folded
 
@@ -155,7 +157,9 @@ def _merged(arrays: Sequence[Any], mapped: Sequence[bool], taken: Sequence[Any])
 
 
 class Gradients:
-    """What `jax.custom_vjp` asks of a call: which values its backward pass needs, and that pass."""
+    """The two functions of `jax.custom_vjp`: one returns the values that the backward pass needs, one computes that
+    pass.
+    """
 
     def __init__(self, call: Call) -> None:
         self.call, self.operator, self.names = call, call.operator, call.names
@@ -205,7 +209,7 @@ class Gradients:
 
 
 def _gradient_of(cotangent: Any, parameter: Parameter) -> dict[str, Any]:
-    """By the backward call's name: nothing where the loss does not use an output, and the call can do without."""
+    """Return the argument of the backward call; none if the loss does not use an output and the call can omit it."""
     if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return {parameter.name: cotangent} if cotangent.size else {}
     if parameter.default is Parameter.empty:

@@ -1,7 +1,7 @@
-"""What XLA calls when a program reaches one of our operators: its buffers as arrays, and the dispatcher on them.
+"""The function that XLA calls to execute an operator: it passes XLA's buffers as arrays to the dispatcher.
 
-A handler of XLA's foreign function interface (`xla/ffi/api/c_api.h`, which jaxlib ships: API version 0), spelled in
-ctypes. It is one for the CPU and for CUDA: there buffers are lent to CuPy, and kernels go to XLA's stream.
+It is a handler of XLA's foreign function interface (`xla/ffi/api/c_api.h`, which jaxlib ships: API version 0), written
+in ctypes. The same handler serves the CPU and CUDA; on CUDA, CuPy views the buffers and kernels run on XLA's stream.
 """
 
 import atexit
@@ -20,16 +20,16 @@ from tuner.backends.gpu import foreign_memory
 from tuner.spec.dtype import DType
 
 TARGET = "kerntune_call"
-ATTRIBUTE = "call"  # what is called: JSON of (operator, names of the arrays, options)
-_VERSION = (0, 3)  # of the interface that the structures below are of
-_METADATA = 1  # XLA asks which version this is, and calls nothing
+ATTRIBUTE = "call"  # the call: JSON of (operator, names of the arrays, options)
+_VERSION = (0, 3)  # of the interface that defines the structures below
+_METADATA = 1  # XLA queries the version and makes no call
 _INTERNAL = 13  # XLA_FFI_Error_Code
 _XLA_DTYPES = {dtype.xla: dtype.numpy for dtype in DType}  # XLA_FFI_DataType
 _Pointer = ctypes.c_void_p
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> Any:
-    """One of the interface's: all begin with their size and a chain of extensions."""
+    """Base of the interface's structures, which start with their size and a chain of extensions."""
     own = {"_fields_": [("struct_size", ctypes.c_size_t), ("extension", _Pointer), *fields], "__doc__": name}
     return type(name, (ctypes.Structure,), own)
 
@@ -56,7 +56,13 @@ _Attributes = _struct(
 _Version = _struct("XLA_FFI_Api_Version", ("major", ctypes.c_int), ("minor", ctypes.c_int))
 _ErrorCreate = _struct("XLA_FFI_Error_Create_Args", ("message", ctypes.c_char_p), ("code", ctypes.c_int))
 _StreamGet = _struct("XLA_FFI_Stream_Get_Args", ("context", _Pointer), ("stream", _Pointer))
-_FUNCTIONS = ("error_create", "error_get_message", "error_destroy", "handler_register", "stream_get")  # the first ones
+_FUNCTIONS = (
+    "error_create",
+    "error_get_message",
+    "error_destroy",
+    "handler_register",
+    "stream_get",
+)  # the first members
 _Api = _struct("XLA_FFI_Api", ("version", _Version), ("internal", _Pointer), *((name, _Pointer) for name in _FUNCTIONS))
 _Frame = _struct(
     "XLA_FFI_CallFrame",
@@ -95,7 +101,7 @@ def _on_cuda(frame: Any) -> int | None:
     return _handled(frame.contents, _on_device)
 
 
-_HANDLERS = {"cpu": _Handler(_on_cpu), "CUDA": _Handler(_on_cuda)}  # kept: XLA has their addresses
+_HANDLERS = {"cpu": _Handler(_on_cpu), "CUDA": _Handler(_on_cuda)}  # kept alive, since XLA holds their addresses
 
 
 @cache
@@ -107,21 +113,21 @@ def register() -> None:
 
 
 def _settle() -> None:
-    """At the interpreter's end: let what runs come to its end, since a handler that begins later waits for ever."""
+    """Wait for running programs before the interpreter exits: a handler that starts later would wait forever."""
     for live_array in jax.live_arrays():
-        with suppress(Exception):  # its error was for who reads it
+        with suppress(Exception):  # its error is reported to the reader of the array
             live_array.block_until_ready()
 
 
 class Lender(Protocol):
-    """How XLA's buffers become arrays, for the length of a call."""
+    """Provide the conversion of XLA's buffers to arrays for the duration of a call."""
 
     def __call__(self, frame: Any) -> AbstractContextManager[tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]:
-        """A function from a buffer to its array, and one that copies an array into another."""
+        """Return a function from a buffer to its array, and one that copies an array into another."""
 
 
 def _handled(frame: Any, lender: Lender) -> int | None:
-    """The address of an XLA_FFI_Error, or None. No exception may pass into XLA."""
+    """Return the address of an XLA_FFI_Error, or None. No exception may propagate into XLA."""
     try:
         if frame.extension and (asked := _Extension.from_address(frame.extension)).kind == _METADATA:
             version = asked.metadata.contents.version
@@ -135,7 +141,7 @@ def _handled(frame: Any, lender: Lender) -> int | None:
             for output, buffer in zip(outputs, _buffers(frame.results), strict=True):
                 if output.size:
                     copy(array(buffer), output)
-    except BaseException as error:  # an interrupt too: XLA raises it again as its own error
+    except BaseException as error:  # including interrupts, which XLA raises again as its own error
         return _error(frame, f"{type(error).__name__}: {error}")
     return None
 

@@ -1,4 +1,4 @@
-"""Shapes and dtypes of an operator's outputs, from those of JAX's arrays; and whether a batch of calls is one call."""
+"""Shapes and dtypes of an operator's outputs from JAX's arrays, and whether a batch of calls can be one call."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,8 +18,10 @@ BATCH = "batch"
 def outputs(
     operator: Operator[Any], request: Request, axes: frozenset[str] = frozenset()
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """axes: those of a mesh over which the outputs vary, in jax.shard_map. Raises InputError for arrays that do not
-    fit."""
+    """Return the structures of the outputs. axes: mesh axes over which the outputs vary in jax.shard_map.
+
+    Raises InputError for unsuitable arrays.
+    """
     bound = bind(operator, request, {name: _facts(array) for name, array in request.arrays.items()})
     return tuple(
         _struct(bound.tensors[output.name].caller_shape, output.dtype_of(bound.problem).numpy, axes)
@@ -28,13 +30,13 @@ def outputs(
 
 
 def varying(arrays: Iterable[Any]) -> frozenset[str]:
-    """The axes of a mesh over which one of the arrays varies, in jax.shard_map."""
+    """Return the mesh axes over which any of the arrays varies in jax.shard_map."""
     return frozenset[str]().union(*map(_varying, arrays))
 
 
 def _varying(array: Any) -> frozenset[str]:
     kind = jax.typeof(array)
-    axes: frozenset[str] = kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying  # JAX 0.10.0, and newer
+    axes: frozenset[str] = kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying  # since JAX 0.10.0
     return axes
 
 
@@ -49,7 +51,9 @@ def _struct(shape: tuple[int, ...], dtype: Any, axes: frozenset[str]) -> jax.Sha
 
 
 def varying_alike(arrays: Iterable[Any]) -> tuple[Any, ...]:
-    """The arrays, all of which vary over what one of them varies over: so their gradients do, which JAX then sums."""
+    """Return the arrays, all varying over the mesh axes of any of them, so that JAX sums their gradients over these
+    axes.
+    """
     arrays = tuple(arrays)
     axes = varying(arrays)
     missing = (tuple(axes - _varying(array)) for array in arrays)
@@ -60,12 +64,12 @@ def varying_alike(arrays: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _facts(array: Any) -> Facts:
-    """As XLA will hand it over: in C order, wherever it is."""
+    """Return the array's properties as XLA will pass it: in C order, on any device."""
     dtype, shape = np.dtype(array.dtype), tuple(array.shape)
     return Facts("numpy", CPU, dtype, shape, tuple(dtype.itemsize * stride for stride in dense_strides(shape)), 0)
 
 
 def batch_axis(argument: Argument, request: Request) -> int | None:
-    """Of the caller's array; None where the argument has no batch."""
+    """Return the batch axis in the caller's array; None if the argument has no batch."""
     axes = request.axes.get(argument.name, range(len(argument.dims)))
     return axes[argument.dims.index(BATCH)] if BATCH in argument.dims else None

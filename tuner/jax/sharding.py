@@ -1,6 +1,6 @@
-"""How XLA partitions an operator over devices: over the sequences of a batch, and over heads; nothing is gathered.
+"""How XLA partitions an operator over devices: over the sequences of a batch and over heads, without a gather.
 
-A call whose arrays are sharded over other dims is computed by every device after XLA has gathered those dims.
+If the arrays of a call are sharded over other dims, XLA gathers these dims, and every device computes the call.
 """
 
 import math
@@ -14,13 +14,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tuner.spec.operator import Operator, Request
 
 _BATCH = "batch"
-# Dims that have one entry for each sequence of a batch, or one for all.
+# dims with one entry per sequence of a batch, or one for all
 _OF_SEQUENCES = (_BATCH, "sequences", "initial_states", "final_states", "lse_gradients", "descales")
 _Dims = tuple[str | None, ...]  # of an array: the factor by which each of its dims may be sharded
 
 
 class Layout(NamedTuple):
-    """The factors of each array's dims, `batch` and `heads`, and the sizes of both."""
+    """The factors of each array's dims, `batch` and `heads`, and their sizes."""
 
     arguments: tuple[_Dims, ...]
     outputs: tuple[_Dims, ...]
@@ -29,7 +29,7 @@ class Layout(NamedTuple):
 
 
 def layout(operator: Operator[Any], arrays: Sequence[Any], request: Request, shapes: Sequence[Any]) -> Layout:
-    """Of a call with these arrays; shapes: of the arrays, and behind them of the outputs."""
+    """Return the factors of a call with these arrays; shapes: of the arrays, followed by those of the outputs."""
     names = {id(array): name for name, array in request.arrays.items()}
     everything = [*(names[id(array)] for array in arrays), *(output.name for output in operator.outputs)]
     dims = [_dims(operator, request, name) for name in everything]
@@ -55,7 +55,7 @@ def layout(operator: Operator[Any], arrays: Sequence[Any], request: Request, sha
 
 
 def by_types(call: Callable[..., Any], laid_out: Layout, arrays: Sequence[Any]) -> Callable[..., Any]:
-    """`call`, whose outputs' shardings are part of their types where the arrays' are (on explicit axes of a mesh)."""
+    """Return `call` with shardings in the types of its outputs if the arrays' types have them (explicit mesh axes)."""
     shardings = [jax.typeof(array).sharding for array in arrays]
     mesh = next((sharding.mesh for sharding in shardings if sharding.mesh.explicit_axes), None)
     if mesh is None:
@@ -66,10 +66,10 @@ def by_types(call: Callable[..., Any], laid_out: Layout, arrays: Sequence[Any]) 
 
 
 def partitioned(call: Callable[..., Any], laid_out: Layout, shapes: Sequence[Any]) -> Callable[..., Any]:
-    """`call`, which XLA runs on each device with that device's part of the arrays.
+    """Return `call` as a function that XLA runs on each device with the device's part of the arrays.
 
-    An output without a dim of a factor that is sharded is a sum over it, such as the gradient of a bias that all
-    sequences share: the devices' sums are added up.
+    An output without a dim of a sharded factor is a sum over it, such as the gradient of a bias that all sequences
+    share: the sums of the devices are added.
     """
 
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
@@ -95,7 +95,7 @@ def partitioned(call: Callable[..., Any], laid_out: Layout, shapes: Sequence[Any
 
 
 def _dims(operator: Operator[Any], request: Request, name: str) -> tuple[str, ...]:
-    """The names of an array's dims in the order in which this call has them."""
+    """Return the names of an array's dims in the order of this call."""
     dims = operator.argument(name).dims
     order = request.axes.get(name, tuple(range(len(dims))))
     by_axis: dict[int, str] = dict(zip(order, dims, strict=True))
@@ -107,7 +107,7 @@ def _is_heads(dim: str) -> bool:
 
 
 def _axes(laid_out: Layout, mesh: Any, shardings: Sequence[Any]) -> Mapping[str, Any]:
-    """The mesh axes of each factor, as the first array that is sharded over it has them; none that divide unevenly."""
+    """Return the mesh axes of each factor from the first array sharded over it, without axes that divide it unevenly."""
     axes: dict[str, Any] = {}
     sizes = {"batch": laid_out.batch, "heads": laid_out.heads}
     for dims, sharding in zip(laid_out.arguments, shardings, strict=True):
@@ -136,7 +136,9 @@ def _summed(output: Any, dims: _Dims, axes: Mapping[str, Any]) -> Any:
 
 
 def _rule(laid_out: Layout, shapes: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """In the notation of Shardy, which names the dims of every array; a dim that is not sharded has its own name."""
+    """Return the sharding rule in the notation of Shardy, which names the dims of every array. A dim that is not
+    sharded has a unique name.
+    """
     own: list[str] = []
     sizes: dict[str, int] = {}
 
@@ -156,7 +158,9 @@ def _rule(laid_out: Layout, shapes: Sequence[Any]) -> tuple[str, dict[str, Any]]
         " ".join(dim(factor, size) for factor, size in zip(dims, shape, strict=True))
         for dims, shape in zip((*laid_out.arguments, *laid_out.outputs), shapes, strict=True)
     ]
-    if sizes and not any("heads" in dims.split() for dims in every):  # a factor that is no whole dim needs a size
+    if sizes and not any(
+        "heads" in dims.split() for dims in every
+    ):  # a factor that is only a part of a dim needs a size
         sizes["heads"] = laid_out.heads
     count = len(laid_out.arguments)
     return f"{', '.join(every[:count])} -> {', '.join(every[count:])}", {
