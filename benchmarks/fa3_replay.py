@@ -42,7 +42,7 @@ from tuner.evaluate.predict.replayed import replay_launch
 from tuner.spec.instance import Instance
 
 DATA = Path(__file__).parents[1] / "tests" / "evaluate" / "predict" / "data" / "fa3_h100.tsv"
-CLOCK_MHZ = 1500.0  # at which the durations were measured
+CLOCK_MHZ = 1500.0  # clock at which the durations were measured
 CODE_SECTION = ".text."
 _NO_LIMIT = 1e9  # bytes per cycle
 
@@ -57,7 +57,7 @@ class Row:
     head_dim: int
     mask: str
     measured_us: float
-    simulated_us: float  # what FlashGPU-Sim says
+    simulated_us: float  # FlashGPU-Sim's prediction
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class Row:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """Of a table whose first lines are its source."""
+    """Read a table whose first lines name its source."""
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     header, *values = (line.split("\t") for line in lines)
     for value in values:
@@ -76,7 +76,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 @cache
 def foreign_program(path: Path) -> Program:
-    """The only kernel of a cubin."""
+    """Return the only kernel of a cubin."""
     image, target = path.read_bytes(), gpu("H100")
     (name,) = (name for name in sections(image) if name.startswith(CODE_SECTION))
     entry = name.removeprefix(CODE_SECTION)
@@ -85,7 +85,7 @@ def foreign_program(path: Path) -> Program:
 
 
 def foreign_launch(path: Path) -> tuple[Program, KernelLaunch]:
-    """What a file of DIR describes. Raises UsageError where it does not."""
+    """Return the launch that a file of DIR describes. Raises UsageError for an invalid file."""
     try:
         about: Mapping[str, Any] = json.loads(path.read_text())
         boxes = {
@@ -100,7 +100,7 @@ def foreign_launch(path: Path) -> tuple[Program, KernelLaunch]:
 
 
 def ablations(rates: Rates) -> Mapping[str, Rates]:
-    """The model without one of its terms."""
+    """Disable one term of the model."""
     return {
         "tail of wgmma": replace(rates, product_tail=0.0, product_tail_from_registers=0.0),
         "issue of wgmma": replace(rates, product_issue=1.0),
@@ -114,7 +114,7 @@ def ablations(rates: Rates) -> Mapping[str, Rates]:
 
 
 def foreign_table(folder: Path, table: list[Row], ablate: bool) -> None:
-    """FlashAttention-3's kernels: measured, and what the replay and FlashGPU-Sim say."""
+    """Print FlashAttention-3's kernels: measured, replayed, and predicted by FlashGPU-Sim."""
     target, errors = gpu("H100"), []
     for row in table:
         kernel, launch = foreign_launch(folder / f"{row.name}.json")
@@ -138,7 +138,7 @@ def foreign_table(folder: Path, table: list[Row], ablate: bool) -> None:
 
 
 def describe(row: Row, replay: Replay, error: float, seconds: float) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     busy = replay.traces[0].products / replay.traces[0].end
     microseconds = replay.cycles / CLOCK_MHZ
     peer = row.simulated_us / row.measured_us - 1
@@ -147,7 +147,9 @@ def describe(row: Row, replay: Replay, error: float, seconds: float) -> str:
 
 
 def own_table(table: list[Row]) -> None:
-    """This project's default: replayed, and predicted by its cost, over what FlashAttention-3 took."""
+    """Print this project's default, replayed and predicted by its cost, relative to FlashAttention-3's measured
+    duration.
+    """
     target = gpu("H100")
     operator = operators.load("flash_attention")
     implementation = operators.implementation("flash_attention", "wgmma")
@@ -174,7 +176,7 @@ def own_table(table: list[Row]) -> None:
 
 
 def compiled(instance: Instance, target: GPU) -> Cubin:
-    """Raises UsageError where the compiler fails."""
+    """Compile a config. Raises UsageError if the compiler fails."""
     cubin = nvrtc.compile(render(instance), Options(target.arch.name), Cache.of("cubin"))
     if not isinstance(cubin, Cubin):
         raise UsageError(f"{instance.name} does not compile: {cubin.reason}")

@@ -38,7 +38,7 @@ RUNS = 2
 
 
 def fill(place: str, count: int) -> None:
-    """Studies of so many problems, with an attempt and a record each."""
+    """Store studies of `count` problems, with an attempt and a record each."""
     operator = operators.load(OPERATOR)
     problems = [canonical(operator.problem(seq_len=1024 + number)) for number in range(count)]
     with Store.open(place) as store, tempfile.TemporaryDirectory() as folder:
@@ -56,7 +56,7 @@ def fill(place: str, count: int) -> None:
 
 
 def cpu_seconds(words: tuple[str, ...], place: str) -> float:
-    """The least CPU time of some runs of a command."""
+    """Return the minimum CPU time of several runs of a command."""
     taken = []
     for _ in range(RUNS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

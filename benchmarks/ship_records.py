@@ -58,7 +58,7 @@ LIMIT = 5_000_000  # bytes of all files together
 
 @dataclass(frozen=True)
 class Shape:
-    """A problem that is to have a record on every GPU."""
+    """A problem that should have a record for every GPU."""
 
     operator: Operator[Any]
     problem: Any
@@ -68,15 +68,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Shapes:
-    """What db/shapes.toml asks for."""
+    """The contents of db/shapes.toml."""
 
     gpus: tuple[GPU, ...]
-    budget: int  # tries a problem
-    shapes: tuple[Shape, ...]  # each problem once, those with the least order first
+    budget: int  # tries per problem
+    shapes: tuple[Shape, ...]  # each problem once, sorted by order
 
 
 def read(path: Path = SHAPES) -> Shapes:
-    """Raises UsageError for a shape that is no problem of its operator."""
+    """Return the shape in an entry. Raises UsageError if it is no problem of its operator."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     found: dict[object, Shape] = {}
     for number, entry in enumerate(data["shapes"], start=1):
@@ -98,7 +98,7 @@ def read(path: Path = SHAPES) -> Shapes:
 
 @dataclass(frozen=True)
 class ProvenOnly(SearchRequest):
-    """A search that leaves out implementations which no device has confirmed."""
+    """A search without implementations that no device has confirmed."""
 
     @property
     def implementations(self) -> tuple[Implementation[Any, Any], ...]:  # type: ignore[override]
@@ -122,7 +122,7 @@ def shipped(folder: Path = locations.SHIPPED) -> list[TuningRecord]:
 
 
 def stale(records: Sequence[TuningRecord]) -> dict[str, str]:
-    """The records that today's code does not serve, by name, and why."""
+    """Yield the records that the current code does not serve, with the reason."""
     refusals = ((record, config_choice.refusal(record)) for record in records)
     return {name_of(record): why for record, why in refusals if why is not None}
 
@@ -138,7 +138,7 @@ def name_of(record: TuningRecord) -> str:
 
 
 def put(record: TuningRecord, folder: Path = locations.SHIPPED) -> None:
-    """Replace the record of the same problem. Raises StoreError where the files become too large to ship."""
+    """Replace the record of the same problem. Raises StoreError if the files exceed the limit for shipping."""
     path = file_of(record.identity.operator, record.identity.gpu, folder)
     others = [other for other in _stored(path) if other.identity.problem != record.identity.problem]
     record_lines.write(path, [*others, record])
@@ -172,7 +172,7 @@ class Searches:
         self._session = Session(store, predicted(target, compiler, checker))
 
     def record(self, shape: Shape, earlier: TuningRecord | None) -> tuple[TuningRecord | None, str]:
-        """The record of a problem, and what was done for it."""
+        """Return the record of a problem, and what was done to obtain it."""
         if earlier is not None and (kept := self._same_code(earlier)):
             return kept, "verified again: its machine code is the same"
         request = ProvenOnly(shape.operator, shape.problem, self._target, budget=self._budget, command="make records")
@@ -180,7 +180,9 @@ class Searches:
         return outcome.record, f"searched: {len(outcome.tried)} configs, {outcome.why_stopped}"
 
     def _same_code(self, earlier: TuningRecord) -> TuningRecord | None:
-        """The record with today's source, where that changed no machine code and its check passes."""
+        """Return the record with the current source, if the change left the machine code unchanged and its check
+        passes.
+        """
         of = earlier.identity
         try:
             fields = InstanceFields(of.operator, of.implementation, decode(of.problem), earlier.config)
@@ -204,7 +206,7 @@ class Searches:
 def search(
     asked: Shapes, targets: Sequence[GPU], orders: range, seconds: float, workers: int, folder: Path = locations.SHIPPED
 ) -> None:
-    """Give every problem a current record: those of order 1 on all GPUs first. None is begun after `seconds`."""
+    """Give every problem a current record, those of order 1 on all GPUs first. No search starts after `seconds`."""
     deadline = time.monotonic() + seconds
     existing = {(r.identity.operator, r.identity.problem, r.identity.gpu): r for r in shipped(folder)}
     WORK.parent.mkdir(parents=True, exist_ok=True)
@@ -245,7 +247,7 @@ def _turns(shapes: Sequence[Shape], targets: Sequence[GPU], orders: range) -> It
 
 
 def gains(records: Sequence[TuningRecord], workers: int) -> Iterator[tuple[TuningRecord, str, float]]:
-    """Each record with what an untuned call runs, and how much more that costs by today's prediction (0.5 is 50 %)."""
+    """Yield each record with what an untuned call runs, and how much higher its predicted cost is (0.5 is 50 %)."""
     none = Snapshot.load([])
     with Compiler(workers) as compiler, Checker(1) as checker:
         for record in records:
@@ -264,7 +266,7 @@ def _costs(predictor: Predictor, configs: Sequence[Instance]) -> Iterator[tuple[
 
 
 def table(workers: int) -> Iterator[str]:
-    """How many problems of each operator have a record on each GPU, and the median of their gains."""
+    """Return the number of problems per operator with a record for each GPU, and the median of their gains."""
     grouped: dict[tuple[str, str], list[float]] = {}
     for record, _, gain in gains([record for record in shipped() if config_choice.refusal(record) is None], workers):
         grouped.setdefault((record.identity.operator, record.identity.gpu), []).append(gain)
@@ -293,7 +295,7 @@ print(1e3 * (loaded - began), 1e3 * (time.process_time() - loaded), chosen.why, 
 
 
 def first_call() -> Iterator[str]:
-    """CPU time of loading the records and of choosing the first kernel, the least of five processes."""
+    """Return the CPU time of loading the records and choosing the first kernel: the minimum of five processes."""
     yield "| records | loading, CPU ms | the first choice, CPU ms | what it runs |"
     yield "|---|---:|---:|---|"
     for what, sources in (("none", []), ("those that ship", [str(locations.SHIPPED)])):

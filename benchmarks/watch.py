@@ -34,7 +34,7 @@ KEYS = (1024, 2048, 3072, 4096)  # lengths that calls alternate between
 
 
 def configs(count: int) -> list[Instance]:
-    """Configs of mma_sync, spread over its space."""
+    """Return configs of mma_sync, spread over its space."""
     operator, arch = operators.load("flash_attention"), ARCHES["sm_90a"]
     problem = operator.problem(head_dim=128, dtype=operator.problem().dtype.of(np.float16), seq_q=128, seq_k=KEYS[0])
     implementation = operators.implementation("flash_attention", "mma_sync")
@@ -57,7 +57,7 @@ def runs() -> dict[str, Any]:
 
 @contextmanager
 def process(folder: Path, watch: str) -> Iterator[Path]:
-    """A process that has just started: no kernels, an empty cache, no records."""
+    """Provide the state of a new process: no kernels, an empty cache, no records."""
     os.environ |= {
         "TUNER_WATCH": watch,
         "TUNER_DB": str(folder / "records.jsonl"),
@@ -110,7 +110,7 @@ def main() -> None:
                 served = arrive(place, new, runs, options.seconds, look_s=0.25)
                 time.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
             print(row(f"{served} records arrive", under, launch_s), flush=True)
-    os._exit(0)  # the threads that watch have no double any more
+    os._exit(0)  # exit at once: the watcher threads have lost their double of the GPU
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ class NoValidConfigError(TunerError):
 
 
 def suggestion(word: str, known: Iterable[str], listing: str) -> str:
-    """What to type instead of `word`: at most three names that are spelled like it, then the command that lists all."""
-    from difflib import get_close_matches  # only for a message
+    """Return a suggestion for `word`: at most three similar names, then the command that lists all."""
+    from difflib import get_close_matches  # needed only for a message
 
     names = {name.lower(): name for name in known}
     near = [names[name] for name in get_close_matches(word.lower(), names, 3)]

@@ -14,8 +14,8 @@ from tuner.search.study import Progress as Step
 from tuner.search.study import Tried
 
 _ROOM_FOR_STANDING, _ROOM_FOR_BAR, _ROOM_FOR_ALL = 44, 76, 104  # columns of a terminal
-_EVERY_S = 5.0  # between lines when stderr is no terminal
-_FEW = 3  # tries before a rate is worth telling
+_EVERY_S = 5.0  # between lines if stderr is not a terminal
+_FEW = 3  # tries after which the rate is shown
 _BEFORE = "ranking configs by prediction"  # before the first try
 _INTERRUPT = "Ctrl-C checks what has been found so far and ends; a second Ctrl-C ends at once."
 _TRYING = ("explore", "sweep", "share")  # phases that try configs
@@ -29,16 +29,18 @@ _PHASES = {
 
 
 def live(console: Console) -> Progress:
-    """The bars of the phases. A narrow terminal shows how far the phase is, a wider one the gain and a bar too."""
+    """Return the bars of the phases. A narrow terminal shows the progress of the phase, a wider one also the gain and a
+    bar.
+    """
     bar = [BarColumn(bar_width=8 if console.width < _ROOM_FOR_ALL else 24)] if console.width >= _ROOM_FOR_BAR else []
     standing = [TextColumn("{task.fields[standing]}")] if console.width >= _ROOM_FOR_STANDING else []
     return Progress(TextColumn("{task.description}"), *bar, MofNCompleteColumn(), *standing, console=console)
 
 
 class Standing:
-    """Where a search stands: the gain so far, the tries since the last one, and the time left at the present rate.
+    """The state of a search: the gain so far, the tries since the last gain, and the time left at the current rate.
 
-    `untuned` is the key of the config that a call runs without a record; the gain is over its value once that is tried.
+    `untuned` is the key of the config that a call runs without a record. The gain is relative to its value, once known.
     """
 
     def __init__(self, evidence: Evidence, untuned: object | None) -> None:
@@ -48,7 +50,7 @@ class Standing:
         self._phase, self._first, self._began = "", 0, time.monotonic()
 
     def after(self, step: Step, now: float) -> str:
-        """The standing after a step: `predicted gain 54 % · none for 3 tries · 0:40 left`."""
+        """Return the state after a step, such as `predicted gain 54 % · none for 3 tries · 0:40 left`."""
         if step.phase != self._phase:
             self._phase, self._first, self._began = step.phase, step.done, now
         if step.phase in _TRYING:
@@ -119,7 +121,7 @@ class Display:
             self._line(step, standing)
 
     def _value(self, best: Tried | None) -> str:
-        """The best measured time, or a predicted one with its band where devices have judged such kernels."""
+        """Return the best measured time, or the predicted time with its band if devices have judged such kernels."""
         attempt: Attempt | None = best.attempt if best else None
         if attempt is None or attempt.value is None:
             return ""

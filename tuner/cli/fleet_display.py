@@ -1,4 +1,4 @@
-"""The progress of problems that are searched side by side, on stderr: a live table, or a line every few seconds."""
+"""The progress of a parallel search over several problems on stderr: a live table, or a line every few seconds."""
 
 import time
 from types import TracebackType
@@ -10,15 +10,15 @@ from tuner.base.fields import formatted
 from tuner.cli.output import say, stderr
 from tuner.search.fleet import FleetProgress
 
-_EVERY_S = 5.0  # between lines when stderr is no terminal
+_EVERY_S = 5.0  # between lines if stderr is not a terminal
 _MOST_ROWS = 16
 
 
 class FleetDisplay:
-    """Shows where a search of many problems stands; nothing if `quiet`."""
+    """Shows the progress of a search over many problems; nothing if `quiet`."""
 
     def __init__(self, workers: str, quiet: bool) -> None:
-        self._workers, self._quiet = workers, quiet  # what workers are: GPUs, or workers of a farm
+        self._workers, self._quiet = workers, quiet  # kind of workers: GPUs, or workers of a farm
         self._live = Live(console=stderr, refresh_per_second=4) if stderr.is_terminal and not quiet else None
         self._last, self._done = 0.0, -1
 

@@ -107,7 +107,7 @@ COMMANDS = (  # in the order of use
     Command(
         "inspect",
         "inspect_command",
-        "Compile a config and print what it uses.",
+        "Compile a config and print its resources and predicted cost.",
         ("tuner inspect {operator} --gpu H100", "tuner inspect {operator} --gpu H100 --waits"),
         True,
     ),
@@ -120,7 +120,7 @@ COMMANDS = (  # in the order of use
     Command(
         "merge",
         "merge_command",
-        "Add what several databases hold to one.",
+        "Add the contents of several databases to one.",
         ("tuner merge team.db mine.db yours.db", "tuner merge team.db postgresql://HOST/NAME records.jsonl"),
     ),
     Command("new", "new", "Write a small operator of your own to start from.", ("tuner new row_sum",)),

@@ -1,4 +1,4 @@
-"""Bundles of this process and of `tuner bundle`: the machine code that calls and records need."""
+"""The bundle of this process, and the contents of new bundles: the machine code that calls and records need."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ from tuner.store.locations import BUNDLE
 
 
 def of_environment() -> Bundle | None:
-    """The bundle that `TUNER_BUNDLE` names; None without it. Raises StoreError where it cannot be used."""
+    """Return the bundle that `TUNER_BUNDLE` names; None without it. Raises StoreError if it cannot be used."""
     named = os.environ.get(BUNDLE)
     return Bundle.open(Path(named).expanduser()) if named else None
 
 
 def cubin(bundle: Bundle, source: Source, options: Options) -> Cubin | None:
-    """The machine code of a source in a bundle. Raises StoreError for what is none."""
+    """Return the machine code of a source in a bundle. Raises StoreError if the entry is invalid."""
     entry = bundle.cubin(nvrtc.key_without_compiler(source, options))
     if entry is None:
         return None
@@ -57,7 +57,8 @@ class _Entries(Cache):
 def packed(
     records: Iterable[TuningRecord], cache: Cache
 ) -> tuple[list[TuningRecord], dict[str, CacheEntry], Sequence[str]]:
-    """The records that today's code serves, the machine code of their kernels, and a sentence for each other record.
+    """Return the records that today's code serves, the machine code of their kernels, and a message for each other
+    record.
 
     Raises MachineError without a compiler.
     """

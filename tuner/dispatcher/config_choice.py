@@ -49,13 +49,13 @@ class Choice:
 
     @property
     def command(self) -> str:
-        """The command that tunes the problem."""
+        """Return the command that tunes the problem."""
         return search_command(self.instance.operator, self.instance.problem, self.gpu)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a call runs, and why."""
+    """The kernel that a call runs, and the reason."""
 
     operator: str
     problem: Fields
@@ -93,7 +93,7 @@ class Explanation:
 
     @property
     def _tuned(self) -> bool:
-        """Whether the record is for exactly this problem and GPU."""
+        """Return whether the record is for exactly this problem and GPU."""
         of = self.record.identity if self.record else None
         return of is not None and of.gpu == self.gpu and decode(of.problem) == self.problem
 
@@ -120,7 +120,7 @@ def choose(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot:
 
 
 class Records:
-    """The records that may serve problems with the same static fields over `gpus`."""
+    """Return the records that may serve problems with the same static fields over `gpus`."""
 
     def __init__(self, operator: Operator[Any], problem: Any, gpus: Sequence[GPU], snapshot: Snapshot) -> None:
         queries = ((_query(operator, to_fields(problem), gpu, snapshot), gpu) for gpu in gpus)
@@ -266,8 +266,9 @@ def _best_default(operator: Operator[Any], problem: Any, gpus: Sequence[GPU], sn
 
 
 def _nearest(record: TuningRecord, distance: float, shipped: bool, target: GPU) -> tuple[bool, float, bool]:
-    """What somebody searched here before what ships, then nearer problems, and a record's own arch before another of
-    its family."""
+    """Return the sort key of records: the user's own before shipped ones, then nearer problems, then the record's own
+    arch before another of its family.
+    """
     return shipped, distance, arch_of(record.identity.gpu) != target.arch.name
 
 
@@ -294,7 +295,9 @@ def _foreign(record: TuningRecord, distance: float, target: GPU) -> bool:
 
 
 def _query(operator: Operator[Any], problem: Fields, target: GPU, snapshot: Snapshot) -> Query:
-    """Records that ship are of proven implementations: where a GPU was found to run others right, these are faster."""
+    """Return the query for a problem. Shipped records use proven implementations only, so they are excluded if this GPU
+    was found to run a faster, otherwise unproven one correctly.
+    """
     shipped = not device_proofs.Verdicts(operator.name, target, snapshot).found_unproven_right
     return Query(operator.name, problem, target.name, target.arch.name, statics(operator.problem), shipped)
 

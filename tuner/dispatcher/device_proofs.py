@@ -29,7 +29,7 @@ class Verdicts:
 
     @property
     def found_unproven_right(self) -> bool:
-        """Whether an implementation that no device had confirmed was found right here."""
+        """Return whether this device found any unproven implementation to be correct."""
         return any(ok and self._is_unproven(code.implementation) for code, ok in self._stored.items())
 
     def _is_unproven(self, name: str) -> bool:

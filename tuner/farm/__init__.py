@@ -1,1 +1,1 @@
-"""Searches on many machines: each problem is a task of Dask, which only `tuner search --farm` imports."""
+"""Searches on many machines: each problem is a task of Dask, which is imported only by `tuner search --farm`."""

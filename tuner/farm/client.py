@@ -1,4 +1,4 @@
-"""The side of a search: a Dask scheduler, who works for it, and an executor of units."""
+"""The client of a farm: the scheduler's workers, and an executor that runs units on them."""
 
 import time
 from collections import Counter
@@ -13,14 +13,14 @@ from tuner.farm.resources import Description, described, of_device
 from tuner.farm.worker import perform_here
 from tuner.search.work_unit import Unit, UnitResult
 
-_PATIENCE_S = 30.0  # for a worker with the GPU of a search
-_LOOK_S = 2.0  # between two looks at who works
+_PATIENCE_S = 30.0  # for a worker with the search's GPU
+_LOOK_S = 2.0  # interval at which the list of workers is refreshed
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Farm(Closing):
-    """Workers of a Dask scheduler. Raises UsageError for an address that is not safe, MachineError without Dask, or
-    where no scheduler answers.
+    """The workers of a Dask scheduler. Raises UsageError for an unsafe address, MachineError without Dask or if no
+    scheduler answers.
     """
 
     def __init__(self, address: str, *, insecure: bool = False, patience_s: float = _PATIENCE_S) -> None:
@@ -33,7 +33,7 @@ class Farm(Closing):
         self._client.close(timeout=5)
 
     def workers(self) -> Counter[Description]:
-        """How many workers there are of each description, as of some seconds ago."""
+        """Return the number of workers per description, which may be some seconds old."""
         if time.monotonic() - self._looked >= _LOOK_S:
             infos = self._client.scheduler_info(n_workers=-1)["workers"].values()
             descriptions = (described(resource) for info in infos for resource in info["resources"])
@@ -43,7 +43,7 @@ class Farm(Closing):
         return self._seen
 
     def require(self, wanted: Description) -> None:
-        """Raises MachineError where nobody has such code and GPU after some time, with what the workers are."""
+        """Raise MachineError, with a list of the workers, if after some time no worker has this code and GPU."""
         deadline = time.monotonic() + self._patience_s
         while not self.workers()[wanted]:
             if time.monotonic() >= deadline:
@@ -51,7 +51,7 @@ class Farm(Closing):
             time.sleep(0.2)
 
     def refused(self, wanted: Description) -> list[str]:
-        """The workers that get nothing of a search, because their code is another, a line each."""
+        """Return one line for each group of workers that receives no tasks because its code differs."""
         return [
             f"{count} of the workers are left out: they have other code ({other.code}, and this is {wanted.code})"
             for other, count in self.workers().items()
@@ -62,7 +62,7 @@ class Farm(Closing):
         return self.workers()[wanted]
 
     def executor(self, wanted: Description, work: Callable[[Unit], UnitResult] = perform_here) -> Executor:
-        """Performs units on workers of this description."""
+        """Runs units on the workers with this description."""
         return _FarmExecutor(self._client.get_executor(pure=False), wanted, work)
 
     def _why_nobody(self, wanted: Description) -> str:
@@ -78,7 +78,7 @@ class Farm(Closing):
 
 
 class _FarmExecutor(Executor):
-    """Units as tasks that ask for what their worker has to be."""
+    """Submits units as tasks that require the resource of suitable workers."""
 
     def __init__(self, inner: Executor, wanted: Description, work: Callable[[Unit], UnitResult]) -> None:
         self._inner, self._wanted, self._work = inner, wanted, work
@@ -86,7 +86,7 @@ class _FarmExecutor(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ARG002  # see `work`
         (unit,) = args
         asked = {self._wanted.resource: 1.0} | ({of_device(unit.device): 1.0} if unit.device else {})
-        submit: Callable[..., Future[Any]] = self._inner.submit  # which takes what Dask's own submit takes
+        submit: Callable[..., Future[Any]] = self._inner.submit  # which accepts the arguments of Dask's own submit
         return submit(self._work, unit, resources=asked, key=f"{unit.operator} {unit.campaign} {unit.key}")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -94,7 +94,7 @@ class _FarmExecutor(Executor):
 
 
 def refuse_unsafe(address: str, *, insecure: bool) -> None:
-    """Raises UsageError: whoever reaches a scheduler runs code on its workers, so other machines are reached by TLS."""
+    """Raise UsageError: who can reach a scheduler can run code on its workers, so remote schedulers require TLS."""
     parts = urlsplit(address)
     if parts.scheme not in ("tls", "tcp") or not parts.hostname:
         raise UsageError(f"--farm {address}: give tls://HOST:PORT, the address of a Dask scheduler")
@@ -110,11 +110,11 @@ def _connected(address: str, patience_s: float) -> Any:
         import distributed
     except ImportError as error:
         raise MachineError("--farm needs Dask: pip install 'kerntune[farm]'") from error
-    dask: Any = distributed  # which has no types for what follows
+    dask: Any = distributed  # the rest of Dask is untyped
     security = dask.Security(require_encryption=True) if address.startswith("tls:") else None
     try:
         return dask.Client(address, timeout=patience_s, security=security, set_as_default=False)
-    except Exception as error:  # the kinds are many: no certificates, a handshake, a version, nobody there
+    except Exception as error:  # many types: missing certificates, a failed handshake, another version, no scheduler
         raise MachineError(
             f"no Dask scheduler answers at {address} ({error or type(error).__name__}): start `dask scheduler`, and "
             "for tls:// name certificates by DASK_DISTRIBUTED__COMM__TLS__CA_FILE, …__CLIENT__CERT and …__CLIENT__KEY"

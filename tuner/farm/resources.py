@@ -1,7 +1,7 @@
-"""What a worker of a farm publishes of itself, as names of Dask resources: its code, its GPU, and that GPU's UUID.
+"""What a worker publishes as names of Dask resources: its code, its GPU, and the GPU's UUID.
 
-A task asks for the resource that names the code and the GPU of its search, so that no worker with other code, or
-another GPU, ever gets it.
+A task requires the resource with the code and GPU of its search, so workers with other code or another GPU never
+receive it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ NO_GPU = "none"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A worker: its code (`tuner.search.code_version`) and the name of its GPU, or NO_GPU."""
+    """A worker's code (`tuner.search.code_version`) and the name of its GPU, or NO_GPU."""
 
     code: str
     gpu: str
@@ -26,11 +26,11 @@ class Description:
 
 
 def described(resource: str) -> Description | None:
-    """What a resource says of its worker; None where it is another's."""
+    """Return the description in a resource's name; None for other resources."""
     code, separator, gpu = resource.removeprefix(_PREFIX).partition(_GPU)
     return Description(code, gpu) if separator and resource.startswith(_PREFIX) else None
 
 
 def of_device(uuid: str) -> str:
-    """The resource of the worker that has a certain GPU."""
+    """Return the resource of the worker that has a particular GPU."""
     return f"{_PREFIX}device {uuid}"

@@ -1,4 +1,4 @@
-"""The side of a worker: `dask worker ADDRESS --nthreads 1 --preload tuner.farm_worker`."""
+"""The worker of a farm: `dask worker ADDRESS --nthreads 1 --preload tuner.farm_worker`."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from tuner.store import locations
 
 
 def dask_setup(worker: Any) -> None:
-    """Publish code and GPU, before the worker registers. A worker with several GPUs publishes the first."""
+    """Publish code and GPU before the worker registers. A worker with several GPUs publishes the first."""
     here = gpu.current_gpu().name if gpu.available() else NO_GPU
     published = {Description(code_here(), here).resource: 1.0}
     if here != NO_GPU and (uuid := gpu.uuid(0)):
@@ -21,6 +21,6 @@ def dask_setup(worker: Any) -> None:
 
 
 def perform_here(unit: Unit) -> UnitResult:
-    """A unit, in the database that TUNER_DB of this worker names, else in the one that the unit names."""
+    """Run a unit with the database in this worker's TUNER_DB, or else the one that the unit names."""
     own = next(iter(locations.named()), "")
     return perform(replace(unit, db=own if "://" in own else unit.db))

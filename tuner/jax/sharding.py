@@ -107,7 +107,7 @@ def _is_heads(dim: str) -> bool:
 
 
 def _axes(laid_out: Layout, mesh: Any, shardings: Sequence[Any]) -> Mapping[str, Any]:
-    """Return the mesh axes of each factor from the first array sharded over it, without axes that divide it unevenly."""
+    """Return the mesh axes of each factor from the first array sharded over it; no axes that divide it unevenly."""
     axes: dict[str, Any] = {}
     sizes = {"batch": laid_out.batch, "heads": laid_out.heads}
     for dims, sharding in zip(laid_out.arguments, shardings, strict=True):

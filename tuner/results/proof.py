@@ -20,7 +20,7 @@ class CheckedCode:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A device's verdict on `code`, over the edge cases of `problem`. Failed verdicts are kept, too."""
+    """A device's verdict on `code`, over the edge cases of `problem`. Failed verdicts are also stored."""
 
     code: CheckedCode
     problem: str  # canonical JSON of all fields

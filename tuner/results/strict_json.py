@@ -1,4 +1,4 @@
-"""The JSON of a record, decoded by types that have its fields and no others, and encoded again."""
+"""Strict decoding of a record's JSON, by types that reject unknown fields, and its encoding."""
 
 from dataclasses import fields, is_dataclass
 from types import UnionType
@@ -14,11 +14,11 @@ from tuner.results.verdict import Verdict
 
 to_json = msgspec.json.Encoder(
     order="sorted"
-).encode  # writes some floats and special characters not as `canonical` does
+).encode  # formats some floats and special characters differently from `canonical`
 
 
 def record_in(line: str) -> tuple[Any, Fields] | None:
-    """A value with the fields of a record and the `format`, and the fields of its problem; None for other lines."""
+    """Return the fields of a record with its `format`, and those of its problem; None for other lines."""
     try:
         record = _decode(line)
         return record, _decode_fields(record.identity.problem)
@@ -27,12 +27,12 @@ def record_in(line: str) -> tuple[Any, Fields] | None:
 
 
 def verdict_of(record: Any) -> Verdict:
-    """The verdict in what `record_in` returned."""
+    """Return the verdict in the result of `record_in`."""
     return msgspec.convert(record.verdict, Verdict, from_attributes=True)
 
 
 def _strict(declared: Any) -> Any:
-    """A declared type with a struct for each dataclass in it, which has no unknown fields."""
+    """Return a declared type with a struct, which rejects unknown fields, in place of each dataclass."""
     if is_dataclass(declared):
         return _struct(declared)
     arguments, origin = get_args(declared), get_origin(declared)
@@ -44,7 +44,7 @@ def _strict(declared: Any) -> Any:
 
 
 def _struct(cls: Any) -> Any:
-    """Fields that came later are left out where they have their default, as in a line."""
+    """Omit fields of later versions that have their default, as lines do."""
     types = get_type_hints(cls)
     of: list[Any] = [
         (item.name, _strict(types[item.name]), *([item.default] if item.name in LATER else [])) for item in fields(cls)

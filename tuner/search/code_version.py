@@ -1,4 +1,4 @@
-"""Which code searches here: processes that share one search must have the same."""
+"""The version of the code that searches in this process. All processes of one search must have the same."""
 
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,10 @@ _PACKAGE = ROOT / "tuner"
 
 
 def code_here() -> str:
-    """Version, digest of operators and of this program's Python, and compiler, as text to compare and to show; as they
-    were when this process first asked. Raises MachineError where there is no compiler.
+    """Return the version, a digest of the operators and of this program's Python, and the compiler, as text. It is
+    computed once per process.
+
+    Raises MachineError without a compiler.
     """
     return f"tuner {__version__}, operators {_digest(tuple(operators.__path__))}, {toolkit()}"
 
@@ -26,5 +28,5 @@ def _digest(folders: tuple[str, ...]) -> str:
 
 
 def _sources(root: Path) -> list[Path]:
-    """What decides configs and verdicts; whom an operator is raced against decides nothing."""
+    """Yield the files that affect configs and verdicts. An operator's peers affect neither."""
     return [path for path in root.rglob("*") if path.suffix in _SOURCES and path.name != PEERS and path.is_file()]

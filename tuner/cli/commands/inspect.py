@@ -52,7 +52,7 @@ def inspect_command(
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compile a config and print what it uses."""
+    """Compile a config and print its resources and predicted cost."""
     chosen = choose(operator, problems, gpu, implementation, config, db)
     refuse(chosen)
     cubin = compiled(chosen)
@@ -99,7 +99,7 @@ def inspect_command(
 
 
 def _timelines(chosen: Choice, cubin: Cubin) -> dict[str, tuple[Track, ...]]:
-    """By name: of the config, and of its implementation's default where that is another one."""
+    """Return, by name, the config and, if it differs, its implementation's default."""
     instance, target = chosen.instance, chosen.gpu
     default = Instance.default(instance.operator, instance.implementation, instance.problem, target.arch)
     configs = {"this config": (instance, cubin)}

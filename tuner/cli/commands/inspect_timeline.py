@@ -1,4 +1,4 @@
-"""What `tuner inspect --timeline` says: a line of 80 columns for each path of a kernel, with what a warp does when."""
+"""The output of `tuner inspect --timeline`: a line of 80 columns per path of a kernel, which shows a warp's states."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,13 +11,13 @@ import typer
 from tuner.evaluate.predict.timeline import ISSUE, Track
 
 _COLUMNS = 80
-_WIDTH = 64  # characters of a line, beside two of margin and the total
+_WIDTH = 64  # characters per line, without two of margin and the total
 _ISSUED = "█"
-_SHOWN = 4  # causes of a track
+_SHOWN = 4  # number of causes shown per path
 
 
 def print_timeline(title: str, tracks: Sequence[Track]) -> None:
-    """`█` is issuing; a letter is a wait, by the legend. Each line is one pass of a path."""
+    """Format timelines. `█` is issuing, and letters are waits, as in the legend. Each line is one pass of a path."""
     letters = _letters(tracks)
     typer.echo(f"timeline of {title}: predicted cycles of one warp, alone on its scheduler")
     legend = ", ".join(f"{letter} {state}" for state, letter in letters.items())
@@ -30,7 +30,7 @@ def print_timeline(title: str, tracks: Sequence[Track]) -> None:
 
 
 def _letters(tracks: Sequence[Track]) -> dict[str, str]:
-    """A letter for each state: the first of its name that is free."""
+    """Return a letter for each state: the first unused letter of its name."""
     letters = {ISSUE: _ISSUED}
     for state in dict.fromkeys(state for track in tracks for state in track.shares):
         free = (letter for letter in state.lower() + ascii_lowercase if letter.isalpha())
@@ -39,5 +39,5 @@ def _letters(tracks: Sequence[Track]) -> dict[str, str]:
 
 
 def as_json(tracks: Sequence[Track]) -> list[dict[str, Any]]:
-    """A value a path, with its runs in order."""
+    """Return one JSON value per path, with its states in order."""
     return [asdict(track) | {"cycles": track.cycles} for track in tracks]

@@ -16,7 +16,7 @@ def merge_command(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Add what several databases hold to one. Merging the same source again adds nothing."""
+    """Add the contents of several databases to one. Merging the same source again adds nothing."""
     names = [merged.table.name for merged in MERGED]
     merged = [(locate(source).label, merge(into, source)) for source in sources]
     label = locate(into).label

@@ -1,4 +1,4 @@
-"""`tuner search --farm ADDRESS`: the problems of a search on the workers of a Dask scheduler."""
+"""`tuner search --farm ADDRESS`: search problems on the workers of a Dask scheduler."""
 
 from collections.abc import Callable
 
@@ -20,12 +20,12 @@ def farmed(
     predicted: bool,
     quiet: bool,
 ) -> Campaign:
-    """Search on the workers that have the GPU, or for an architecture by prediction on those that have none.
+    """Search on the workers that have the GPU or, for an architecture, by prediction on workers without one.
 
-    Raises UsageError for a database that is no server, or an address that is not safe, and MachineError where no worker
-    will do.
+    Raises UsageError if the database is not on a server or the address is unsafe, and MachineError if there is no
+    suitable worker.
     """
-    from tuner.farm.client import Farm  # Dask is for those who ask for it
+    from tuner.farm.client import Farm  # so that Dask is imported only when it is used
     from tuner.farm.resources import NO_GPU, Description
 
     db = without_password(request.db or locations.database())

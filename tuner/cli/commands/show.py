@@ -110,7 +110,9 @@ def _stored(source: str) -> tuple[list[TuningRecord], str]:
 
 
 def _first(source: str, limit: int, operator: str | None, gpu: str | None) -> tuple[list[TuningRecord], str] | None:
-    """The first records of a database that has so many, without reading the others; None for another place."""
+    """Return the first records of a database with more than `limit`, without reading the others; None for other
+    sources.
+    """
     if "://" in source:
         from tuner.store.sql import Store
 

@@ -1,4 +1,4 @@
-"""A file of the configs that were on the device during a crash; it survives the search and the machine."""
+"""A file of the configs that were on the device during a crash. It survives the process and the machine."""
 
 import os
 from collections import Counter
@@ -11,19 +11,21 @@ _MOST_FALLS = 2  # consecutive crashes of an implementation that was never timed
 
 
 class DeathLedger(Protocol):
-    """What a session asks before a config goes to the device, and says when it is back."""
+    """The interface of a ledger: a session asks it before a config runs on the device, and reports when it has
+    returned.
+    """
 
     def banned(self, key: str) -> bool:
-        """Whether a config has crashed the device process as often as it may."""
+        """Return whether a config has reached the maximum number of crashes."""
 
     def began(self, key: str) -> bool:
-        """Note that a config goes to the device; False where it may not, because it was banned meanwhile."""
+        """Record that a config starts; return False if it may not, because it was banned in the meantime."""
 
     def ended(self, key: str) -> None:
-        """It is back, with whatever result."""
+        """Record that the config returned, with any result."""
 
     def died(self, key: str) -> None:
-        """It took the process down."""
+        """Record that the config crashed the process."""
 
 
 class Ledger:
@@ -33,7 +35,7 @@ class Ledger:
         self._path, self._most_deaths = path, most_deaths
         text = path.read_text(encoding="utf-8", errors="replace") if path and path.exists() else ""
         self._deaths = _unfinished(text)
-        # Terminates another process's truncated line, which then does not count.
+        # terminates another process's truncated line, which then does not count
         self._cut = "" if text.endswith("\n") or not text else "…\n"
 
     def banned(self, key: str) -> bool:
@@ -51,7 +53,7 @@ class Ledger:
         self._write(f"ended {key}\n")
 
     def died(self, key: str) -> None:
-        """Nothing to write: what began and did not end has died."""
+        """Do nothing: a config that started and did not end counts as crashed."""
 
     def _write(self, line: str) -> None:
         if self._path is None:
@@ -78,11 +80,11 @@ def _unfinished(text: str) -> Counter[str]:
 
 
 class CrashStreaks:
-    """Implementations whose configs crash the device repeatedly, which costs seconds each: their other configs are
-    skipped.
+    """Implementations that crash the device repeatedly. Their other configs are skipped, since each crash takes
+    seconds.
 
-    This lasts for a session, because the machine may be the cause. An implementation that was timed before may crash
-    more often.
+    The list lasts for a session, because the machine may be the cause. An implementation that was timed before may
+    crash more often.
     """
 
     def __init__(self) -> None:

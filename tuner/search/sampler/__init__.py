@@ -13,18 +13,18 @@ from tuner.spec.space import Array, Space
 
 LEARNABLE = 8  # successful results needed to predict a cost for all configs
 
-OPTUNA = ("cmaes", "nsgaii", "optuna-gp")  # samplers of Optuna, as they are
+OPTUNA = ("cmaes", "nsgaii", "optuna-gp")  # samplers of Optuna, used unmodified
 METHODS = ("gp", "tpe", "categorical", "genetic", "random", "exhaustive", *OPTUNA)
 
 
 def is_method(name: str) -> bool:
-    """Whether `name` is one of METHODS or names a class, as `module:Class`; imports nothing."""
+    """Return whether `name` is one of METHODS or names a class, as `module:Class`; imports nothing."""
     module, colon, attribute = name.partition(":")
     return name in METHODS or (bool(colon) and bool(module) and attribute.isidentifier())
 
 
 def check_method(name: str) -> None:
-    """Raises UsageError where no sampler of this name can be made: an unknown name, class or missing package."""
+    """Raise UsageError if no sampler of this name can be created: unknown name, unknown class or missing package."""
     if not is_method(name):
         raise UsageError(unknown_method(name))
     if name in OPTUNA or ":" in name:
@@ -34,12 +34,12 @@ def check_method(name: str) -> None:
 
 
 def unknown_method(name: str) -> str:
-    """What to say of a name that is no method."""
+    """Return the message for an unknown name."""
     return f"unknown sampler {name!r} (known: {', '.join(METHODS)}, or module:Class){_near(name)}"
 
 
 def _near(name: str) -> str:
-    from difflib import get_close_matches  # only for a message
+    from difflib import get_close_matches  # needed only for a message
 
     near = get_close_matches(name.lower(), METHODS, 2)
     return f": did you mean {' or '.join(near)}?" if near else ""
@@ -61,9 +61,9 @@ def predict(space: Space[Any], results: Mapping[int, float | None]) -> Array | N
 
 
 def importance(space: Space[Any], results: Mapping[int, float | None]) -> dict[str, float]:
-    """How much each parameter decides whether a config is among the best tenth (PED-ANOVA), adding up to 1.
+    """Return how much each parameter affects whether a config is among the best tenth (PED-ANOVA), normalised to 1.
 
-    `results` are as of `predict`. Empty before there are two different values.
+    `results` are as for `predict`. Empty before there are two different values.
     """
     from tuner.search.sampler.optuna_trials import importance_of
 
@@ -144,7 +144,8 @@ class Sampler:
 
     @property
     def prior_correlation(self) -> float | None:
-        """Spearman's correlation of the prior with random tries; None without a prior, and with fewer than five tries.
+        """Return Spearman's correlation of the prior with random tries; None without a prior or with fewer than five
+        tries.
 
         A prior below 0.2 is dropped.
         """
@@ -154,7 +155,7 @@ class Sampler:
 
     @property
     def random(self) -> frozenset[int]:
-        """The suggested configs that were drawn at random, not chosen by a prior or a model."""
+        """Return the suggested configs that were drawn at random, not chosen by a prior or a model."""
         return frozenset(self._starts.random)
 
     def mark_random(self, configs: Collection[int]) -> None:

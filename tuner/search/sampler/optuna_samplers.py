@@ -1,4 +1,4 @@
-"""Samplers of Optuna, and of others for Optuna, on the valid set of a space."""
+"""Optuna's samplers, and third-party samplers for Optuna, on the valid set of a space."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tuner.search.sampler.starts import Starts
 from tuner.search.sampler.strategies import nearest
 from tuner.spec.space import Space, Value
 
-_POPULATION = 12  # of NSGA-II: Optuna's 50 would be drawn at random for all of a short search
+_POPULATION = 12  # of NSGA-II: with Optuna's default of 50, a short search would be entirely random
 _BUILT_IN: Mapping[str, Callable[[int], BaseSampler]] = {
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     "nsgaii": lambda seed: optuna.samplers.NSGAIISampler(seed=seed, population_size=_POPULATION),
     "optuna-gp": lambda seed: optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False),
 }
-_NEEDS = {"cmaes": "cmaes", "optuna-gp": "torch"}  # what Optuna imports only at the first suggestion
+_NEEDS = {"cmaes": "cmaes", "optuna-gp": "torch"}  # modules that Optuna imports only at the first suggestion
 
 
 def create(name: str, seed: int) -> BaseSampler:
-    """The Optuna sampler of a name: `cmaes`, `nsgaii`, `optuna-gp`, or `module:Class` of any other.
+    """Return the Optuna sampler with a name: `cmaes`, `nsgaii`, `optuna-gp`, or `module:Class` of any other.
 
-    A class gets `seed` where its constructor has such a parameter. Raises UsageError where there is none of that name,
-    or a package that it needs is missing.
+    A class receives `seed` if its constructor has such a parameter. Raises UsageError if there is no such sampler, or
+    if a package that it needs is not installed.
     """
     make = _BUILT_IN.get(name)
     try:
@@ -74,8 +74,8 @@ class Plugged:
         self._orders = {name: sorted(values) for name, values in space.choices.items() if _is_size(values)}
         with _silent():
             self._study = optuna.create_study(sampler=sampler)
-        self._suggested: dict[int, Trial] = {}  # by the index of the config that stands for it
-        self._told = 0  # results of the search that the study has
+        self._suggested: dict[int, Trial] = {}  # by the index of the config that represents it
+        self._told = 0  # results of the search that were added to the study
 
     def propose(self, observations: Observations) -> int:
         self._tell(observations)
@@ -89,7 +89,7 @@ class Plugged:
         return index
 
     def _tell(self, observations: Observations) -> None:
-        """The results that came since the last call."""
+        """Return the results since the last call."""
         results = zip(
             observations.tried[self._told :].tolist(), observations.values[self._told :].tolist(), strict=True
         )
@@ -118,7 +118,7 @@ class Plugged:
         )
 
     def _params(self, index: int) -> dict[str, Any]:
-        """The config at `index` as parameters of the study."""
+        """Return the config at `index` as parameters of the study."""
         codes = self._space.codes_of(np.array(index)).tolist()
         values = {name: choices[code] for (name, choices), code in zip(self._space.choices.items(), codes, strict=True)}
         return {n: self._orders[n].index(value) if n in self._orders else value for n, value in values.items()}
@@ -139,7 +139,7 @@ def _distribution(values: Sequence[Value]) -> BaseDistribution:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Optuna announces studies and warns of experimental parts: neither is news to a search."""
+    """Suppress Optuna's messages about new studies and experimental features."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
