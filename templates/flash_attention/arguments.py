@@ -1,4 +1,4 @@
-"""What flash_attention's kernels take: what every attention has, and what need not be there."""
+"""Arguments of the flash_attention kernels: those common to every attention operator, and the optional ones."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from tuner.spec import Argument, DType, Role, within
 
 from .problem import Problem
 
-SOFTCAP = 50.0  # that of Gemma 2; with use_softcap every call gives its own
-_BOUNDS = "where each packed sequence begins, and the last ends: ascending from 0 to"
-_KEYS = ("seq_k", "slots", "max_pages")  # their number, as one attention or another calls it
+SOFTCAP = 50.0  # of Gemma 2; with use_softcap every call passes its own value
+_BOUNDS = "start offset of each packed sequence and the end of the last: ascending from 0 to"
+_KEYS = ("seq_k", "slots", "max_pages")  # names of the number of keys in the attention operators
 
 ARGUMENTS = (
     Argument("q", "dtype", ("batch", "seq_q", "heads", "head_dim"), strided=True, doc="rows 16-byte aligned"),
@@ -51,7 +51,7 @@ OPTIONAL = (
         role=Role.SCALAR,
         default=lambda _problem: SOFTCAP,
         optional="use_softcap",
-        doc="positive: what scaled scores are capped at, with use_softcap",
+        doc="positive: the cap of scaled scores, with use_softcap",
     ),
     Argument("boundaries", DType.INT32, role=Role.SCALAR, optional="use_cu_seqlens"),
     *(Argument(name, DType.INT32, role=Role.SCALAR, optional="use_window") for name in ("window_left", "window_right")),
@@ -60,35 +60,35 @@ OPTIONAL = (
         DType.FP32,
         ("s_aux_heads",),
         optional="use_s_aux",
-        doc="a logit a head that joins the softmax's denominator",
+        doc="one logit per head, added to the softmax denominator",
     ),
 )
 
 
 def scalars(softmax_scale: float | None, softcap: float = 0.0) -> dict[str, float]:
-    """Those that the caller gives. Raises UsageError for values that mean nothing."""
+    """The scalars that the caller passes. Raises UsageError for values that are not positive and finite."""
     if softmax_scale is not None and not within(softmax_scale, 0, float("inf")):
         raise UsageError(f"softmax_scale {softmax_scale!r}: must be positive and finite, as a number")
-    given = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
+    scalar_values = {} if softmax_scale is None else {"softmax_scale": softmax_scale}
     if within(softcap, 0, float("inf")):
-        return {**given, "softcap": softcap}
+        return {**scalar_values, "softcap": softcap}
     if softcap != 0:
         raise UsageError(f"softcap {softcap!r}: must be positive and finite, or 0 for none, as a number")
-    return given
+    return scalar_values
 
 
 def given_logits(s_aux: Any, keys: Any, axis: int) -> Any:
-    """s_aux. Raises UsageError where `axis` of `keys` is none: no kernel runs then, and lse would not be s_aux."""
+    """Returns s_aux. Raises UsageError if dim `axis` of `keys` is empty: no kernel runs then, so lse would not be
+    s_aux."""
     if 0 in tuple(getattr(keys, "shape", ()))[axis : axis + 1]:
         raise UsageError("s_aux: give it with keys: without any no kernel runs, and lse would not be s_aux")
     return s_aux
 
 
 def optional_refusal(problem: Problem) -> str | None:
-    """Why a kernel whose walk over the keys begins with the first, and whose sums are of keys alone, does not serve a
-    problem; None if it may."""
+    """Why a kernel that starts at the first key and sums over keys only does not support a problem; None if it does."""
     if problem.use_window:
-        return "use_window: its tiles begin with the first key; mma_sync leaves out what no query of a block attends"
+        return "use_window: its tiles start at the first key; mma_sync skips keys that no query of a block attends"
     if problem.use_s_aux:
-        return "use_s_aux: its sums are over keys alone; mma_sync adds a head's logit to them"
+        return "use_s_aux: its sums are over keys only; mma_sync adds the head's logit"
     return None

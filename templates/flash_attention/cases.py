@@ -1,4 +1,4 @@
-"""What flash_attention is tried on: inputs, extents that hit every edge, and the results in float64."""
+"""Test cases of flash_attention: inputs, edge-case extents, and the reference in float64."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +13,11 @@ from tuner.spec import Array, Arrays, DType, Precision, normal
 from .problem import Problem, first_keys, visible_keys
 
 INPUT_KINDS = ("normal", "large_logits", "equal_keys", "one_hot")
-SOFTCAP = 3.0  # of inputs: near enough that N(0, 1) scores are bent, and large ones end at the cap
+SOFTCAP = 3.0  # of test inputs: small enough to bend N(0, 1) scores, and large scores saturate
 
 
 def optional_inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """`inputs`, where packed sequences begin, the softcap, and logits s_aux from N(0, 1)."""
+    """`inputs`, plus the boundaries of packed sequences, the softcap, and s_aux logits from N(0, 1)."""
     arrays = inputs(problem, rng, kind)
     return arrays | {
         "cu_seqlens_q": _boundaries(problem, rng, problem.seq_q, problem.max_seqlen_q, of_keys=False),
@@ -28,17 +28,17 @@ def optional_inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Ar
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """q, k, v of one kind, and the scale; of the problem only sizes and dtype are read.
+    """q, k, v of one kind, and the scale; only the sizes and dtype of the problem are read.
 
-    normal: N(0, 1). large_logits: scores of standard deviation 50, so that one key takes nearly all. equal_keys: every
-    visible key counts the same, so that o and lse give away a mask that is off by one. one_hot: query i finds the keys
-    that equal i modulo head_dim, so that any confusion of rows or columns shows.
+    normal: N(0, 1). large_logits: scores with a standard deviation of 50, so that one key gets nearly all the weight.
+    equal_keys: every visible key has the same weight, so that o and lse reveal a mask that is off by one. one_hot:
+    query i matches the keys that equal i modulo head_dim, so that any mix-up of rows or columns shows.
     """
     dtype = problem.dtype.numpy
     of_queries = (problem.batch, problem.seq_q, problem.heads, problem.head_dim)
     of_keys = (problem.batch, problem.seq_k, problem.kv_heads, problem.head_dim)
     of_values = (*of_keys[:3], problem.head_dim_v)
-    wide = dtype if kind == "normal" else np.float64  # until it is what the kind wants
+    wide = dtype if kind == "normal" else np.float64  # float64 until the values of this kind are complete
     q, k, v = (normal(rng, shape, wide) for shape in (of_queries, of_keys, of_values))
     if kind == "large_logits":
         q *= 50
@@ -58,13 +58,13 @@ def _one_hot(rows: int, columns: int) -> Array:
 
 
 def _boundaries(problem: Problem, rng: np.random.Generator, rows: int, longest: int, *, of_keys: bool) -> Array:
-    """Random lengths up to `longest`. The first sequence has one query; of three and more the second has none, of four
-    and more the last no key."""
+    """Offsets of random lengths up to `longest`. The first sequence has one query. With three or more sequences the
+    second has no query, and with four or more the last has no key."""
     N = problem.sequences
     if not problem.use_cu_seqlens:
         return np.zeros(0, np.int32)
     if N * longest < rows:
-        raise UsageError(f"max_seqlen_q {longest}: {N} sequences of no more queries each have less than {rows}")
+        raise UsageError(f"max_seqlen_q {longest}: {N} sequences of at most that many queries hold fewer than {rows}")
     inner = np.sort(rng.integers(1, rows + 1, N - 1))
     if of_keys:
         inner[2:][-1:] = rows
@@ -82,8 +82,8 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """The reference with the probabilities and o rounded to the dtype, as the kernels round them; in tf32 q, k and v
-    are rounded to that, which outweighs the probabilities."""
+    """The reference with the probabilities and o rounded to the dtype, as the kernels round them; with tf32, q, k and v
+    are rounded to tf32, whose error exceeds that of the probabilities."""
     if problem.precision is Precision.TF32:
         arrays = dict(arrays) | {name: round_tf32(arrays[name]) for name in ("q", "k", "v")}
     return _attention(problem, arrays, rounded=True)
@@ -96,11 +96,11 @@ def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
         return attention(problem, arrays, visibility(problem), **options)
     o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim_v))
     lse = np.full((1, problem.heads, problem.seq_q), -np.inf)
-    if problem.use_s_aux:  # of sequences without keys, too
+    if problem.use_s_aux:  # including sequences without keys
         lse[:] = arrays["s_aux"][:, None]
-    for one, queries, keys in sequences(problem, arrays):
+    for sequence, queries, keys in sequences(problem, arrays):
         alone = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
-        result = attention(one, arrays | alone, visibility(one), **options)
+        result = attention(sequence, arrays | alone, visibility(sequence), **options)
         o[:, queries], lse[:, :, queries] = result["o"], result["lse"]
     return {"o": o, "lse": lse}
 
@@ -110,17 +110,14 @@ def sequences(problem: Problem, arrays: Arrays) -> Iterator[tuple[Problem, slice
     bounds = (pairwise(arrays[name].tolist()) for name in ("cu_seqlens_q", "cu_seqlens_k"))
     for (first, end), (first_key, end_key) in zip(*bounds, strict=True):
         if end > first and end_key > first_key:
-            one = replace(problem, use_cu_seqlens=False, seq_q=end - first, seq_k=end_key - first_key)
-            yield one, slice(first, end), slice(first_key, end_key)
+            sequence = replace(problem, use_cu_seqlens=False, seq_q=end - first, seq_k=end_key - first_key)
+            yield sequence, slice(first, end), slice(first_key, end_key)
 
 
 def attention(
     problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0, s_aux: Array | None = None
 ) -> Arrays:
-    """o and lse in float64, where query i attends the keys j with visible[i, j]; `visible` is boolean [T, S].
-
-    s_aux: a logit of each head that joins the softmax's denominator, [H].
-    """
+    """s_aux: [H], one logit per head, added to the softmax denominator."""
     logits = np.full(problem.heads, -np.inf) if s_aux is None else s_aux.astype(np.float64)
     q, k, v = (arrays[name].astype(np.float64) for name in ("q", "k", "v"))
     scale = arrays.get("softmax_scale", problem.head_dim**-0.5)
@@ -138,8 +135,8 @@ def attention(
 
 
 def _softmax_product(scores: Array, v: Array, logit: float, rounded: DType | None) -> tuple[Array, Array]:
-    """Softmax of scores [T, S], and of one logit more whose value is 0, times v [S, DV], and the logarithms of the sums
-    [T]; P is rounded to a dtype if any."""
+    """Softmax of scores [T, S] and one extra logit whose value is 0, times v [S, DV], and the logarithms of the sums
+    [T]; P is rounded to `rounded` if a dtype is given."""
     peak = np.maximum(np.max(scores, axis=1, keepdims=True), logit)
     shift = np.where(np.isfinite(peak), peak, 0)
     p = np.exp(scores - shift)
@@ -155,7 +152,7 @@ def _round(x: Array, dtype: DType) -> Array:
 
 
 def round_tf32(x: Array) -> Array:
-    """The tf32 nearest to each element, ties away from zero: an fp32 of finite elements."""
+    """The tf32 value nearest to each element, with ties away from zero, as fp32; the elements must be finite."""
     bits: Array = (x.astype(np.float32).view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     return bits.view(np.float32)
 
@@ -168,8 +165,9 @@ def visibility(problem: Problem) -> Array:
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """One row; both sequences off every tile size; more queries than keys (causal: rows that attend none); GQA. Packed:
-    sequences of one query, of none and without keys, and a longest one that is known. With a window of each kind."""
+    """Edge cases: one row; sequence lengths that are multiples of no tile size; more queries than keys (with causal,
+    some rows attend none); GQA. Packed: sequences with one query, without queries and without keys, and a given
+    max_seqlen_q. With use_window: one window of each kind."""
     dense = (
         (1, 1, 1, 1, 1),
         (1, 2, 1, 1, 77),
@@ -191,7 +189,7 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     return tuple(replace(problem, **sizes) for sizes in extents)
 
 
-# A query's own key; all to one side; narrower than a tile; across one; and the widest last.
+# The query's own key only; unlimited to one side; narrower than a tile; across tile boundaries; unlimited to the left.
 _WINDOWS = tuple(
     {"window_left": left, "window_right": right} for left, right in ((0, 0), (3, -1), (17, 5), (40, 33), (-1, 9))
 )

@@ -1,4 +1,4 @@
-"""flash_attention, forward: O = softmax(scale · Q Kᵀ) V and the logarithm of each row's sum, exact for any head_dim."""
+"""flash_attention, forward: O = softmax(scale · Q Kᵀ) V and the log-sum-exp of each row, exact for any head_dim."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,15 +31,15 @@ LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1
 
 
 def tolerance(problem: Any) -> Mapping[str, Tolerance]:
-    """Of every forward attention."""
+    """Tolerances of o and lse, used by every forward attention."""
     tf32 = getattr(problem, "precision", None) is Precision.TF32
     of_o = tolerance_of(Reduction.SOFTMAX, Precision.TF32 if tf32 else problem.dtype)
     return {"o": of_o, "lse": tolerance_of(Reduction.SUM, DType.FP32)}
 
 
 def cost(problem: Problem) -> Cost:
-    """A multiply-add an element of D, and one of DV, for an attended pair; every tensor once. Of packed sequences, as
-    if their lengths were equal."""
+    """D + DV multiply-adds per attended pair; every tensor is moved once. Packed sequences count as if their lengths
+    were equal."""
     equal = unpacked(problem)
     pairs = equal.batch * equal.heads * int(np.sum(attended_keys(equal)))
     columns = problem.head_dim + problem.head_dim_v  # of q and o, or of k and v
@@ -68,45 +68,46 @@ def flash_attention(
 ) -> Request:
     """Exact attention: o = softmax(softmax_scale · q kᵀ) v. Returns (o, lse).
 
-    q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], where HK divides H (grouped queries: query head h reads head
-    h · HK // H). With layout="bhtd": [B, H, T, D], [B, HK, S, D] and [B, HK, S, DV]. fp16, bf16 or fp32, the same for
-    all three; D and DV are 8 to 256 in steps of 8. Views are taken as they are: the last dim is contiguous and every
-    row starts at a multiple of 16 bytes.
+    q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], where HK divides H (grouped queries: query head h reads head h
+    · HK // H). With layout="bhtd": [B, H, T, D], [B, HK, S, D] and [B, HK, S, DV]. fp16, bf16 or fp32, the same for all
+    three; D and DV are 8 to 256 in steps of 8. Strided views are used without a copy: the last dim must be contiguous,
+    and every row must start at a multiple of 16 bytes.
 
-    causal: query i attends the keys j <= i + S - T only (the last query attends all). A query without any key gets
-    o = 0 and lse = -inf. softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become
-    softcap · tanh(x / softcap); 0 is none.
+    causal: query i attends only the keys j <= i + S - T (the last query attends all). A query without any key gets o =
+    0 and lse = -inf. softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become softcap ·
+    tanh(x / softcap); 0 disables it.
 
-    cu_seqlens_q, cu_seqlens_k: both int32 [N + 1], ascending from 0 to T and from 0 to S: B is 1, and sequence n is the
-    rows of q from entry n to entry n + 1, and so of k and v; causal holds within it. Lengths may differ and be 0. They
-    are read by the kernels: a step with other ones is the same call. max_seqlen_q: no sequence has more queries
-    (default T); those beyond it may be left out, and a bound near the truth saves blocks that find nothing to do. Rows
-    that lie in no sequence are not written; entries beyond T and S count as these.
+    cu_seqlens_q, cu_seqlens_k: both int32 [N + 1], ascending from 0 to T and from 0 to S: B is 1, and sequence n
+    consists of the rows entry n to entry n + 1 of q, and likewise of k and v; causal applies within a sequence. Lengths
+    may differ and may be 0. The kernels read them on the device, so that other lengths need no new call signature.
+    max_seqlen_q: upper bound on the queries of a sequence (default T); queries beyond it may be skipped, and a tight
+    bound launches fewer idle blocks. Rows outside all sequences are not written; entries larger than T and S are
+    clamped to them.
 
-    s_aux: fp32 [H], a logit of each head that joins the denominator of its softmax (attention sinks, as gpt-oss learns
-    them): as a key's score, neither scaled nor capped, whose value is 0. It counts in lse, which it is for a query
-    without any key. There must be keys.
+    s_aux: fp32 [H], one logit per head, added to the softmax denominator (an attention sink, as in gpt-oss): like the
+    score of a key whose value is 0, neither scaled nor capped. It is included in lse, and is the lse of a query without
+    any key. There must be keys.
 
-    window_left, window_right: query i, whose own key is p = i + S - T, attends only the keys from p - window_left to
-    p + window_right, in packed sequences with the sequence's own S and T; -1 is no limit. causal is a window_right of
-    0, and both may be given.
+    window_left, window_right: query i, whose own key is p = i + S - T, attends only the keys from p - window_left to p
+    + window_right, where packed sequences use their own S and T; -1 is no limit. causal equals window_right = 0; both
+    may be passed.
 
-    precision: of fp32 tensors' operands of matrix products, whose sums are fp32. "dtype" keeps all of them; "tf32"
-    rounds q, k, v and the probabilities to 11 significant bits, for a third of the products.
+    precision: of the operands of matrix products of fp32 tensors; sums are fp32. "dtype" keeps all bits; "tf32" rounds
+    q, k, v and the probabilities to 11 significant bits, which needs a third of the products.
 
     o is [B, T, H, DV] in the layout and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
-    exponentials: results over parts of the keys merge with weights exp(lse_part - lse_total).
+    exponentials: results for parts of the keys are merged with weights exp(lse_part - lse_total).
 
     Raises UsageError for an unknown layout, a scale that is not positive, a softcap below 0, a window below -1, and
     only one of the two cu_seqlens; InputError for arrays that do not fit.
     """
     if layout not in LAYOUTS:
-        raise UsageError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}")
+        raise UsageError(f"layout {layout!r}: pass {' or '.join(LAYOUTS)}")
     scalars = given_scalars(softmax_scale, softcap)
     if (cu_seqlens_q is None) != (cu_seqlens_k is None):
         raise UsageError("cu_seqlens_q and cu_seqlens_k go together: pass both or neither")
     if max_seqlen_q is not None and (cu_seqlens_q is None or max_seqlen_q < 1):
-        raise UsageError(f"max_seqlen_q {max_seqlen_q}: give it with cu_seqlens_q, 1 and more")
+        raise UsageError(f"max_seqlen_q {max_seqlen_q}: pass it with cu_seqlens_q, 1 or more")
     arrays = {"q": q, "k": k, "v": v}
     statics: dict[str, Any] = {"use_softcap": "softcap" in scalars, "precision": precision}
     statics |= masks(window_left, window_right, causal=causal)
@@ -121,10 +122,10 @@ def flash_attention(
 
 
 def masks(window_left: int, window_right: int, *, causal: bool) -> dict[str, Any]:
-    """The Problem's fields that say what a query attends. What is a causal mask has one name. Raises UsageError for a
-    window below -1."""
+    """The Problem fields that define which keys a query attends. Equivalent masks map to the same fields. Raises
+    UsageError for a window below -1."""
     if min(window_left, window_right) < -1:
-        raise UsageError(f"window_left {window_left}, window_right {window_right}: give 0 and more, or -1 for no limit")
+        raise UsageError(f"window_left {window_left}, window_right {window_right}: pass 0 or more, or -1 for no limit")
     causal = causal or window_right == 0
     if window_left < 0 and (causal or window_right < 0):
         return {"causal": causal}

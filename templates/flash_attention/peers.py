@@ -22,12 +22,14 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 
 def same_mask(problem: Any) -> None:
-    """Raises AbsentError where torch aligns the mask otherwise, has no packed sequences, or caps no scores."""
+    """Raises AbsentError if torch aligns the mask differently, or lacks packed sequences or softcap."""
     for name in ("use_cu_seqlens", "use_softcap"):
         if getattr(problem, name):
-            raise AbsentError(f"{name}: no call of torch stands here for it")
+            raise AbsentError(f"{name}: no torch peer implements it")
     if problem.causal and problem.seq_q != problem.seq_k:
-        raise AbsentError("its causal mask is aligned at the top left, ours at the bottom right: T must equal S")
+        raise AbsentError(
+            "torch aligns the causal mask at the top left, flash_attention at the bottom right: T must equal S"
+        )
 
 
 PEERS = (

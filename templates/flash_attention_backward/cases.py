@@ -1,4 +1,4 @@
-"""What gradients of attention are tried on, and what they are in float64, for any mask."""
+"""Test cases of attention gradients: inputs, and the gradients in float64 for any mask."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from tuner.errors import UsageError
 from tuner.spec import Array, Arrays, DType, normal
 
 INPUT_KINDS = ("normal", "peaked", "two_keys", "one_hot")
-_COMPUTED = 1 << 26  # pairs of a query and a key, over all heads, whose o and lse take a second
+_COMPUTED = 1 << 26  # query-key pairs over all heads for which o and lse take one second
 
 
 def with_upstream(
@@ -20,17 +20,18 @@ def with_upstream(
     forward: Callable[[Arrays], Arrays],
     attended: Callable[[], Array],
 ) -> Arrays:
-    """q, k, v and the scale of a forward call, made to be of a kind, its o and lse, and dout and dlse from N(0, 1).
+    """q, k, v and the scale of a forward call, converted to the input kind, with its o and lse, and dout and dlse from
+    N(0, 1).
 
-    `attended` counts the keys of each query, [T]. Of a large problem whose q and k are N(0, 1), which nobody compares
-    with float64 but a device waits for, o and lse are only about what `forward` makes of them: see `_expected`.
+    `attended` counts the keys of each query, [T]. For large problems with q and k from N(0, 1), which are only timed
+    and not compared with float64, o and lse only approximate the results of `forward`: see `_expected`.
 
-    peaked: scores of standard deviation 4, so that few keys take most; where one takes all, dq and dk are zero.
-    two_keys: keys are one of two in turn, so that the gradients give away a mask that is off by one; with all keys
-    equal dq would be zero. Raises UsageError for an unknown kind.
+    peaked: scores have a standard deviation of 4, so that few keys get most of the weight; if one key got it all, dq
+    and dk would be zero. two_keys: keys alternate between two values, so that the gradients reveal a mask that is off
+    by one; with all keys equal, dq would be zero. Raises UsageError for an unknown kind.
     """
     if kind not in INPUT_KINDS:
-        raise UsageError(f"inputs {kind!r}: a backward pass of attention has {', '.join(INPUT_KINDS)}")
+        raise UsageError(f"inputs {kind!r}: attention gradients support {', '.join(INPUT_KINDS)}")
     if kind == "peaked":
         arrays["q"] *= 4
     elif kind == "two_keys":
@@ -41,15 +42,15 @@ def with_upstream(
     dtype = problem.dtype.numpy
     dout = normal(rng, results["o"].shape, dtype)
     lse = results["lse"].astype(np.float32)
-    given = {"dout": dout, "o": results["o"].astype(dtype), "lse": lse}
-    return arrays | given | {"dlse": _lse_gradient(problem, lse, rng)}
+    forward_outputs = {"dout": dout, "o": results["o"].astype(dtype), "lse": lse}
+    return arrays | forward_outputs | {"dlse": _lse_gradient(problem, lse, rng)}
 
 
 def _expected(problem: Any, arrays: Arrays, rng: np.random.Generator, attended: Array) -> Arrays:
-    """o and lse as n keys and values of N(0, 1) make them on average.
+    """The expected o and lse of n keys and values from N(0, 1).
 
-    A row's scores are N(0, s²), s = scale · |q|. The exponentials of n such have a sum of about n exp(s² / 2), and the
-    squares of the probabilities one of about exp(s²) / n, which is the variance of o.
+    The scores of a row are N(0, s²), s = scale · |q|. The sum of n such exponentials is about n exp(s² / 2), and the
+    sum of the squared probabilities is about exp(s²) / n, which is the variance of o.
     """
     q = arrays["q"].astype(np.float32)
     variance = arrays.get("softmax_scale", problem.head_dim**-0.5) ** 2 * np.einsum("bthd,bthd->bth", q, q)
@@ -61,27 +62,27 @@ def _expected(problem: Any, arrays: Arrays, rng: np.random.Generator, attended: 
 
 
 def _lse_gradient(problem: Any, lse: Array, rng: np.random.Generator) -> Array:
-    """NaN where a query attends no key, as a loss that merges two such parts leaves it."""
-    drawn = rng.standard_normal((problem.lse_gradients, *lse.shape[1:])).astype(np.float32)
-    drawn[~np.isfinite(lse[: problem.lse_gradients])] = np.nan
-    return drawn
+    """NaN for queries that attend no key, as in the gradient of a loss that merges two such parts."""
+    gradient = rng.standard_normal((problem.lse_gradients, *lse.shape[1:])).astype(np.float32)
+    gradient[~np.isfinite(lse[: problem.lse_gradients])] = np.nan
+    return gradient
 
 
 def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, softcap: float = 0.0) -> Arrays:
-    """Where query i attends the keys j with visible[i, j], boolean [T, S]; `arrays` has o and lse as well.
+    """Gradients if query i attends the keys j with visible[i, j], boolean [T, S]; `arrays` includes o and lse.
 
-    `rounded`: P, dS and the results are rounded to the dtype, and sums over DV kept in fp32, those of 16-bit products
-    as tensor cores add.
+    `rounded`: P, dS and the results are rounded to the dtype, and sums over DV are kept in fp32; those of 16-bit
+    products are added as tensor cores add them.
 
     With P = softmax(scale · Q Kᵀ) and D the row sums of dO ∘ O (Dao et al., FlashAttention, 2022, appendix B):
 
     dV = Pᵀ dO      dS = P ∘ (dO Vᵀ − D + dlse)      dQ = scale · dS K      dK = scale · dSᵀ Q
 
-    P is the derivative of lse by the scaled scores. With a softcap c scores are c · t, t the tanh of what they are over
-    c, and dS counts 1 − t² times.
+    P is the derivative of lse with respect to the scaled scores. With a softcap c, a score x becomes c · t with t =
+    tanh(x / c), and dS is multiplied by 1 − t².
     """
     q, k, v, dout, o, lse = (arrays[name].astype(np.float64) for name in ("q", "k", "v", "dout", "o", "lse"))
-    sums = np.float32 if rounded else np.float64  # where all but one key are forgotten, dS is what these sums leave
+    sums = np.float32 if rounded else np.float64  # if one key dominates, dS is the rounding error of these sums
     tensor_cores = rounded and problem.dtype is not DType.FP32
     row_sums = (dout * o).astype(sums).sum(axis=3)
     delta, scale = _delta(problem, arrays, row_sums, lse), arrays.get("softmax_scale", problem.head_dim**-0.5)
@@ -102,29 +103,29 @@ def gradients(problem: Any, arrays: Arrays, visible: Array, *, rounded: bool, so
 
 
 def logit_gradients(problem: Any, arrays: Arrays, *, rounded: bool) -> Array:
-    """Of s_aux, float64 [H], or empty without it: over all queries of a sequence −P (D − dlse), where
-    P = exp(s_aux − lse) is the logit's share of the softmax, which counts no value. `rounded`: D is summed in fp32."""
+    """The gradient of s_aux, float64 [H], or empty without s_aux: −P (D − dlse) summed over all queries of a sequence,
+    where P = exp(s_aux − lse) is the softmax weight of the logit, whose value is 0. `rounded`: D is summed in fp32."""
     if not problem.use_s_aux:
         return np.zeros(0)
     sums = np.float32 if rounded else np.float64
     row_sums = (arrays["dout"].astype(sums) * arrays["o"].astype(sums)).sum(axis=3).astype(np.float64)
     lse = arrays["lse"].astype(np.float64)
     slopes = -np.exp(arrays["s_aux"].astype(np.float64)[:, None] - lse) * _delta(problem, arrays, row_sums, lse)
-    if problem.use_cu_seqlens:  # rows between sequences are anything
+    if problem.use_cu_seqlens:  # rows between sequences are undefined
         row, bounds = np.arange(problem.seq_q), arrays["cu_seqlens_q"]
         slopes = np.where((row >= bounds[0]) & (row < bounds[-1]), slopes, 0)
-    found: Array = slopes.sum(axis=(0, 2))
-    return found
+    logit_gradient: Array = slopes.sum(axis=(0, 2))
+    return logit_gradient
 
 
 def _delta(problem: Any, arrays: Arrays, row_sums: Array, lse: Array) -> Array:
-    """What is taken from dO Vᵀ, [B, H, T]. With dlse 0 where no key is attended: P is 0 there, and dlse may be NaN."""
+    """The amount subtracted from dO Vᵀ, [B, H, T]. 0 where no key is attended: P is 0 there, and dlse may be NaN."""
     sums = row_sums.swapaxes(1, 2)
     return np.where(np.isfinite(lse), sums - arrays["dlse"], 0) if problem.use_lse_gradient else sums
 
 
 def _summed(a: Array, b: Array) -> Array:
-    """a bᵀ of a [T, DV] and b [S, DV], added as tensor cores add: see "what it proves" in templates/primitives."""
+    """a bᵀ of a [T, DV] and b [S, DV], accumulated as tensor cores do: see "what it proves" in templates/primitives."""
     total: Array = np.zeros((len(a), len(b)))
     for d in range(0, a.shape[1], 8):
         terms = np.stack([total, *(np.outer(a[:, e], b[:, e]) for e in range(d, d + 8))])
@@ -134,13 +135,13 @@ def _summed(a: Array, b: Array) -> Array:
 
 
 def _cut_off(x: Array, largest: Array, bits: int) -> Array:
-    """x without what lies more than `bits` binary digits below the first of `largest`."""
+    """x truncated to `bits` binary digits below the leading digit of `largest`."""
     unit = np.exp2(np.frexp(np.maximum(largest, 2.0**-126))[1] - 1.0 - bits)
     return np.trunc(x / unit) * unit
 
 
 def _capped(scores: Array, softcap: float) -> tuple[Array, Array]:
-    """Scores with a softcap, if it is not 0, and their derivative by those without."""
+    """Scores after the softcap, if it is not 0, and their derivative with respect to the scores before."""
     if not softcap:
         return scores, np.ones(())
     tanh = np.tanh(scores / softcap)

@@ -1,4 +1,4 @@
-"""flash_attention, backward: the gradients of Q, K and V from that of O, recomputing the probabilities from lse."""
+"""flash_attention, backward: the gradients of Q, K and V from that of O, with probabilities recomputed from lse."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,8 +32,8 @@ ARGUMENTS = (
     _tensor("q", _QUERIES),
     _tensor("k", _KEYS),
     _tensor("v", _VALUES),
-    _tensor("o", _OUTPUTS, doc="what flash_attention returned"),
-    Argument("lse", DType.FP32, ("batch", "heads", "seq_q"), doc="what flash_attention returned"),
+    _tensor("o", _OUTPUTS, doc="output of flash_attention"),
+    Argument("lse", DType.FP32, ("batch", "heads", "seq_q"), doc="output of flash_attention"),
     Argument(
         "dlse",
         DType.FP32,
@@ -56,32 +56,37 @@ DS_AUX = Argument(
     ("s_aux_heads",),
     Role.OUTPUT,
     optional="use_s_aux",
-    doc="gradient of s_aux; empty without it",
+    doc="gradient of s_aux; empty without s_aux",
     without={"batch": 0.0, "seq_q": 0.0},
 )
 OPTIONAL = forward_arguments.OPTIONAL
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """q, k, v of a kind of flash_attention, with its o and lse, and dout and dlse from N(0, 1)."""
+    """q, k, v of an input kind of flash_attention, with its o and lse, and dout and dlse from N(0, 1)."""
     arrays = optional_inputs(problem, rng, "one_hot" if kind == "one_hot" else "normal")
     return with_upstream(
-        problem, arrays, rng, kind, lambda given: forward.rounded(problem, given), lambda: _attended(problem)
+        problem,
+        arrays,
+        rng,
+        kind,
+        lambda forward_arrays: forward.rounded(problem, forward_arrays),
+        lambda: _attended(problem),
     )
 
 
 def _attended(problem: Problem) -> Array:
-    """How many keys each query attends, [T]; of packed sequences, as if their lengths were equal."""
+    """Number of keys each query attends, [T]; packed sequences count as if their lengths were equal."""
     return np.resize(attended_keys(unpacked(problem)), problem.seq_q)
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """dq, dk, dv and ds_aux in float64, from q, k, v, s_aux and the gradients of o and lse alone."""
+    """dq, dk, dv and ds_aux in float64, from q, k, v, s_aux and the gradients of o and lse only."""
     return _gradients(problem, arrays | forward.reference(problem, arrays), rounded=False)
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """From the given o and lse, with P, dS and the results rounded to the dtype, as the kernels round them."""
+    """From the o and lse in `arrays`, with P, dS and the results rounded to the dtype, as the kernels round them."""
     return _gradients(problem, arrays, rounded=True)
 
 
@@ -90,14 +95,18 @@ def _gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     if not problem.use_cu_seqlens:
         return gradients(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap) | of_logits
-    found = {f"d{name}": np.zeros(arrays[name].shape) for name in "qkv"}
-    for one, queries, keys in sequences(problem, arrays):
+    totals = {f"d{name}": np.zeros(arrays[name].shape) for name in "qkv"}
+    for sequence, queries, keys in sequences(problem, arrays):
         alone = {name: arrays[name][:, queries] for name in ("q", "dout", "o")}
         alone |= {name: arrays[name][:, keys] for name in ("k", "v")}
         alone |= {name: arrays[name][:, :, queries] for name in ("lse", "dlse")}
-        of_one = gradients(one, arrays | alone, visibility(cast(Problem, one)), rounded=rounded, softcap=softcap)
-        found["dq"][:, queries], found["dk"][:, keys], found["dv"][:, keys] = (of_one[f"d{name}"] for name in "qkv")
-    return found | of_logits
+        sequence_gradients = gradients(
+            sequence, arrays | alone, visibility(cast(Problem, sequence)), rounded=rounded, softcap=softcap
+        )
+        totals["dq"][:, queries], totals["dk"][:, keys], totals["dv"][:, keys] = (
+            sequence_gradients[f"d{name}"] for name in "qkv"
+        )
+    return totals | of_logits
 
 
 def tolerance(problem: Any, outputs: tuple[str, ...] = ("dq", "dk", "dv")) -> Mapping[str, Tolerance]:
@@ -105,13 +114,13 @@ def tolerance(problem: Any, outputs: tuple[str, ...] = ("dq", "dk", "dv")) -> Ma
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """Those of the forward pass: they differ in sizes alone."""
+    """The edge cases of the forward pass: problems differ only in sizes."""
     return cast(tuple[Problem, ...], forward.tails(problem))
 
 
 def cost(problem: Problem) -> Cost:
-    """For an attended pair three products of a multiply-add an element of D, of S, dQ and dK, and two an element of DV;
-    every tensor once. Of packed sequences, as if their lengths were equal."""
+    """Per attended pair, three products with D elements (S, dQ and dK) and two with DV elements; every tensor is moved
+    once. Packed sequences count as if their lengths were equal."""
     equal = unpacked(problem)
     pairs = equal.batch * equal.heads * int(np.sum(attended_keys(equal)))
     D, DV, rows = problem.head_dim, problem.head_dim_v, problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads
@@ -141,23 +150,23 @@ def flash_attention_backward(
     window_right: int = -1,
     layout: str = "bthd",
 ) -> Request:
-    """The gradients of flash_attention. Returns (dq, dk, dv, ds_aux), the first three as q, k and v.
+    """The gradients of flash_attention. Returns (dq, dk, dv, ds_aux), the first three with the shapes of q, k and v.
 
-    dout: the gradient of o; o and lse: what flash_attention returned for the same q, k, v and options, which mean what
-    they mean there. q: [B, T, H, D]; dout, o: [B, T, H, DV]; k: [B, S, HK, D]; v: [B, S, HK, DV], or with
-    layout="bhtd" [B, H, T, D] and so on; lse: fp32 [B, H, T]. fp16, bf16 or fp32, all alike. Views are taken as they
-    are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
+    dout: the gradient of o; o and lse: the outputs of flash_attention for the same q, k, v and options, which have the
+    same meaning as there. q: [B, T, H, D]; dout, o: [B, T, H, DV]; k: [B, S, HK, D]; v: [B, S, HK, DV], or with
+    layout="bhtd" [B, H, T, D] and so on; lse: fp32 [B, H, T]. All are fp16, bf16 or fp32. Strided views are used
+    without a copy: the last dim must be contiguous, and every row must start at a multiple of 16 bytes.
 
     dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o, such as one over merged parts of the
-    keys; of any strides, default zeros. What it holds for a query that attends no key does not count.
+    keys; any strides, default zeros. Its values for queries that attend no key are ignored.
 
-    s_aux: what flash_attention was given, whose gradient is ds_aux, fp32 [H]; without it that is empty.
+    s_aux: as passed to flash_attention; its gradient is ds_aux, fp32 [H], which is empty without s_aux.
 
-    softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, window_left, window_right: what flash_attention was given.
-    Gradients of rows that lie in no sequence are not written.
+    softcap, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, window_left, window_right: as passed to flash_attention.
+    Gradients of rows outside all sequences are not written.
 
     dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
-    0. The same inputs give the same bits.
+    0. Results are deterministic: the same inputs give bitwise equal gradients.
 
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
@@ -173,7 +182,7 @@ def flash_attention_backward(
 
 OPERATOR = Operator(
     name="flash_attention_backward",
-    summary="gradients of flash_attention, exact for every head_dim and head_dim_v, with the same bits every time",
+    summary="gradients of flash_attention, exact for every head_dim and head_dim_v, bitwise deterministic",
     problem=Problem,
     arguments=(*ARGUMENTS, DS_AUX, *OPTIONAL),
     inputs=inputs,

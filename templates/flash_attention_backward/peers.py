@@ -14,7 +14,7 @@ def _sdpa(backend: str) -> Callable[[Any, Tensors, Scalars], Run]:
         same_mask(problem)
         without_lse(problem)
         scale = scale_of(scalars)
-        return gradients(tensors, lambda given: sdpa(backend, problem, given, scale, is_causal=problem.causal))
+        return gradients(tensors, lambda inputs: sdpa(backend, problem, inputs, scale, is_causal=problem.causal))
 
     return prepare
 

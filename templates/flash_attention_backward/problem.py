@@ -1,4 +1,4 @@
-"""What flash_attention_backward computes on: the forward call whose gradients are wanted, and whether lse was used."""
+"""The problem of flash_attention_backward: the forward call to differentiate, and whether lse was used."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +11,23 @@ from ..flash_attention.operator import Problem as Forward
 
 @dataclass(frozen=True, slots=True)
 class Problem(Forward):
-    """The sizes and options of flash_attention. Raises UsageError for sizes that no kernel takes."""
+    """The sizes and options of flash_attention. Raises UsageError for sizes that no kernel supports."""
 
-    use_lse_gradient: bool = static("lse was used besides o: dlse, its gradient, is given", default=False)
+    use_lse_gradient: bool = static("lse was used besides o: dlse, its gradient, is passed", default=False)
 
     def __post_init__(self) -> None:
         Forward.__post_init__(self)
         if self.precision is not Precision.DTYPE:
-            raise UsageError(f"precision {self.precision.value}: operands are as the tensors are")
+            raise UsageError(f"precision {self.precision.value}: operands have the dtype of the tensors")
 
     @property
     def lse_gradients(self) -> int:
-        """The first dim of dlse: 0 where it is not given."""
+        """The first dim of dlse: 0 if it is not passed."""
         return self.batch * self.use_lse_gradient
 
     @property
     def lse_bytes(self) -> int:
-        """Of lse and, where it is given, dlse, for a query of a head."""
+        """Bytes of lse and, if passed, dlse, per query and head."""
         return 4 + 4 * self.use_lse_gradient
 
 

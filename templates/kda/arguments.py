@@ -1,4 +1,4 @@
-"""Arguments that kda and its backward pass have alike, and what is checked of them before any array is looked at."""
+"""Arguments shared by kda and its backward pass, and checks of them that need no array contents."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from tuner.spec import Argument, DType, Role, within
 
 from .recurrence import LOWER_BOUND
 
-LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}  # beta has the first three
+LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1, 3)}  # beta has the first three dims
 KEYS = ("batch", "seq_len", "heads", "key_dim")
 GATES = ("batch", "seq_len", "value_heads", "key_dim")
 VALUES = ("batch", "seq_len", "value_heads", "value_dim")
@@ -21,7 +21,7 @@ TOKENS = (
     Argument("k", "dtype", KEYS, strided=True, doc=ROWS),
     Argument("v", "dtype", VALUES, strided=True, doc=ROWS),
     Argument("g", "gate_dtype", GATES, strided=True, doc=f"natural logarithm of the decay, <= 0; {ROWS}"),
-    Argument("beta", "beta_dtype", BETAS, strided="all", doc="how much of the error is written"),
+    Argument("beta", "beta_dtype", BETAS, strided="all", doc="step size of the delta rule"),
     Argument(
         "A_log",
         DType.FP32,
@@ -37,7 +37,7 @@ SEQUENCES = (
         "index_dtype",
         ("boundaries",),
         optional="use_cu_seqlens",
-        doc="where each sequence begins, and the last ends",
+        doc="start offset of each sequence and the end of the last",
     ),
     Argument(
         "initial_state", DType.FP32, ("initial_states", *STATE), optional="use_initial_state", doc="absent: zeros"
@@ -62,7 +62,8 @@ SCALARS = (
 
 
 def scalars(scale: float | None, lower_bound: float | None) -> dict[str, float]:
-    """Those that the caller gives. Raises UsageError for values that mean nothing."""
+    """The scalars that the caller passes. Raises UsageError for values that are not finite, or a lower_bound of 0 or
+    more."""
     if scale is not None and not within(scale, float("-inf"), float("inf")):
         raise UsageError(f"scale {scale!r}: must be finite, as a number")
     if lower_bound is not None and not within(lower_bound, float("-inf"), 0):
@@ -71,7 +72,8 @@ def scalars(scale: float | None, lower_bound: float | None) -> dict[str, float]:
 
 
 def gate(A_log: Any, dt_bias: Any, use_gate_in_kernel: bool) -> dict[str, Any]:
-    """Tensors of the kernel's gate, dt_bias as [HV, K]. Raises UsageError for one of A_log and that gate alone."""
+    """Tensors of the gate in the kernel, dt_bias as [HV, K]. Raises UsageError for A_log without use_gate_in_kernel, or
+    vice versa."""
     if (A_log is not None) != use_gate_in_kernel:
         raise UsageError("A_log goes with use_gate_in_kernel: pass both or neither")
     if dt_bias is not None and dt_bias.ndim == 1 and A_log is not None:
@@ -80,7 +82,7 @@ def gate(A_log: Any, dt_bias: Any, use_gate_in_kernel: bool) -> dict[str, Any]:
 
 
 def axes(operator: str, layout: str, tensors: tuple[str, ...], betas: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Where the dims of each lie in the caller's arrays. Raises UsageError for an unknown layout."""
+    """The permutation of the dims of each tensor in the caller's arrays. Raises UsageError for an unknown layout."""
     if layout not in LAYOUTS:
-        raise UsageError(f"layout {layout!r}: {operator} takes {', '.join(LAYOUTS)}")
+        raise UsageError(f"layout {layout!r}: {operator} supports {', '.join(LAYOUTS)}")
     return dict.fromkeys(tensors, LAYOUTS[layout]) | dict.fromkeys(betas, LAYOUTS[layout][:3])

@@ -1,4 +1,4 @@
-"""Inputs of kda that kernels find hard, and the small problems that hit every edge."""
+"""Test cases of kda: numerically difficult inputs, and small problems that cover the edge cases."""
 
 from dataclasses import replace
 
@@ -12,16 +12,16 @@ from .recurrence import LOWER_BOUND
 
 INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes", "near_keys")
 _CORRELATION = {"equal_keys": 0.9, "near_keys": 0.99875}  # of keys
-SAFE_GATE = -5.0  # what safe_gate promises
+SAFE_GATE = -5.0  # the lower bound of g with safe_gate
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """Tensors of one kind; q and k have unit length unless the kernel normalises them.
+    """Tensors of one kind; q and k have unit length unless the kernel normalizes them.
 
-    strong_gate: g in -5 … 0, a state that forgets within tokens. weak_gate: |g| ~ 1e-2, a state that remembers.
-    zero_gate: no decay at all. equal_keys: weak gates, keys that correlate by 0.9. beta_one: weak gates, beta near 1.
-    near_keys: weak gates, beta near 1, keys that nearly agree (one vector and a twentieth of noise).
-    gate_spikes: now and then a token forgets all (g = -60, or -5 where the gate is safe), the others nothing.
+    strong_gate: g in -5 … 0, a state that forgets within a few tokens. weak_gate: |g| ~ 1e-2, a state with a long
+    memory. zero_gate: no decay. equal_keys: weak gates, keys with a correlation of 0.9. beta_one: weak gates, beta near
+    1. near_keys: weak gates, beta near 1, nearly equal keys (one vector plus 5 % noise). gate_spikes: some tokens erase
+    the state (g = -60, or -5 with a safe gate), the others keep it.
     """
     if kind not in INPUT_KINDS:
         raise UsageError(f"inputs {kind!r}: kda has {', '.join(INPUT_KINDS)}")
@@ -29,7 +29,8 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     q, k = (_vectors(problem, rng, correlation) for correlation in (0.0, _CORRELATION.get(kind, 0.0)))
     v = normal(rng, (*tokens, problem.value_heads, problem.value_dim), problem.dtype.numpy)
     beta = rng.standard_normal((*tokens, problem.value_heads)) + 6.0 * (kind == "beta_one")
-    if kind == "near_keys":  # near 1 also where it is doubled: with 2, what is near is mirrored, and all errors stay
+    # near 1 even if it is doubled: with 2, nearly equal keys are reflected, and all errors persist
+    if kind == "near_keys":
         beta = 0.1 * beta + 4.0 * (not problem.allow_neg_eigval)
     states = (problem.value_heads, problem.state_rows, problem.state_columns)
     state, pool = (rng.standard_normal((count, *states)) for count in (problem.initial_states, problem.pool_states))
@@ -57,7 +58,7 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 
 def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:
-    """A sequence of one token, one without any where there are three or more, and others of random lengths."""
+    """One sequence has one token; with three or more, one has none; the others have random lengths."""
     if not problem.use_cu_seqlens:
         return np.zeros(0)
     inner = np.sort(rng.integers(1, problem.seq_len + 1, problem.boundaries - 2))
@@ -66,7 +67,7 @@ def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:
 
 
 def _entries(problem: Problem, rng: np.random.Generator) -> Array:
-    """Entries of the pool in any order, some of them nobody's; of three and more sequences one has none."""
+    """Entries of the pool in random order, some of them unused; with three or more sequences, one has no entry."""
     entries = rng.permutation(problem.pool_states)[: problem.state_indices]
     if len(entries) > 2:
         entries[rng.integers(len(entries))] = -1
@@ -85,7 +86,7 @@ def _vectors(problem: Problem, rng: np.random.Generator, correlation: float) -> 
 
 
 def _length(problem: Problem, x: Array) -> Array:
-    """Unit vectors, unless the kernel is to make them: then of lengths that differ."""
+    """Unit vectors, or vectors of different lengths if the kernel normalizes them."""
     if problem.use_qk_l2norm_in_kernel:
         return x
     unit: Array = x / np.linalg.norm(x, axis=-1, keepdims=True)
@@ -109,7 +110,7 @@ def _gate(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...], ki
 
 
 def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Array:
-    """The raw g [B, T, HV, K] that the kernel's gate makes nearly `g` of."""
+    """The raw g [B, T, HV, K] from which the gate in the kernel approximately computes `g`."""
     rate = np.exp(A_log)[:, None]
     if problem.use_lower_bound:
         share = np.clip(g / LOWER_BOUND, 1e-4, 1 - 1e-4)
@@ -122,8 +123,8 @@ def _before_gate(problem: Problem, g: Array, A_log: Array, dt_bias: Array) -> Ar
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """One token; tokens short of, at and past a chunk; two sequences; value heads that share q and k; pools of states
-    with entries that are nobody's. Where neither is packed or pooled, as many as there are kinds of inputs."""
+    """One token; lengths below, at and above a chunk; two sequences; value heads that share q and k; pools of states
+    with unused entries. Without packing and pools, there is one case per kind of inputs."""
     packed = ((1, 1, 1, 1), (2, 63, 1, 1), (4, 77, 1, 2), (6, 130, 2, 2))
     decoded = ((1, 1, 1, 1), (5, 1, 1, 2), (3, 2, 2, 2), (2, 19, 1, 1))
     others = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4), (1, 50, 1, 1))

@@ -1,4 +1,4 @@
-"""What launches of kda take, and the bytes of the tensors that only some problems have."""
+"""Argument lists of kda launches, and the bytes of optional tensors."""
 
 from .problem import Problem
 
@@ -10,7 +10,8 @@ SCALARS = ("scale", "lower_bound", "seq_len", "heads", "value_heads")
 
 
 def pool_strides(problem: Problem) -> dict[str, str]:
-    """`state_pool_strides`: those of the pool's states, heads and rows, and of the indices; zeros where absent."""
+    """`state_pool_strides`: the strides of the states, heads and rows of the pool, and of the indices; zeros if
+    absent."""
     strides = [f"state_pool_{dim}_stride" for dim in ("pool_states", "value_heads", "state_rows")]
     index_stride = "ssm_state_indices_state_indices_stride" if problem.use_state_indices else "0"
     return {"state_pool_strides": ", ".join((*(strides if problem.inplace_final_state else "000"), index_stride))}

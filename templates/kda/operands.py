@@ -1,4 +1,4 @@
-"""The precision of matrix products: the templates' class of operands, and what sizes and counts follow from it."""
+"""The precision of matrix products: the operand class of the templates, and the sizes and counts that follow."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,14 @@ from .problem import Problem
 @dataclass(frozen=True, slots=True)
 class Operands:
     cuda: str  # the class of the templates
-    nbytes: int  # an element in shared memory and in images
-    step: int  # of the contraction, one mma
-    products: int  # of two tiles, that are summed
+    nbytes: int  # per element in shared memory and in images
+    step: int  # of the contraction per mma
+    products: int  # per pair of tiles, which are summed
     registers: int  # of one operand A
 
     def tf32(self, mma: float) -> float:
-        """How many of a launch's products have tf32 operands: none or all, since fp32 is split into several of tf32."""
+        """The number of a launch's products that have tf32 operands: none or all, since fp32 is split into several tf32
+        terms."""
         return mma if self.nbytes == 4 else 0.0
 
 
@@ -28,5 +29,5 @@ def operands_of(problem: Problem) -> Operands:
 
 
 def column_stride(nbytes: int) -> int:
-    """Bytes of a row of `nbytes` that warps read down columns of: an odd number of 32 bytes."""
+    """Bytes of a row of `nbytes` whose columns warps read: padded to an odd multiple of 32 bytes."""
     return 32 * (nbytes // 32 | 1)

@@ -1,4 +1,4 @@
-"""kda, forward: Kimi Delta Attention, a delta rule whose state decays by a gate of its own for every key channel."""
+"""kda, forward: Kimi Delta Attention, a delta rule whose state decays with a separate gate for every key channel."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +35,7 @@ ARGUMENTS = (
         Role.UPDATED,
         strided=True,
         optional="inplace_final_state",
-        doc=f"initial states, and final ones afterwards; {ROWS}",
+        doc=f"initial states, overwritten by the final states; {ROWS}",
     ),
     Argument(
         "ssm_state_indices",
@@ -43,7 +43,7 @@ ARGUMENTS = (
         ("state_indices",),
         strided="all",
         optional="use_state_indices",
-        doc="each sequence's entry of the pool, no two alike; negative: none",
+        doc="each sequence's entry of the pool, all distinct; negative: none",
     ),
     Argument("o", "dtype", VALUES, Role.OUTPUT, strided=True, doc=ROWS),
     Argument(
@@ -65,7 +65,8 @@ def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
 
 
 def cost(problem: Problem) -> Cost:
-    """Three products with the state a token (k, q, and the update), two operations each; every tensor once."""
+    """Three products with the state per token (k, q, and the update), two operations each; every tensor is moved
+    once."""
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     tokens = problem.batch * problem.seq_len
     row = element * 2 * V + problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize  # of a value head
@@ -100,49 +101,51 @@ def kda(
     precision: str = "dtype",
     layout: str = "bthd",
 ) -> Request:
-    """Kimi Delta Attention, named as FLA's `chunk_kda` and `fused_recurrent_kda` name it. Returns (o, final_state).
+    """Kimi Delta Attention, with the argument names of FLA's `chunk_kda` and `fused_recurrent_kda`. Returns (o,
+    final_state).
 
-    A token decays the state S [K, V] by e^g, a channel of K each for itself, then corrects what it recalls for k by
-    beta of the error: S += beta k (v - Sᵀ k)ᵀ, and o = scale · Sᵀ q.
+    A token decays the state S [K, V] by e^g, separately per channel of K, then corrects the value recalled for k by
+    beta times the error: S += beta k (v - Sᵀ k)ᵀ, and o = scale · Sᵀ q.
 
-    q, k: [B, T, H, K]; v: [B, T, HV, V]; g: [B, T, HV, K], the natural logarithm of the decay, <= 0; beta:
-    [B, T, HV]. H divides HV: value head h reads head h · H // HV of q and k. With layout="bhtd", q, k, v and g are
-    [B, H, T, ·], and beta is [B, HV, T], as where FLA is head-first. K and V are 16 to 256 in steps of 16; bf16, fp16
-    or fp32, q, k and v alike. Views are taken as they are: the last dim is contiguous and every row starts at a
-    multiple of 16 bytes; beta has any strides.
+    q, k: [B, T, H, K]; v: [B, T, HV, V]; g: [B, T, HV, K], the natural logarithm of the decay, <= 0; beta: [B, T, HV].
+    H divides HV: value head h reads head h · H // HV of q and k. With layout="bhtd", q, k, v and g are [B, H, T, ·],
+    and beta is [B, HV, T], as in head-first FLA. K and V are 16 to 256 in steps of 16; q, k and v are all bf16, fp16 or
+    fp32. Strided views are used without a copy: the last dim must be contiguous, and every row must start at a multiple
+    of 16 bytes; beta may have any strides.
 
-    scale: default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros. output_final_state: otherwise
-    final_state is empty. state_v_first: states are [B, HV, V, K], those of a pool [P, HV, V, K].
-    use_qk_l2norm_in_kernel: q and k are divided by their lengths first; without it they should have unit length, or the
-    state grows. use_beta_sigmoid_in_kernel: beta is given before its sigmoid; allow_neg_eigval doubles that sigmoid.
-    safe_gate promises a decay of g >= -5, which saves a check.
+    scale: default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros. output_final_state: whether final_state
+    is returned, otherwise it is empty. state_v_first: states are [B, HV, V, K], those of a pool [P, HV, V, K].
+    use_qk_l2norm_in_kernel: q and k are first divided by their norms; without it they should have unit length, or the
+    state grows. use_beta_sigmoid_in_kernel: beta is passed before its sigmoid; allow_neg_eigval doubles that sigmoid.
+    safe_gate guarantees g >= -5, which saves a check.
 
-    use_gate_in_kernel: g is given before its gate, -exp(A_log) · softplus(g + dt_bias), or with a lower_bound (< 0)
-    lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). A_log: fp32 [HV]; dt_bias: fp32 [HV, K] or [HV · K],
-    default zeros.
+    use_gate_in_kernel: g is passed before its gate, -exp(A_log) · softplus(g + dt_bias), or with a lower_bound (< 0)
+    lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). A_log: fp32 [HV]; dt_bias: fp32 [HV, K] or [HV · K], default
+    zeros.
 
-    cu_seqlens: int32 or int64 [N + 1], ascending from 0 to T: B is 1, and sequence n is the tokens from entry n to
+    cu_seqlens: int32 or int64 [N + 1], ascending from 0 to T: B is 1, and sequence n consists of the tokens entry n to
     entry n + 1. States are then [N, HV, K, V].
 
     inplace_final_state: initial_state is a pool [P, HV, K, V] of states that the call updates in place, and final_state
-    is empty. Its rows may lie anywhere, each contiguous and at a multiple of 16 bytes. ssm_state_indices: int32 [N],
-    the entry of the pool for each sequence, below P and no two alike; where it is negative, the sequence has no state:
-    its o is zero, and nothing else happens. Without indices P is N, and entry n is sequence n's. Each state is read
-    once, and written once, after the sequence's last token; other entries are not touched.
+    is empty. Rows of the pool may have any strides, but each must be contiguous and start at a multiple of 16 bytes.
+    ssm_state_indices: int32 [N], the entry of the pool for each sequence, below P and all distinct; a sequence with a
+    negative index has no state: its o is zero, and nothing else happens. Without indices P is N, and entry n belongs to
+    sequence n. Each state is read once, and written once, after the sequence's last token; other entries are not
+    accessed.
 
     o has the shape, layout and dtype of v; final_state is fp32 [B, HV, K, V].
 
-    precision: of the operands of matrix products, whose sums are fp32. "dtype" is bf16 for 16-bit tensors (fp16 has no
-    room for a decay and its inverse) and fp32 for fp32 ones; "tf32" and "fp32" hold for any. Errors stay below 5e-3,
-    1e-3 and 1e-5 of the root mean square of what is exact, apart from the rounding of o, or in bf16 and tf32 below 1.2
-    times what rounding these operands costs the chunked form. That is more where keys nearly agree and gates hardly
-    close: 2e-2 in bf16 for unit(b + 0.05 z), b and z normal, beta .97 and gates of -1e-3, 3e-3 in tf32.
+    precision: of the operands of matrix products; sums are fp32. "dtype" is bf16 for 16-bit tensors (the range of fp16
+    is too small for a decay and its inverse) and fp32 for fp32 tensors; "tf32" and "fp32" are allowed for any. Errors
+    stay below 5e-3, 1e-3 and 1e-5 of the root mean square of the exact result, apart from the rounding of o, or in bf16
+    and tf32 below 1.2 times the error of rounding these operands in the chunked form. That is larger for nearly equal
+    keys and weak gates: 2e-2 in bf16 for unit(b + 0.05 z), b and z normal, beta .97 and gates of -1e-3, 3e-3 in tf32.
 
-    Raises UsageError for an unknown layout, a wrong scale or lower_bound, A_log without its gate, or indices without a
-    pool, and InputError for arrays that do not fit.
+    Raises UsageError for an unknown layout, an invalid scale or lower_bound, A_log without its gate, or indices without
+    a pool, and InputError for arrays that do not fit.
     """
     if (initial_state is None and inplace_final_state) or (ssm_state_indices is not None and not inplace_final_state):
-        raise UsageError("ssm_state_indices go with inplace_final_state, and that with an initial_state: the pool")
+        raise UsageError("ssm_state_indices need inplace_final_state, which needs an initial_state: the pool")
     optional = {
         **gate(A_log, dt_bias, use_gate_in_kernel),
         "cu_seqlens": cu_seqlens,
@@ -173,7 +176,7 @@ def kda(
 
 OPERATOR = Operator(
     name="kda",
-    summary="Kimi Delta Attention: a delta rule with a decay a key channel, and a state of K × V a head",
+    summary="Kimi Delta Attention: a delta rule with one decay per key channel, and a state of K × V per head",
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,
@@ -189,9 +192,9 @@ OPERATOR = Operator(
         upstream={"final_state": "dht"},
         gradients={"initial_state": "dh0"},
         no_gradient={
-            "output_final_state": "that there is a gradient of the state says it",
+            "output_final_state": "implied by the gradient of the state",
         },
-        unsupported=dict.fromkeys(("inplace_final_state", "ssm_state_indices"), "it updates the states in place"),
+        unsupported=dict.fromkeys(("inplace_final_state", "ssm_state_indices"), "the states are updated in place"),
     ),
     folder=Path(__file__).parent,
 )

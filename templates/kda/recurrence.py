@@ -1,4 +1,4 @@
-"""kda in float64: the recurrence that defines it, and its chunked form rounded where the kernels round."""
+"""kda in float64: the recurrence that defines it, and its chunked form rounded as the kernels round."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,16 +11,16 @@ from tuner.spec import Array, Arrays, DType
 from .problem import Problem
 
 L2_EPSILON = 1e-6
-LOWER_BOUND = -5.0  # of the kernel's gate, unless given
+LOWER_BOUND = -5.0  # default of the gate in the kernel
 CHUNK = 16
 _SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # of an operand
-LARGEST_DECAY = -100 * np.log(2)  # of 16 tokens: beyond, kernels take scores level by level
-FORGOTTEN = -40.0  # e^-40 is nothing, and e^(40 · CHUNK) is still a float64
+LARGEST_DECAY = -100 * np.log(2)  # of 16 tokens: beyond, kernels compute scores level by level
+FORGOTTEN = -40.0  # e^-40 is negligible, and e^(40 · CHUNK) still fits float64
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """o [B, T, HV, V], final_state [N or 0, HV, K, V] and state_pool [P, HV, K, V] as a call leaves it, in float64, by
-    the recurrence, one token after the other. States are as they are stored: V-first ones are [..., V, K].
+    """o [B, T, HV, V], final_state [N or 0, HV, K, V] and state_pool [P, HV, K, V] after a call, in float64, by the
+    recurrence, one token after the other. States have the stored layout: V-first ones are [..., V, K].
 
     S' = diag(e^g) S;  u = beta (v - S'ᵀ k);  S = S' + k uᵀ;  o = scale · Sᵀ q
     """
@@ -28,9 +28,9 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """The chunked form with operands rounded as tensor cores take them: to bf16 or tf32.
+    """The chunked form with operands rounded as for tensor cores: to bf16 or tf32.
 
-    Operands in fp32 are not rounded: there the recurrence runs in that precision.
+    Operands in fp32 are not rounded: the recurrence then runs in that precision.
     """
     return _with_pool(_recurrence_fp32 if problem.operands == "fp32" else _chunked, problem, arrays)
 
@@ -39,8 +39,8 @@ Compute = Callable[[Problem, Arrays], Arrays]
 
 
 def _with_pool(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
-    """`compute` from and to the entries of the pool, where there is one. A sequence without an entry has no effect, and
-    its o is zero."""
+    """`compute` with states from the pool, if there is one, written back to it. A sequence without an entry has no
+    effect, and its o is zero."""
     if not problem.inplace_final_state:
         return {**_with_lengths(compute, problem, arrays), "state_pool": np.zeros((0, *_stored_shape(problem)))}
     pool = arrays["state_pool"].astype(np.float64)
@@ -48,15 +48,16 @@ def _with_pool(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
     apart = replace(
         problem, inplace_final_state=False, use_state_indices=False, use_initial_state=True, output_final_state=True
     )
-    found = _with_lengths(compute, apart, {**arrays, "initial_state": pool[entries]})  # -1 reads any, and writes none
-    pool[entries[entries >= 0]] = found["final_state"][entries >= 0]
+    # -1 reads any entry, and writes none
+    results = _with_lengths(compute, apart, {**arrays, "initial_state": pool[entries]})
+    pool[entries[entries >= 0]] = results["final_state"][entries >= 0]
     for n in np.flatnonzero(entries < 0).tolist():
-        found["o"][_tokens(problem, arrays, n)] = 0
-    return {"o": found["o"], "final_state": found["final_state"][:0], "state_pool": pool}
+        results["o"][_tokens(problem, arrays, n)] = 0
+    return {"o": results["o"], "final_state": results["final_state"][:0], "state_pool": pool}
 
 
 def _tokens(problem: Problem, arrays: Arrays, n: int) -> tuple[slice, slice]:
-    """Where sequence n lies in tensors [B, T, ...]."""
+    """Slices of sequence n in tensors [B, T, ...]."""
     if not problem.use_cu_seqlens:
         return slice(n, n + 1), slice(None)
     return slice(None), slice(*arrays["cu_seqlens"][n : n + 2].tolist())
@@ -89,19 +90,22 @@ def _chunked(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _by_sequence(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
-    """`compute` for each of the packed sequences alone, and the results as kernels pack them."""
-    found = []
+    """`compute` for each packed sequence separately, and the results packed as by the kernels."""
+    results = []
     for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
         alone = replace(problem, use_cu_seqlens=False, seq_len=max(last - first, 1))
         tokens = {name: arrays[name][:, first:last] for name in ("q", "k", "v", "g", "beta")}
         state = arrays["initial_state"][n : n + 1]
         if last > first:
-            found.append(compute(alone, {**arrays, **tokens, "initial_state": state}))
-        else:  # a sequence without a token keeps its state
+            results.append(compute(alone, {**arrays, **tokens, "initial_state": state}))
+        else:  # a sequence without tokens keeps its state
             kept = state if problem.use_initial_state else np.zeros((1, *_stored_shape(problem)))
-            found.append({"o": tokens["v"].astype(np.float64), "final_state": kept})
-    states = np.concatenate([each["final_state"] for each in found])
-    return {"o": np.concatenate([each["o"] for each in found], axis=1), "final_state": states[: problem.final_states]}
+            results.append({"o": tokens["v"].astype(np.float64), "final_state": kept})
+    states = np.concatenate([result["final_state"] for result in results])
+    return {
+        "o": np.concatenate([result["o"] for result in results], axis=1),
+        "final_state": states[: problem.final_states],
+    }
 
 
 def _stored_shape(problem: Problem) -> tuple[int, int, int]:
@@ -112,15 +116,15 @@ def _large(problem: Problem, g: Array) -> Array:
     """Whether a chunk's gates [B, HV, C, K] are too strong for a product of decayed operands: [B, HV, 1, 1]."""
     if problem.safe_gate:
         return np.zeros((*g.shape[:2], 1, 1), bool)
-    found: Array = np.sum(g, axis=2, keepdims=True).min(axis=3, keepdims=True) < LARGEST_DECAY
-    return found
+    is_large: Array = np.sum(g, axis=2, keepdims=True).min(axis=3, keepdims=True) < LARGEST_DECAY
+    return is_large
 
 
 def _chunk(
     bits: int, large: Array, state: Array, q: Array, k: Array, v: Array, g: Array, beta: Array
 ) -> tuple[Array, Array]:
-    """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]. `bits`: of operands.
-    `large`: where gates are so."""
+    """One chunk in the folded form of README.md: tensors [B, HV, C, ·], state [B, HV, K, V]. `bits`: significant bits
+    of operands. `large`: where gates are large."""
     g = np.where(large, np.maximum(g, FORGOTTEN), g)
     gate, total = np.cumsum(g, axis=2), np.sum(g, axis=2, keepdims=True)
     q_in, k_in, k_out = (keep(bits, x) for x in (q * np.exp(gate), k * np.exp(gate), k * np.exp(total - gate)))
@@ -134,8 +138,9 @@ def _chunk(
 
 
 def _levels(bits: int, x: Array, k: Array, g: Array) -> Array:
-    """x_i · k_j of a chunk, decayed from j to i: [B, HV, C, C], zero for j > i. As chunks/levels.cuh has it: i and j
-    lie in two halves of a run of tokens, and decay since one began, and until it did. The diagonal is not rounded."""
+    """x_i · k_j of a chunk, decayed from j to i: [B, HV, C, C], zero for j > i. As in chunks/levels.cuh: i and j are in
+    the two halves of a run of tokens, and decay from the start of one half, and to the end of the other. The diagonal
+    is not rounded."""
     token = np.arange(g.shape[2])
     until = np.concatenate([np.zeros_like(g[:, :, :1]), np.cumsum(g, axis=2)], axis=2)  # sums before each token
     scores: Array = x @ _t(k) * np.eye(len(token))
@@ -150,7 +155,7 @@ def _levels(bits: int, x: Array, k: Array, g: Array) -> Array:
 
 
 def _recurrence_fp32(problem: Problem, arrays: Arrays) -> Arrays:
-    q, k, v, g, beta, state = (each.astype(np.float32) for each in _operands(problem, arrays))
+    q, k, v, g, beta, state = (operand.astype(np.float32) for operand in _operands(problem, arrays))
     o = np.zeros(v.shape, np.float32)
     for t in range(problem.seq_len):
         state = np.exp(g[:, :, t, :, None]) * state
@@ -179,7 +184,7 @@ def _operands(problem: Problem, arrays: Arrays) -> tuple[Array, Array, Array, Ar
 
 
 def gate(problem: Problem, g: Array, arrays: Arrays) -> Array:
-    """The logarithm of the decay, of raw g [B, HV, T, K]."""
+    """The logarithm of the decay, from raw g [B, HV, T, K]."""
     rate = np.exp(arrays["A_log"].astype(np.float64))[:, None, None]
     if problem.use_dt_bias:
         g = g + arrays["dt_bias"].astype(np.float64)[:, None, :]
@@ -206,7 +211,7 @@ def _t(x: Array) -> Array:
 
 
 def keep(bits: int, x: Array) -> Array:
-    """x rounded to `bits` significant bits, in the range of float64."""
+    """x rounded to `bits` significant bits, within the range of float64."""
     mantissa, exponent = np.frexp(x)
     result: Array = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
     return result

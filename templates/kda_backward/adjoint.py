@@ -1,4 +1,4 @@
-"""kda's backward by the recurrence: the adjoint of each token's step, from the last token to the first."""
+"""kda's backward pass by the recurrence: the adjoint of each token's step, from the last token to the first."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,29 +13,31 @@ from .problem import Problem
 
 
 def by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, arrays: Arrays) -> Arrays:
-    """`compute` for each of the packed sequences alone, and the results as kernels pack them."""
-    found: list[Arrays] = []
+    """`compute` for each packed sequence separately, and the results packed as by the kernels."""
+    results: list[Arrays] = []
     for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
-        if last == first:  # a sequence without a token hands the gradient of its state on
+        if last == first:  # a sequence without tokens passes on the gradient of its state
             shape = (1, problem.value_heads, problem.state_rows, problem.state_columns)
             kept = arrays["dht"][n : n + 1] if problem.use_final_gradient else np.zeros(shape)
-            found.append({"dh0": kept[: problem.use_initial_state].astype(np.float64)})
+            results.append({"dh0": kept[: problem.use_initial_state].astype(np.float64)})
             continue
         alone = replace(problem, use_cu_seqlens=False, seq_len=last - first)
         tokens = {name: arrays[name][:, first:last] for name in _TOKENS}
         states = {name: arrays[name][n : n + 1] for name in ("initial_state", "dht")}
-        found.append(compute(alone, {**arrays, **tokens, **states}))
-    gradients = {name: [each[name] for each in found if name in each] for name in ("dq", "dk", "dv", "dg", "dbeta")}
+        results.append(compute(alone, {**arrays, **tokens, **states}))
+    gradients = {
+        name: [result[name] for result in results if name in result] for name in ("dq", "dk", "dv", "dg", "dbeta")
+    }
     joined = {name: np.concatenate(parts, axis=1) for name, parts in gradients.items()}
     for name in ("dA_log", "ddt_bias"):
-        joined[name] = np.sum([each[name] for each in found if name in each], axis=0)
-    return {**joined, "dh0": np.concatenate([each["dh0"] for each in found])}
+        joined[name] = np.sum([result[name] for result in results if name in result], axis=0)
+    return {**joined, "dh0": np.concatenate([result["dh0"] for result in results])}
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """q (scaled), k, g [B, HV, T, K], v, do [B, HV, T, V], beta [B, HV, T]; the states before and their gradients
-    after the sequence [B, HV, K, V]. Of one precision, which is that of the results."""
+    """q (scaled), k, g [B, HV, T, K], v, do [B, HV, T, V], beta [B, HV, T]; the states before and their gradients after
+    the sequence [B, HV, K, V]. All have the same precision, which is also that of the results."""
 
     q: Array
     k: Array
@@ -59,13 +61,13 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def adjoint(x: Operands) -> Arrays:
-    """Gradients a value head. With S' = diag(e^g) S, r = v - S'ᵀ k, u = beta r, S = S' + k uᵀ and o = Sᵀ q:
+    """Gradients per value head. With S' = diag(e^g) S, r = v - S'ᵀ k, u = beta r, S = S' + k uᵀ and o = Sᵀ q:
 
-    dS += q doᵀ;  dq = S do;  dbeta = rᵀ dSᵀ k;  dv = beta dSᵀ k;  dk = dS u - S' dv;  dS' = dS - k dvᵀ;
-    dg = the sums of S' dS' over values;  the dS of the token before = diag(e^g) dS'.
+    dS += q doᵀ;  dq = S do;  dbeta = rᵀ dSᵀ k;  dv = beta dSᵀ k;  dk = dS u - S' dv;  dS' = dS - k dvᵀ; dg = the sums
+    of S' dS' over values;  the dS of the previous token = diag(e^g) dS'.
     """
     decayed = _states(x)
-    found = {name: np.zeros_like(like) for name, like in _shapes(x).items()}
+    gradients = {name: np.zeros_like(like) for name, like in _shapes(x).items()}
     d_state = x.d_state
     for t in reversed(range(x.q.shape[2])):
         q, k, g, beta, d_o = x.q[:, :, t], x.k[:, :, t], x.g[:, :, t], x.beta[:, :, t, None], x.d_o[:, :, t]
@@ -74,14 +76,14 @@ def adjoint(x: Operands) -> Arrays:
         d_state = d_state + _outer(q, d_o)
         d_u = times(k, d_state)
         d_v = beta * d_u
-        found["dq"][:, :, t] = _along(decayed[t] + _outer(k, u), d_o) * x.scale
-        found["dk"][:, :, t] = _along(d_state, u) - _along(decayed[t], d_v)
-        found["dv"][:, :, t] = d_v
-        found["dbeta"][:, :, t] = np.sum(r * d_u, axis=-1)
+        gradients["dq"][:, :, t] = _along(decayed[t] + _outer(k, u), d_o) * x.scale
+        gradients["dk"][:, :, t] = _along(d_state, u) - _along(decayed[t], d_v)
+        gradients["dv"][:, :, t] = d_v
+        gradients["dbeta"][:, :, t] = np.sum(r * d_u, axis=-1)
         d_state = d_state - _outer(k, d_v)
-        found["dg"][:, :, t] = np.sum(decayed[t] * d_state, axis=-1)
+        gradients["dg"][:, :, t] = np.sum(decayed[t] * d_state, axis=-1)
         d_state = np.exp(g)[..., None] * d_state
-    return {**found, "dh0": d_state}
+    return {**gradients, "dh0": d_state}
 
 
 def _shapes(x: Operands) -> Arrays:
@@ -90,17 +92,17 @@ def _shapes(x: Operands) -> Arrays:
 
 def _states(x: Operands) -> list[Array]:
     """S' of every token."""
-    found, state = [], x.state
+    states, state = [], x.state
     for t in range(x.q.shape[2]):
         state = np.exp(x.g[:, :, t])[..., None] * state
-        found.append(state)
+        states.append(state)
         u = x.beta[:, :, t, None] * (x.v[:, :, t] - times(x.k[:, :, t], state))
         state = state + _outer(x.k[:, :, t], u)
-    return found
+    return states
 
 
 def operands(problem: Problem, arrays: Arrays, precision: type) -> Operands:
-    """The inputs by value heads, in `precision`."""
+    """The inputs per value head, in `precision`."""
     named = {name: np.moveaxis(arrays[name].astype(precision), 2, 1) for name in _TOKENS}
     if problem.use_qk_l2norm_in_kernel:
         named |= {name: named[name] / lengths(named[name]) for name in ("q", "k")}
@@ -116,10 +118,10 @@ def operands(problem: Problem, arrays: Arrays, precision: type) -> Operands:
     return Operands(q=q * precision(scale), k=k, **named, state=state, d_state=d_state, scale=scale)
 
 
-def outputs(problem: Problem, arrays: Arrays, found: Arrays) -> Arrays:
-    """Gradients a value head as the operator returns them: tokens first, dq and dk summed over each group, and carried
-    through the normalisation of q and k, the sigmoid of beta and the gate of g, where there are such."""
-    result = {name: np.moveaxis(found[name], 1, 2).astype(np.float64) for name in ("dq", "dk", "dv", "dg", "dbeta")}
+def outputs(problem: Problem, arrays: Arrays, per_head: Arrays) -> Arrays:
+    """Gradients per value head in the operator's layout: tokens first, dq and dk summed over each group, and propagated
+    through the normalization of q and k, the sigmoid of beta and the gate of g, if they are in use."""
+    result = {name: np.moveaxis(per_head[name], 1, 2).astype(np.float64) for name in ("dq", "dk", "dv", "dg", "dbeta")}
     for name in ("dq", "dk"):
         by_group = (problem.batch, problem.seq_len, problem.heads, problem.group, problem.key_dim)
         result[name] = result[name].reshape(by_group).sum(axis=3)
@@ -128,7 +130,7 @@ def outputs(problem: Problem, arrays: Arrays, found: Arrays) -> Arrays:
     if problem.use_beta_sigmoid_in_kernel:
         beta = sigmoid(problem, arrays["beta"].astype(np.float64))
         result["dbeta"] = result["dbeta"] * beta * (1 - beta / (1 + problem.allow_neg_eigval))
-    states = _stored(problem, found["dh0"].astype(np.float64))
+    states = _stored(problem, per_head["dh0"].astype(np.float64))
     return {**result, **_before_gate(problem, arrays, result["dg"]), "dh0": states[: problem.initial_states]}
 
 
@@ -151,20 +153,20 @@ def _before_gate(problem: Problem, arrays: Arrays, d_gate: Array) -> Arrays:
 
 
 def _stored(problem: Problem, state: Array) -> Array:
-    """A state [..., K, V] as it is stored, or the other way round."""
+    """Converts a state between [..., K, V] and its stored layout, in either direction."""
     return np.swapaxes(state, -1, -2) if problem.state_v_first else state
 
 
 def sigmoid(problem: Problem, x: Array) -> Array:
-    """beta, from what is given before its sigmoid."""
-    found: Array = (1 + problem.allow_neg_eigval) / (1 + np.exp(-x))
-    return found
+    """beta, from its value before the sigmoid."""
+    result: Array = (1 + problem.allow_neg_eigval) / (1 + np.exp(-x))
+    return result
 
 
 def lengths(x: Array) -> Array:
-    """Of the rows of x, as kda divides by them."""
-    found: Array = np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPSILON)
-    return found
+    """Norms of the rows of x, as kda divides by them."""
+    result: Array = np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPSILON)
+    return result
 
 
 def _before_normalising(x: Array, gradient: Array) -> Array:
@@ -175,11 +177,11 @@ def _before_normalising(x: Array, gradient: Array) -> Array:
     return result
 
 
-def to_dtypes(problem: Problem, found: Arrays) -> Arrays:
-    """Outputs with the rounding of their dtypes."""
+def to_dtypes(problem: Problem, gradients: Arrays) -> Arrays:
+    """Outputs rounded to their dtypes."""
     dtypes = {"dg": problem.gate_dtype, "dbeta": problem.beta_dtype}
     dtypes |= dict.fromkeys(("dh0", "dA_log", "ddt_bias"), DType.FP32)
-    return {name: x.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, x in found.items()}
+    return {name: x.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, x in gradients.items()}
 
 
 def _along(state: Array, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Inputs of kda_backward that kernels find hard, and the small problems that hit every edge."""
+"""Test cases of kda_backward: numerically difficult inputs, and small problems that cover the edge cases."""
 
 from dataclasses import replace
 
@@ -14,20 +14,20 @@ _FORWARD = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens", "initi
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """kda's inputs of that kind, and gradients of its outputs that are drawn like them."""
-    drawn = forward.inputs(problem.forward(), rng, kind)
+    """kda's inputs of that kind, and random gradients of its outputs with the same distribution."""
+    forward_inputs = forward.inputs(problem.forward(), rng, kind)
     of_o = (problem.batch, problem.seq_len, problem.value_heads, problem.value_dim)
     d_o = normal(rng, of_o, problem.dtype.numpy)
     dht = rng.standard_normal((problem.final_states, problem.value_heads, problem.state_rows, problem.state_columns))
     return {
-        **{name: drawn[name] for name in _FORWARD},
+        **{name: forward_inputs[name] for name in _FORWARD},
         "d_o": d_o,
         "dht": dht.astype(np.float32),
     }
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """One token; tokens short of, at and past a chunk; 9 chunks; two sequences; value heads that share q and k."""
+    """One token; lengths below, at and above a chunk; 9 chunks; two sequences; value heads that share q and k."""
     if problem.use_cu_seqlens:
         packed = ((1, 1, 1, 2), (45, 1, 1, 3), (61, 1, 2, 5), (70, 2, 2, 7))
         return tuple(replace(problem, seq_len=T, heads=H, value_heads=HV, boundaries=N) for T, H, HV, N in packed)

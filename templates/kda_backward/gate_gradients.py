@@ -4,7 +4,7 @@ from tuner.spec import DType, Launch, Scalar, Work, Workspace
 
 from .problem import Problem
 
-GATE_THREADS = 512  # of the launch that adds up: a row of 2 K sums is one element a thread or less
+GATE_THREADS = 512  # of the summing launch: a thread has at most one element of a row of 2 K sums
 
 
 def state_bytes(problem: Problem) -> int:
@@ -14,7 +14,7 @@ def state_bytes(problem: Problem) -> int:
 
 
 def gate_launch(problem: Problem) -> tuple[Launch, ...]:
-    """Adds up what the tokens give to A_log and dt_bias; none where the kernel computes no gate."""
+    """Sums the contributions of tokens to the gradients of A_log and dt_bias; none if the kernel computes no gate."""
     names = ("cu_seqlens", "dA_log", "ddt_bias", "batch", "seq_len", "boundaries", "gate_sums")
     launch = Launch("kda_backward_gate", (problem.value_heads, 1, 1), GATE_THREADS, 4 * GATE_THREADS, names)
     return (launch,) * problem.use_gate_in_kernel
@@ -28,18 +28,18 @@ def gate_constants(problem: Problem) -> dict[str, Scalar]:
 
 
 def gate_sums(problem: Problem, rows: int) -> tuple[Workspace, ...]:
-    """`rows` of each batch's head, one for every token or chunk."""
+    """`rows` rows per batch entry and head, one for every token or chunk."""
     shape = (problem.value_heads, problem.batch, rows, 2, problem.key_dim)
     return (Workspace("gate_sums", DType.FP32, shape),) * problem.use_gate_in_kernel
 
 
 def gate_sums_bytes(problem: Problem, rows: int) -> int:
-    """Written once, and read once."""
+    """Bytes, written once and read once."""
     return sum(workspace.nbytes for workspace in gate_sums(problem, rows))
 
 
 def gate_work(problem: Problem, rows: int) -> tuple[Work, ...]:
-    """Of `gate_launch`; chain: sums that a thread adds to its own."""
+    """Work of `gate_launch`; chain: the sums that each thread adds."""
     elements = gate_sums_bytes(problem, rows) / 4
     groups = GATE_THREADS // (2 * problem.key_dim)
     written = 4 * (problem.gate_heads + problem.bias_heads * problem.key_dim)

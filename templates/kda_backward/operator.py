@@ -1,4 +1,4 @@
-"""kda_backward: the gradients of Kimi Delta Attention with respect to all that it was given."""
+"""kda_backward: the gradients of Kimi Delta Attention with respect to all its inputs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ from .rounding import rounded
 
 _SIZES = ("batch", "seq_len", "heads", "value_heads", "boundaries")
 _STRIDED = ("q", "k", "v", "g", "d_o", "dq", "dk", "dv", "dg")
-_NO_TOKENS = dict.fromkeys(("batch", "seq_len", "boundaries"), 0.0)  # of which a sum over them is made
+_NO_TOKENS = dict.fromkeys(("batch", "seq_len", "boundaries"), 0.0)  # extents over which an output is a sum
 
 ARGUMENTS = (
     *TOKENS,
@@ -86,9 +86,9 @@ def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
 
 
 def cost(problem: Problem) -> Cost:
-    """Nine products with a state a token, two operations each; every tensor once.
+    """Nine products with a state per token, two operations each; every tensor is moved once.
 
-    Two make the state again; dq, dbeta and dv, dg take one each, dk two, the gradient of the state two.
+    Two recompute the state; dq, dbeta and dv, and dg need one each, dk two, the gradient of the state two.
     """
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     tokens = problem.batch * problem.seq_len
@@ -121,29 +121,28 @@ def kda_backward(
     precision: str = "dtype",
     layout: str = "bthd",
 ) -> Request:
-    """The gradients of `kda`, from its arguments and those of its outputs. Returns (dq, dk, dv, dg, dbeta, dh0, dA_log,
-    ddt_bias).
+    """The gradients of `kda`, from its arguments and the gradients of its outputs. Returns (dq, dk, dv, dg, dbeta, dh0,
+    dA_log, ddt_bias).
 
-    q, k: [B, T, H, K]; v, do: [B, T, HV, V]; g: [B, T, HV, K], the natural logarithm of the decay, <= 0; beta:
-    [B, T, HV]. H divides HV: dq and dk are sums over the value heads that share a head, added in one order. With
+    q, k: [B, T, H, K]; v, do: [B, T, HV, V]; g: [B, T, HV, K], the natural logarithm of the decay, <= 0; beta: [B, T,
+    HV]. H divides HV: dq and dk are sums over the value heads that share a head, added in a fixed order. With
     layout="bhtd" these and their gradients are [B, H, T, ·], and beta is [B, HV, T]. K and V are 16 to 256 in steps of
-    16; bf16, fp16 or fp32, q, k, v and do alike. Views are taken as they are: the last dim is contiguous and every row
-    starts at a multiple of 16 bytes; beta has any strides.
+    16; q, k, v and do are all bf16, fp16 or fp32. Strided views are used without a copy: the last dim must be
+    contiguous, and every row must start at a multiple of 16 bytes; beta may have any strides.
 
     do: the gradient of o. dht: fp32 [B, HV, K, V], of the final state, default zeros. scale: that of the forward call,
     default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros; with it, dh0 is its gradient, otherwise empty.
-    state_v_first: these states and gradients are [B, HV, V, K].
-    use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval: as in the forward call: dq, dk and dbeta are
-    then of q and k before their normalisation, and of beta before its sigmoid.
-    use_gate_in_kernel, lower_bound, A_log (fp32 [HV]), dt_bias (fp32 [HV, K] or [HV · K]): as in the forward call; dg
-    is then of g before its gate, and dA_log [HV] and ddt_bias [HV, K] are sums over all tokens, otherwise empty.
-    precision: of the operands of matrix products, as in the forward call: "dtype" is bf16 for 16-bit tensors and fp32
-    for fp32 ones; "tf32" and "fp32" are for tensors of any dtype.
-    safe_gate: g >= -5 is promised, which saves a check. cu_seqlens: [N + 1], int64 or int32, ascending from 0 to T:
-    sequences of any lengths packed into a batch of 1; then N takes B's place in the states.
+    state_v_first: these states and gradients are [B, HV, V, K]. use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel,
+    allow_neg_eigval: as in the forward call: dq, dk and dbeta are then the gradients of q and k before their
+    normalization, and of beta before its sigmoid. use_gate_in_kernel, lower_bound, A_log (fp32 [HV]), dt_bias (fp32
+    [HV, K] or [HV · K]): as in the forward call; dg is then the gradient of g before its gate, and dA_log [HV] and
+    ddt_bias [HV, K] are sums over all tokens, otherwise empty. precision: of the operands of matrix products, as in the
+    forward call: "dtype" is bf16 for 16-bit tensors and fp32 for fp32 tensors; "tf32" and "fp32" are allowed for any.
+    safe_gate: guarantees g >= -5, which saves a check. cu_seqlens: [N + 1], int64 or int32, ascending from 0 to T:
+    sequences of any lengths packed into a batch of 1; states then have N in place of B.
 
-    Raises UsageError for an unknown layout, a wrong scale or lower_bound, or A_log without its gate, and InputError for
-    arrays that do not fit.
+    Raises UsageError for an unknown layout, an invalid scale or lower_bound, or A_log without its gate, and InputError
+    for arrays that do not fit.
     """
     optional = {
         **gate(A_log, dt_bias, use_gate_in_kernel),
@@ -173,7 +172,7 @@ def kda_backward(
 
 OPERATOR = Operator(
     name="kda_backward",
-    summary="gradients of Kimi Delta Attention with respect to all that it is given",
+    summary="gradients of Kimi Delta Attention with respect to all its inputs",
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,

@@ -1,4 +1,4 @@
-"""What kda_backward computes on: the sizes and dtypes of the forward call whose gradients are wanted."""
+"""The problem of kda_backward: the sizes and dtypes of the forward call to differentiate."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from ..kda.sizes import DIMS, DTYPES, INDEX_DTYPES, Sizes, refusals
 
 @dataclass(frozen=True, slots=True)
 class Problem(Sizes):
-    """seq_len tokens a sequence and head; value_heads / heads value heads share a head of q and k.
+    """seq_len tokens per sequence and head; value_heads / heads value heads share a head of q and k.
 
-    The static flags have the names and the meaning of kda's. Raises UsageError for what no kernel takes.
+    The static flags have the names and meaning of those of kda. Raises UsageError for sizes that no kernel supports.
     """
 
     key_dim: int = static("K: elements of q, k and g, 16 to 256 in steps of 16", default=128, choices=DIMS)
@@ -28,22 +28,22 @@ class Problem(Sizes):
     beta_dtype: DType = static("of beta and dbeta", default=DType.BF16, choices=DTYPES)
     index_dtype: DType = static("of cu_seqlens", default=DType.INT64, choices=INDEX_DTYPES)
     use_cu_seqlens: bool = static("sequences of any lengths are packed into one", default=False)
-    use_initial_state: bool = static("the state started at initial_state, and dh0 is wanted", default=False)
-    use_final_gradient: bool = static("the final state was used: dht is given", default=False)
+    use_initial_state: bool = static("the state started at initial_state, and dh0 is returned", default=False)
+    use_final_gradient: bool = static("the final state was used: dht is passed", default=False)
     state_v_first: bool = static("states and their gradients are V × K, not K × V", default=False)
-    use_qk_l2norm_in_kernel: bool = static("q and k are normalised first", default=False)
-    use_beta_sigmoid_in_kernel: bool = static("beta is given before its sigmoid, and dbeta is of that", default=False)
-    allow_neg_eigval: bool = static("the sigmoid of beta counts twice", default=False)
+    use_qk_l2norm_in_kernel: bool = static("q and k are normalized first", default=False)
+    use_beta_sigmoid_in_kernel: bool = static("beta is passed before its sigmoid, as is dbeta", default=False)
+    allow_neg_eigval: bool = static("the sigmoid of beta is doubled", default=False)
     use_gate_in_kernel: bool = static(
-        "g is given before its gate, -e^A_log · softplus(g + dt_bias), and dg is of that", default=False
+        "g is passed before its gate, -e^A_log · softplus(g + dt_bias), as is dg", default=False
     )
     use_dt_bias: bool = static("there is a dt_bias", default=False)
     use_lower_bound: bool = static("that gate is lower_bound · sigmoid(e^A_log · (g + dt_bias))", default=False)
-    safe_gate: bool = static("g >= -5 is promised; otherwise any g <= 0 is safe, at some cost", default=False)
+    safe_gate: bool = static("g >= -5 is guaranteed; otherwise any g <= 0 is safe, at some cost", default=False)
     batch: int = extent("B: sequences", default=1)
-    seq_len: int = extent("T: tokens of a sequence", default=8192)
+    seq_len: int = extent("T: tokens per sequence", default=8192)
     heads: int = extent("H: heads of q and k", default=64)
-    value_heads: int = extent("HV: heads of v, g, beta and do, a multiple of heads (0: as many)", default=0)
+    value_heads: int = extent("HV: heads of v, g, beta and do, a multiple of heads (0: equal to heads)", default=0)
     boundaries: int = extent("N + 1: entries of cu_seqlens for N sequences; 0 without", default=0)
 
     def __post_init__(self) -> None:
@@ -53,18 +53,18 @@ class Problem(Sizes):
 
     @property
     def final_states(self) -> int:
-        """0 where their gradient is not given."""
+        """0 if their gradient is not passed."""
         return self.sequences * self.use_final_gradient
 
     def pieces(self, tokens: int) -> int:
-        """Pieces of so many tokens that a batch's head falls into; with packed sequences, what any lengths may need."""
+        """Pieces of `tokens` tokens per batch entry and head; with packed sequences, the maximum over all lengths."""
         return self.seq_len // tokens + self.sequences if self.use_cu_seqlens else -(-self.seq_len // tokens)
 
     @property
     def group(self) -> int:
-        """Value heads that share a head of q and k, and add up to its gradients."""
+        """Value heads that share a head of q and k, and contribute to its gradients."""
         return self.value_heads // self.heads
 
     def forward(self) -> Forward:
-        """The call of kda whose gradients these are."""
+        """The forward problem."""
         return Forward(**common_fields(self, Forward), output_final_state=self.use_final_gradient)

@@ -1,4 +1,5 @@
-"""Inputs of linear_attention, from kind to hostile, and small problems on every edge."""
+"""Test cases of linear_attention: inputs of increasing numerical difficulty, and small problems that cover the edge
+cases."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +15,11 @@ INPUT_KINDS = ("normal", "extreme_keys", "never_forget", "forget_at_once")
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """q, k, v, β, and states and boundaries where the problem has them.
+    """q, k, v, β, and states and boundaries if the problem has them.
 
-    normal: N(0, 1), β between 0.8 and 1 times its bound. extreme_keys: keys of standard deviation 100, so that a token
-    may outweigh all of its past by 10^26, or count for nothing beside it. never_forget: β is its bound.
-    forget_at_once: β = 0, so that o = q v.
+    normal: N(0, 1), β between 0.8 and 1 times its bound. extreme_keys: keys with a standard deviation of 100, so that a
+    token may outweigh all previous ones by 10^26, or be negligible. never_forget: β is its bound. forget_at_once: β =
+    0, so that o = q v.
     """
     if kind not in INPUT_KINDS:
         raise UsageError(f"inputs {kind!r}: linear_attention has {', '.join(INPUT_KINDS)}")
@@ -41,7 +42,7 @@ def _normal(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...], 
 
 
 def _beta(problem: Problem, rng: np.random.Generator, kind: str) -> Array:
-    """fp32 [H, 1] or [H, D], none above the bound."""
+    """fp32 [H, 1] or [H, D], at most the bound."""
     relative = rng.uniform(0.8, 1, (problem.heads, problem.beta_channels))
     if kind == "never_forget":
         relative[:] = 1
@@ -58,7 +59,7 @@ def _states(problem: Problem, rng: np.random.Generator) -> Array:
 
 
 def _boundaries(problem: Problem, rng: np.random.Generator) -> Array:
-    """int32 [N + 1] from 0 to T; sequences are empty now and then."""
+    """int32 [N + 1] from 0 to T; some sequences are empty."""
     if not problem.varlen:
         return np.zeros(0, np.int32)
     inner = np.sort(rng.integers(0, problem.seq_len + 1, problem.boundaries - 2))
@@ -73,8 +74,8 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
 
 
 def tail_extents(varlen: bool, several: int) -> Iterator[tuple[int, int, int, int]]:
-    """batch, seq_len, heads and boundaries: of one token, fewer than a tile, `several` (many short sequences where they
-    are packed), and a multiple of nothing."""
+    """batch, seq_len, heads and boundaries for one token, less than a tile, `several` tokens (many short sequences if
+    they are packed), and a length that is no multiple of a tile."""
     shapes = ((1, 1, 2, 2), (1, 63, 3, 3), (2, several, 1, 12), (3, 130, 2, 2))
     for batch, seq_len, heads, boundaries in shapes:
         yield (1, seq_len, heads, boundaries) if varlen else (batch, seq_len, heads, 0)

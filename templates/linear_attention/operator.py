@@ -1,4 +1,5 @@
-"""linear_attention, forward: o = q s / n, where s and n sum σ(k) v and σ(k) over the past and forget by β a token."""
+"""linear_attention, forward: o = q s / n, where s and n are sums of σ(k) v and σ(k) over the past that decay by β per
+token."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +22,7 @@ ARGUMENTS = (
     Argument("q", "dtype", _TOKENS, strided=True),
     Argument("k", "dtype", _TOKENS, strided=True),
     Argument("v", "dtype", _TOKENS, strided=True),
-    Argument(
-        "beta", DType.FP32, ("beta_heads", "beta_channels"), optional="use_beta", doc="absent where β is one value"
-    ),
+    Argument("beta", DType.FP32, ("beta_heads", "beta_channels"), optional="use_beta", doc="absent if β is a scalar"),
     Argument(
         "initial_state",
         DType.FP32,
@@ -45,11 +44,11 @@ ARGUMENTS = (
         ("final_states", *_STATE),
         Role.OUTPUT,
         optional="output_final_state",
-        doc="empty unless asked for",
+        doc="empty unless output_final_state is set",
         without={"seq_len": "initial_state"},
     ),
     Argument(
-        "beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda problem: problem.beta_bound, doc="β as one value"
+        "beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda problem: problem.beta_bound, doc="β as a scalar"
     ),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "seq_len", "heads", "boundaries")),
 )
@@ -61,7 +60,7 @@ def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
 
 
 def cost(problem: Problem) -> Cost:
-    """σ is 3 operations, n 2, s 3 and o 2; every tensor once."""
+    """σ is 3 operations, n 2, s 3 and o 2; every tensor is moved once."""
     states = 2 * (problem.initial_states + problem.final_states) * problem.channels
     floats = problem.beta_heads * problem.beta_channels + states + problem.boundaries
     nbytes = 4 * problem.elements * problem.dtype.itemsize + 4 * floats
@@ -81,28 +80,27 @@ def linear_attention(
     key_floor: int = 60,
     layout: str = "bthd",
 ) -> Request:
-    """Linear attention with a state of two numbers a channel. Returns (o, final_state).
+    """Linear attention with a state of two numbers per channel. Returns (o, final_state).
 
     For every channel: n_t = β n_{t-1} + σ(k_t), s_t = β s_{t-1} + σ(k_t) v_t, o_t = q_t s_t / n_t, in fp32.
 
-    q, k, v: [B, T, H, D], or [B, H, T, D] with layout="bhtd"; bf16, fp16 or fp32, alike; any D. Views are taken as
-    they are where the last dim is contiguous and every row is as aligned as those of a dense tensor.
+    q, k, v: [B, T, H, D], or [B, H, T, D] with layout="bhtd"; all bf16, fp16 or fp32; any D. Strided views are used
+    without a copy if the last dim is contiguous and every row is as aligned as those of a dense tensor.
 
-    beta: between 0 and 1: a number, or an fp32 array [H] or [H, D]. beta_bound promises that none is larger: below 1
-    it admits kernels that read a stretch of the past again instead of waiting for it. A broken promise costs time,
-    not correctness. key_floor: keys below -key_floor count as -key_floor, which keeps n above zero.
+    beta: between 0 and 1: a number, or an fp32 array [H] or [H, D]. beta_bound: an upper bound of beta; below 1 it
+    enables kernels that reread some of the past instead of waiting for it. A violated bound costs time, not
+    correctness. key_floor: keys below -key_floor are clamped to -key_floor, which keeps n above zero.
 
-    initial_state: fp32 [N, 2, H, D], s and then n, default zeros. output_final_state: otherwise final_state is empty;
-    fed back as initial_state, it continues the sequences.
+    initial_state: fp32 [N, 2, H, D], s and then n, default zeros. output_final_state: whether final_state is returned,
+    otherwise it is empty; passed as initial_state, it continues the sequences.
 
-    cu_seqlens: int32 [N + 1], from 0, ascending, to T: N sequences follow each other in one row of tokens (B = 1).
-    Where it ends before T, o of the tokens left over means nothing. Otherwise N = B. o has the shape, layout and dtype
-    of q.
+    cu_seqlens: int32 [N + 1], ascending from 0 to T: N packed sequences in one row of tokens (B = 1). If it ends before
+    T, o of the remaining tokens is undefined. Without it, N = B. o has the shape, layout and dtype of q.
 
     Raises UsageError for an unknown layout or values that are out of range, InputError for arrays that do not fit.
     """
     if layout not in LAYOUTS:
-        raise UsageError(f"layout {layout!r}: linear_attention takes {', '.join(LAYOUTS)}")
+        raise UsageError(f"layout {layout!r}: linear_attention supports {', '.join(LAYOUTS)}")
     arrays = {"q": q, "k": k, "v": v} | _beta_array(beta)
     optional = {"initial_state": initial_state, "cu_seqlens": cu_seqlens}
     arrays |= {name: array for name, array in optional.items() if array is not None}
@@ -121,7 +119,7 @@ def linear_attention(
 def _dims(beta: Any) -> int:
     dims = int(getattr(beta, "ndim", 0))
     if dims > 2:
-        raise UsageError(f"beta has {dims} dims: give a number, or an array [H] or [H, D]")
+        raise UsageError(f"beta has {dims} dims: pass a number, or an array [H] or [H, D]")
     return dims
 
 
@@ -132,17 +130,17 @@ def _beta_array(beta: Any) -> dict[str, Any]:
 
 def _number(beta: Any, bound: float) -> float:
     try:
-        value = float(beta + 0)  # + 0: text is no number
+        value = float(beta + 0)  # + 0: rejects strings
     except TypeError as error:
-        raise UsageError(f"beta is a {type(beta).__name__}: give a number, or an fp32 array [H] or [H, D]") from error
-    if not 0 <= np.float32(value) <= np.float32(bound):  # kernels have it in fp32, as callers' tensors do
-        raise UsageError(f"beta {value}: must lie between 0 and beta_bound, {bound}")
+        raise UsageError(f"beta is a {type(beta).__name__}: pass a number, or an fp32 array [H] or [H, D]") from error
+    if not 0 <= np.float32(value) <= np.float32(bound):  # kernels and tensors of callers hold it in fp32
+        raise UsageError(f"beta {value}: must be between 0 and beta_bound, {bound}")
     return value
 
 
 OPERATOR = Operator(
     name="linear_attention",
-    summary="a weighted mean of the past in each channel, with weights σ(k) that fade by β a token: q s / n",
+    summary="a weighted mean of the past in each channel, with weights σ(k) that decay by β per token: q s / n",
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,
@@ -158,7 +156,7 @@ OPERATOR = Operator(
         upstream={"final_state": "dht"},
         gradients={"initial_state": "dh0"},
         no_gradient={
-            "output_final_state": "that there is a gradient of the state says it",
+            "output_final_state": "implied by the gradient of the state",
             "beta_bound": "it chooses the forward kernel",
         },
     ),

@@ -1,4 +1,4 @@
-"""What linear_attention computes on: sizes, dtype, how β comes, and which states and bounds there are."""
+"""The problem of linear_attention: sizes, dtype, shape of β, and which states and boundaries there are."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,28 +10,28 @@ from .sizes import Sizes
 
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 DECAYS = ("scalar", "head", "channel")
-MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for a tile more
-MAX_ROWS = 2**30  # sequences · channels: counted in 31 bits, with room for a block more
-MAX_ELEMENTS = 2**37  # batch · seq_len · channels, these in steps of 256: blocks and flags are counted in 31 bits
-MAX_KEY_FLOOR = 60  # e^-60, and what it is multiplied with, stay normal in fp32
+MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for one more tile
+MAX_ROWS = 2**30  # sequences · channels: counted in 31 bits, with room for one more block
+MAX_ELEMENTS = 2**37  # batch · seq_len · channels, the last rounded up to 256: blocks and flags are counted in 31 bits
+MAX_KEY_FLOOR = 60  # e^-60, and its products, stay normal in fp32
 
 
 @dataclass(frozen=True, slots=True)
 class Problem(Sizes):
     """batch sequences of seq_len tokens; each of heads · head_dim channels has a state of two numbers, s and n.
 
-    With varlen, one row of tokens holds boundaries - 1 sequences, which may be empty. Raises UsageError for what no
-    kernel takes.
+    With varlen, one row of tokens holds boundaries - 1 sequences, which may be empty. Raises UsageError for sizes that
+    no kernel supports.
     """
 
     head_dim: int = static("D: channels of a head, any number", default=128)
     dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=DTYPES)
-    decay: str = static("β is one value, one a head, or one a channel", default="scalar", choices=DECAYS)
-    use_initial_state: bool = static("the states start at given values, not at 0", default=False)
+    decay: str = static("β is one value, one per head, or one per channel", default="scalar", choices=DECAYS)
+    use_initial_state: bool = static("the states start at initial_state, not at 0", default=False)
     output_final_state: bool = static("the last states are outputs", default=False)
-    varlen: bool = static("sequences of any length follow each other, as cu_seqlens says", default=False)
-    beta_bound: float = static("no β is larger: a promise, below 1, lets a halo be short", default=1.0)
-    key_floor: int = static("keys below -key_floor count as -key_floor: keeps n above 0 in fp32", default=60)
+    varlen: bool = static("sequences of any length are packed, with boundaries cu_seqlens", default=False)
+    beta_bound: float = static("upper bound of β; below 1 it allows a short halo", default=1.0)
+    key_floor: int = static("keys are clamped to at least -key_floor, which keeps n above 0 in fp32", default=60)
     batch: int = extent("B: sequences; 1 with varlen", default=1)
     seq_len: int = extent("T: tokens of a sequence; with varlen, of all", default=8192)
     heads: int = extent("H", default=96)
@@ -44,25 +44,25 @@ class Problem(Sizes):
 
     @property
     def final_states(self) -> int:
-        """0 where they are not asked for."""
+        """0 if they are not requested."""
         return self.sequences * self.output_final_state
 
 
 def _refusals(problem: Problem) -> Iterator[str]:
     if problem.dtype not in DTYPES:
         name = getattr(problem.dtype, "value", problem.dtype)
-        yield f"dtype {name}: linear_attention takes {', '.join(dtype.value for dtype in DTYPES)}"
+        yield f"dtype {name}: linear_attention supports {', '.join(dtype.value for dtype in DTYPES)}"
     if problem.decay not in DECAYS:
-        yield f"decay {problem.decay!r}: linear_attention takes {', '.join(DECAYS)}"
+        yield f"decay {problem.decay!r}: linear_attention supports {', '.join(DECAYS)}"
     for name in ("head_dim", "batch", "seq_len", "heads"):
         if getattr(problem, name) < 1:
-            yield f"{name} {getattr(problem, name)}: linear_attention takes 1 and more"
+            yield f"{name} {getattr(problem, name)}: linear_attention supports 1 or more"
     if not 0 <= problem.beta_bound <= 1:
-        yield f"beta_bound {problem.beta_bound}: β lies between 0 and 1"
+        yield f"beta_bound {problem.beta_bound}: β must be between 0 and 1"
     if not 1 <= problem.key_floor <= MAX_KEY_FLOOR:
-        yield f"key_floor {problem.key_floor}: linear_attention takes 1 to {MAX_KEY_FLOOR}"
+        yield f"key_floor {problem.key_floor}: linear_attention supports 1 to {MAX_KEY_FLOOR}"
     if problem.varlen and (problem.batch != 1 or problem.boundaries < 2):
-        yield f"batch {problem.batch}, boundaries {problem.boundaries}: varlen takes one row and 2 boundaries or more"
+        yield f"batch {problem.batch}, boundaries {problem.boundaries}: varlen needs one row and 2 or more boundaries"
     if problem.seq_len > MAX_SEQ or max(problem.batch, problem.sequences) * problem.channels > MAX_ROWS:
         yield (
             f"batch {problem.batch}, heads {problem.heads}, head_dim {problem.head_dim}, seq_len {problem.seq_len}: "
@@ -72,5 +72,5 @@ def _refusals(problem: Problem) -> Iterator[str]:
     if elements > MAX_ELEMENTS:
         yield (
             f"batch · seq_len · heads · head_dim, the last two rounded up to 256, is {elements}: "
-            f"linear_attention takes up to {MAX_ELEMENTS}"
+            f"linear_attention supports up to {MAX_ELEMENTS}"
         )

@@ -1,4 +1,4 @@
-"""The mathematics of linear_attention in float64: one token after the other, as it is defined."""
+"""The definition of linear_attention in float64: one token after the other."""
 
 import numpy as np
 
@@ -26,19 +26,19 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """The reference with o rounded to its dtype: the one place where kernels round."""
+    """The reference with o rounded to its dtype: the only rounding of the kernels."""
     exact = reference(problem, arrays)
     return exact | {"o": exact["o"].astype(problem.dtype.numpy).astype(np.float64)}
 
 
 def betas(problem: Problem, arrays: Arrays) -> Array:
-    """β as it applies to [H, D], in float64; in fp32 first, as kernels receive it."""
-    given = np.float32(arrays["beta_scalar"]) if problem.decay == "scalar" else arrays["beta"]
-    return np.broadcast_to(np.asarray(given, np.float64), (problem.heads, problem.head_dim))
+    """β broadcast to [H, D], in float64; rounded to fp32 first, as kernels receive it."""
+    beta = np.float32(arrays["beta_scalar"]) if problem.decay == "scalar" else arrays["beta"]
+    return np.broadcast_to(np.asarray(beta, np.float64), (problem.heads, problem.head_dim))
 
 
 def spans(problem: Problem, arrays: Arrays) -> list[tuple[int, int, int, int]]:
-    """(sequence, row of the batch, first token, token behind the last) of every sequence."""
+    """(sequence, row of the batch, first token, end) of every sequence."""
     if not problem.varlen:
         return [(b, b, 0, problem.seq_len) for b in range(problem.batch)]
     bounds = arrays["cu_seqlens"].tolist()
@@ -46,7 +46,7 @@ def spans(problem: Problem, arrays: Arrays) -> list[tuple[int, int, int, int]]:
 
 
 def sigmoid(x: Array) -> Array:
-    """Without overflow at either end."""
+    """The logistic function, without overflow at either end."""
     small = np.exp(-np.abs(x))
     sigmoid: Array = np.where(x >= 0, 1, small) / (1 + small)
     return sigmoid

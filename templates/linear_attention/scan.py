@@ -1,4 +1,5 @@
-"""The launch that makes of the sums of tiles what each tile starts from: a thread a channel of a row, all in L2."""
+"""The launch that scans the sums of tiles into the state before each tile: one thread per channel of a row, all in
+L2."""
 
 from collections.abc import Mapping
 
@@ -8,12 +9,12 @@ from .sizes import Sizes
 from .tiles import WARP, Shape
 from .work import beta_bytes, pair_bytes, row_tiles
 
-THREADS = 64  # few, so that the scan's blocks spread over all SMs
+THREADS = 64  # few, so that the blocks of the scan spread over all SMs
 AHEAD = 8  # tiles that a thread loads at once
 
 
 def constants() -> Mapping[str, int]:
-    """What its template reads."""
+    """The constants of its template."""
     return {"scan_threads": THREADS, "scan_ahead": AHEAD}
 
 

@@ -1,10 +1,10 @@
-"""Sizes that follow from a problem's fields, in linear_attention and in its backward pass alike."""
+"""Sizes derived from a problem's fields, shared by linear_attention and its backward pass."""
 
 from tuner.spec import DType
 
 
 class Sizes:
-    """Of a Problem, which has these fields and derives from this class."""
+    """Base class of a Problem, which defines these fields."""
 
     __slots__ = ()
 
@@ -20,7 +20,7 @@ class Sizes:
 
     @property
     def use_beta(self) -> bool:
-        """Whether β is a tensor, and not one number."""
+        """Whether β is a tensor, not a scalar."""
         return self.decay != "scalar"
 
     @property
@@ -38,10 +38,10 @@ class Sizes:
 
     @property
     def numbers(self) -> int:
-        """Of a channel's state: s and n."""
+        """Number of values of a channel's state: s and n."""
         return 2
 
-    # The sizes of tensors that are not always there: 0 where they are not.
+    # Sizes of optional tensors: 0 if they are absent.
 
     @property
     def beta_heads(self) -> int:

@@ -1,6 +1,6 @@
-"""What the tiled implementations share: which vectors, tiles and budgets there are, and the sizes that follow.
+"""What the tiled implementations share: the choices of vectors, tiles and budgets, and the sizes that follow.
 
-`c` is a config, or columns of many.
+`c` is a config, or columns of many configs.
 """
 
 import math
@@ -18,43 +18,44 @@ from .sizes import Sizes
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What every tiled config chooses."""
+    """The parameters of every tiled config."""
 
     BT: int  # tokens per tile
-    BK: int  # channels a tile, over all heads
-    threads: int  # a block
-    width: int  # channels a thread, loaded at once
-    min_ctas: int  # blocks that the registers of an SM must hold
-    keep_weights: bool  # σ(k) stays in registers between its two uses; or is computed twice
+    BK: int  # channels per tile, over all heads
+    threads: int  # per block
+    width: int  # channels per thread, loaded at once
+    min_ctas: int  # blocks that must fit the registers of an SM
+    keep_weights: bool  # σ(k) is kept in registers between its two uses; otherwise computed twice
 
 
 @dataclass(frozen=True, slots=True)
 class Budgeted(Shape):
-    """With a budget that decides where tiles stay."""
+    """With a budget that decides whether tiles are kept in shared memory or in registers."""
 
-    smem_budget: int  # bytes a block may use: q, k and v arrive there where they fit, in registers otherwise
+    # bytes a block may use: q, k and v are staged in shared memory if they fit, in registers otherwise
+    smem_budget: int
 
 
 WARP = 32  # lanes
 LOAD = 16  # bytes: the widest
-MAX_TOKENS = 32  # a thread: its loop over them is unrolled
+MAX_TOKENS = 32  # per thread: its loop over them is unrolled
 LONG = 2**14  # tokens
 BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks per SM
 
 
 def widths(problem: Sizes) -> tuple[int, ...]:
-    """Channels a thread may load at once: a vector lies in one head and is as aligned as the rows of a dense tensor."""
+    """Channels a thread may load at once: a vector is within one head and as aligned as the rows of a dense tensor."""
     widest = math.gcd(LOAD // problem.dtype.itemsize, problem.head_dim)
     return tuple(width for width in (1, 2, 4, 8) if widest % width == 0)
 
 
 def smem_budgets(arch: Arch) -> tuple[int, ...]:
-    """Of a block of which an SM holds so many, in bytes, ascending."""
+    """Shared memory per block for each number of blocks per SM, in bytes, ascending."""
     return arch.smem_budgets(BUDGETS)
 
 
 def groups(c: Any) -> Any:
-    """Groups of threads, which follow each other in time."""
+    """Groups of threads, which process successive tokens."""
     return c.threads * c.width // c.BK
 
 
@@ -63,17 +64,17 @@ def tokens_per_thread(c: Any) -> Any:
 
 
 def sum_bytes(c: Any) -> Any:
-    """The groups' sums in shared memory."""
+    """Bytes of the sums of the groups in shared memory."""
     return 8 * c.threads * c.width + 4 * groups(c)
 
 
 def tile_bytes(problem: Sizes, c: Any) -> Any:
-    """A tile of one tensor."""
+    """Bytes of a tile of one tensor."""
     return problem.dtype.itemsize * c.BT * c.BK
 
 
 def staged(problem: Problem, c: Any, extra: int = 0) -> Any:
-    """Whether q, k and v arrive in shared memory: where they fit the budget and are wide enough for cp.async."""
+    """Whether q, k and v are staged in shared memory: if they fit the budget and are wide enough for cp.async."""
     fits = 3 * tile_bytes(problem, c) + sum_bytes(c) + extra <= c.smem_budget
     return fits & (problem.dtype.itemsize * c.width >= 4)
 
@@ -84,7 +85,8 @@ def smem_bytes(problem: Problem, c: Any, extra: int = 0) -> Any:
 
 
 def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
-    """A thread's: q, k, v and σ(k) where they stay, the tokens' addresses, s, n and β of each channel, and 40 more."""
+    """Registers per thread: q, k, v and σ(k) if kept in registers, the tokens' addresses, s, n and β of each channel,
+    and 40 more."""
     tokens = tokens_per_thread(c)
     vectors = 3 * tokens * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
     kept = np.where(in_registers, vectors, 0) + np.where(c.keep_weights, tokens * c.width, 0)
@@ -92,11 +94,11 @@ def register_estimate(problem: Problem, c: Any, in_registers: Any) -> Any:
 
 
 def shape_constraints(problem: Sizes, arch: Arch, block: Block) -> tuple[Constraint, ...]:
-    """What every tile needs."""
+    """Constraints on every tile."""
     return (
-        Constraint("a loop over sequences forgets weights", lambda c: ~c.keep_weights | (not problem.varlen)),
-        Constraint("a thread folds a channel", lambda c: c.threads >= c.BK),
-        Constraint("groups of threads are whole", lambda c: c.threads * c.width % c.BK == 0),
+        Constraint("weights are not kept in a loop over sequences", lambda c: ~c.keep_weights | (not problem.varlen)),
+        Constraint("each channel is folded by one thread", lambda c: c.threads >= c.BK),
+        Constraint("groups of threads are complete", lambda c: c.threads * c.width % c.BK == 0),
         Constraint("groups share the tokens of a tile evenly", lambda c: c.BT % np.maximum(groups(c), 1) == 0),
         Constraint("a thread's loop over its tokens is unrolled", lambda c: tokens_per_thread(c) <= MAX_TOKENS),
         *limits(arch, block),
@@ -104,12 +106,12 @@ def shape_constraints(problem: Sizes, arch: Arch, block: Block) -> tuple[Constra
 
 
 def budget_constraints(arch: Arch, smem: Quantity) -> tuple[Constraint, ...]:
-    """What a tile needs besides that stays in shared memory where the budget has room."""
+    """Constraints on tiles that are staged in shared memory if the budget allows."""
     budgets = smem_budgets(arch)
     return (
         Constraint("the block fits the shared-memory budget", lambda c: smem(c) <= c.smem_budget),
         Constraint(
-            "a smaller shared-memory budget holds the same",
+            "the same fits a smaller shared-memory budget",
             lambda c: smem(c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
         ),
     )
@@ -120,7 +122,7 @@ def tile_block(entry: str, smem: Quantity, registers: Quantity | None = None) ->
 
 
 def budgeted_block(entry: str, problem: Problem, extra: int = 0) -> Block:
-    """Of a tile that stays in shared memory where the budget has room, beside `extra` bytes."""
+    """Limits of a block whose tile is staged in shared memory if the budget allows, in addition to `extra` bytes."""
 
     def registers(c: Any) -> Any:
         return register_estimate(problem, c, ~np.asarray(staged(problem, c, extra), bool))
@@ -129,7 +131,7 @@ def budgeted_block(entry: str, problem: Problem, extra: int = 0) -> Block:
 
 
 def choices(problem: Sizes, arch: Arch) -> dict[str, tuple[Value, ...]]:
-    """Of every budgeted tile."""
+    """The choices of every budgeted tile."""
     return {
         "BT": (4, 8, 16, 32, 64, 128, 256, 512),
         "BK": (32, 64, 128, 256),
@@ -142,7 +144,7 @@ def choices(problem: Sizes, arch: Arch) -> dict[str, tuple[Value, ...]]:
 
 
 def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
-    """Every tile of an implementation whose blocks take `extra` bytes of shared memory besides."""
+    """Every tile of an implementation whose blocks need `extra` bytes of shared memory in addition."""
 
     block = budgeted_block("", problem, extra)
     return Space(
@@ -156,9 +158,9 @@ def space(problem: Problem, arch: Arch, extra: int = 0) -> Space[Budgeted]:
 
 
 def default_tile(problem: Problem) -> tuple[int, int, int, int]:
-    """BT, BK, threads, width: a thread takes 8 tokens of 16 bytes, or 16 of less; small blocks, so that many are on an
-    SM and some always load. Of long rows of few channels hundreds of tiles are under way at once, and each adds up the
-    sums before it: there tiles are longer."""
+    """BT, BK, threads, width: a thread computes 8 tokens of 16 bytes, or 16 of fewer; small blocks, so that many fit an
+    SM and some are always loading. With long rows of few channels, hundreds of tiles are in flight at once, and each
+    adds up the sums before it: tiles are longer then."""
     width = widths(problem)[-1]
     tokens = (8 if width * problem.dtype.itemsize == LOAD else 16) * width
     if problem.seq_len < LONG or problem.channels >= 1024:
@@ -167,7 +169,7 @@ def default_tile(problem: Problem) -> tuple[int, int, int, int]:
 
 
 def default(problem: Problem, arch: Arch, extra: int = 0) -> Budgeted:
-    """The tile with the smallest budget that has room for q, k and v, or, where they stay in registers, for sums."""
+    """The tile with the smallest budget that fits q, k and v, or, if they are in registers, the sums."""
     keep = not problem.varlen
     configs = [Budgeted(*default_tile(problem), 1, keep, budget) for budget in smem_budgets(arch)]
     fitting = [c for c in configs if smem_bytes(problem, c, extra) <= c.smem_budget]

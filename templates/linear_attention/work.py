@@ -1,7 +1,7 @@
-"""What the launches of the implementations do for a problem, counted by formula.
+"""The work of the launches of the implementations, counted by formula.
 
-Bytes are exact, and the emulator's counters agree, but for reads of cu_seqlens; instructions are those that the
-mathematics needs.
+Bytes are exact and equal the emulator's counters, except for reads of cu_seqlens; instructions are the minimum of the
+algorithm.
 """
 
 from tuner.spec import Work
@@ -14,37 +14,37 @@ from .tiles import WARP, Shape, sum_bytes, tokens_per_thread
 PAIR = 8  # bytes of s and n in fp32
 CARRY = 16  # in fp64
 
-# An element's instructions, conversions and the key floor among the ALU's.
+# Instructions per element; conversions and the key floor count as ALU.
 WEIGHT_FMA, WEIGHT_MUFU, WEIGHT_ALU = 2, 2, 2  # σ(k): exponent, 1 +; ex2 and rcp
 STATE_FMA, STATE_ALU = 3, 1  # n, σ v, s
 _OUT_FMA, _OUT_MUFU, _OUT_ALU = 2, 1, 2
 
 
 def tensor_bytes(problem: Sizes, tensors: float) -> float:
-    """So many of the shape of q."""
+    """Bytes of `tensors` tensors of the shape of q."""
     return tensors * problem.elements * problem.dtype.itemsize
 
 
 def beta_bytes(problem: Sizes, channels: int) -> int:
-    """Of β that a thread reads for its channels, which share a head."""
+    """Bytes of β that a thread reads for its channels, which share a head."""
     return {"scalar": 0, "head": 4, "channel": 4 * channels}[problem.decay]
 
 
 def state_bytes(problem: Problem, initial_reads: int) -> int:
-    """Initial states, read so many times, and final states."""
+    """Bytes of the initial states, read `initial_reads` times, and of the final states."""
     return initial_reads * initial_bytes(problem) + PAIR * problem.channels * problem.final_states
 
 
 def initial_bytes(problem: Problem) -> int:
-    """Initial states, once."""
+    """Bytes of the initial states."""
     return PAIR * problem.channels * problem.initial_states
 
 
 def per_thread(problem: Problem, threads: int, width: int, ahead: int, compensation: int = 0) -> Work:
-    """A thread takes `width` channels of a sequence through all of its tokens, `ahead` at a time; `compensation`:
-    instructions an element that find what roundings lose."""
+    """A thread computes `width` channels of a sequence over all of its tokens, `ahead` at a time; `compensation`:
+    instructions per element that recover rounding errors."""
     items = problem.sequences * problem.channels // width
-    own = items * (beta_bytes(problem, width) + 8 * problem.varlen)
+    overhead = items * (beta_bytes(problem, width) + 8 * problem.varlen)
     moved = tensor_bytes(problem, 4) + state_bytes(problem, 1)
     lanes = problem.elements / WARP
     return Work(
@@ -53,7 +53,7 @@ def per_thread(problem: Problem, threads: int, width: int, ahead: int, compensat
         fma=lanes * (WEIGHT_FMA + STATE_FMA + _OUT_FMA + compensation),
         mufu=lanes * (WEIGHT_MUFU + _OUT_MUFU),
         alu=lanes * (WEIGHT_ALU + STATE_ALU + _OUT_ALU + 8 / width),
-        l2_bytes=moved + own,
+        l2_bytes=moved + overhead,
         dram_bytes=cost(problem).bytes,
         chain=-(-problem.seq_len * problem.batch // (problem.sequences * ahead)),
         stages=2 if ahead > 1 else 1,
@@ -84,12 +84,13 @@ def blocks(problem: Sizes, config: Shape) -> int:
 
 
 def pair_bytes(problem: Sizes, config: Shape) -> int:
-    """Of what all tiles hand over, once: s and n in fp32."""
+    """Bytes of s and n in fp32 that all tiles pass on, counted once."""
     return PAIR * row_tiles(problem, config) * problem.channels
 
 
 def tile_beta_bytes(problem: Sizes, config: Shape) -> int:
-    """β as the threads of every tile read it: each group for its vectors, then the threads that fold channels."""
+    """Bytes of β that the threads of every tile read: each group for its vectors, then the threads that fold
+    channels."""
     groups = config.threads * config.width // config.BK
     vectors = groups * problem.channels // config.width * beta_bytes(problem, config.width)
     return row_tiles(problem, config) * (vectors + problem.channels * beta_bytes(problem, 1))
@@ -101,21 +102,21 @@ def tiled(
     *,
     ctas: int,
     tensors_read: int,  # of q, k and v
-    exchanged: int,  # all bytes that SMs read and write besides those and o
+    exchanged: int,  # all other bytes that SMs read and write, except o
     dram_bytes: float,
     weight_sweeps: float,  # times that σ of an element is computed
-    state_sweeps: float,  # times that its state is
-    folds: int,  # times that a tile's groups are folded
+    state_sweeps: float,  # times that the state of an element is computed
+    folds: int,  # times that the groups of a tile are folded
     chain: float,
     in_shared: bool,
     writes_o: bool = True,
 ) -> Work:
-    """Work of a launch whose blocks take tiles."""
+    """Work of a launch whose blocks compute tiles."""
     lanes = problem.elements / WARP
     tile_sums = sum_bytes(config) / 128
     moved = tensor_bytes(problem, tensors_read + writes_o)
     addresses = (tensors_read + writes_o) * 4 / config.width
-    read_back = 2 + writes_o * (1 + weight_sweeps)  # from shared memory: k and v, then q, v, and k where σ was not kept
+    read_back = 2 + writes_o * (1 + weight_sweeps)  # from shared memory: k and v, then q, v, and k if σ was not kept
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,

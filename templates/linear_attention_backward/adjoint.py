@@ -29,13 +29,13 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
         n, m = _states(beta, weight[row, rows], v[row, rows], initial[index])
         d_s, d_n = d_last[index, 0], d_last[index, 1] + d_last[index, 0] * m[-1]
         for t in reversed(range(end - begin)):
-            at = (row, begin + t)
-            gain = weight[at] / n[t + 1]
-            error = v[at] - m[t]
-            d_s = d_s + q[at] * d_o[at] / n[t + 1]
-            gradients["dq"][at] = d_o[at] * m[t + 1]
-            gradients["dv"][at] = weight[at] * d_s
-            gradients["dk"][at] = slope[at] * (d_s * error * beta * n[t] / n[t + 1] + d_n)
+            token = (row, begin + t)
+            gain = weight[token] / n[t + 1]
+            error = v[token] - m[t]
+            d_s = d_s + q[token] * d_o[token] / n[t + 1]
+            gradients["dq"][token] = d_o[token] * m[t + 1]
+            gradients["dv"][token] = weight[token] * d_s
+            gradients["dk"][token] = slope[token] * (d_s * error * beta * n[t] / n[t + 1] + d_n)
             d_n = d_n - gain * error * d_s
             d_beta += n[t] * d_n
             d_s, d_n = beta * d_s, beta * d_n
@@ -44,13 +44,13 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """The reference with dq, dk and dv rounded to their dtype: the one place where kernels round."""
+    """The reference with dq, dk and dv rounded to their dtype: the only rounding of the kernels."""
     exact = reference(problem, arrays)
     return exact | {name: exact[name].astype(problem.dtype.numpy).astype(np.float64) for name in _GRADIENTS}
 
 
 def _states(beta: Array, weight: Array, v: Array, initial: Array) -> tuple[list[Array], list[Array]]:
-    """n, and the mean m = s / n, before the first token and after each; the mean of nothing is 0."""
+    """n, and the mean m = s / n, before the first token and after each; the mean is 0 if n is 0."""
     n, m = [initial[1]], [np.divide(initial[0], initial[1], out=np.zeros_like(initial[0]), where=initial[1] != 0)]
     for x, value in zip(weight, v, strict=True):
         n.append(beta * n[-1] + x)
@@ -59,6 +59,6 @@ def _states(beta: Array, weight: Array, v: Array, initial: Array) -> tuple[list[
 
 
 def _by_head(problem: Problem, d_beta: Array) -> Array:
-    """Of β as it is given: a sum over the channels that share it."""
+    """The gradient of β in the shape of β: a sum over the channels that share it."""
     summed = d_beta if problem.decay == "channel" else np.sum(d_beta, axis=1, keepdims=True)
     return summed[: problem.beta_heads]

@@ -1,4 +1,4 @@
-"""The launch that adds up what tiles, or sequences, give to the gradient of β; none where β is one number."""
+"""The launch that sums the contributions of tiles, or sequences, to the gradient of β; none if β is a scalar."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ _UNROLL = 8  # parts that a thread loads at once
 
 
 def constants(problem: Problem) -> Mapping[str, Scalar]:
-    """What its template reads."""
+    """The constants of its template."""
     parts = "beta_parts" if problem.use_beta else "nullptr"
     return {"beta_array": problem.use_beta, "beta_threads": THREADS, "beta_parts_argument": parts}
 
@@ -24,17 +24,17 @@ def launch(problem: Problem) -> tuple[Launch, ...]:
 
 
 def parts(problem: Problem, rows: int) -> tuple[Workspace, ...]:
-    """`rows` of a number a channel."""
+    """`rows` rows of one number per channel."""
     return (Workspace("beta_parts", DType.FP32, (rows, problem.channels)),) * problem.use_beta
 
 
 def part_bytes(problem: Problem, rows: int) -> int:
-    """Of all parts, once."""
+    """Bytes of all parts."""
     return sum(workspace.nbytes for workspace in parts(problem, rows))
 
 
 def work(problem: Problem, rows: int) -> tuple[Work, ...]:
-    """Of `launch`: all parts are read."""
+    """Work of `launch`: all parts are read."""
     added = rows * problem.channels / WARP
     nbytes = part_bytes(problem, rows) + 4 * problem.beta_heads * problem.beta_channels
     shared = problem.decay == "head"

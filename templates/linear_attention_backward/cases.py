@@ -1,4 +1,5 @@
-"""Inputs of linear_attention_backward, from kind to hostile, and small problems on every edge."""
+"""Test cases of linear_attention_backward: inputs of increasing numerical difficulty, and small problems that cover the
+edge cases."""
 
 from dataclasses import replace
 
@@ -13,17 +14,17 @@ INPUT_KINDS = (*forward.INPUT_KINDS, "far_values")
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """linear_attention's inputs of that kind, and gradients of its outputs, N(0, 1).
+    """The inputs of linear_attention of that kind, and gradients of its outputs from N(0, 1).
 
-    far_values: v is N(16, 1), of which dk is to know the differences only.
+    far_values: v is N(16, 1); dk depends only on differences of v.
     """
-    given = forward.inputs(problem.forward(), rng, "normal" if kind == "far_values" else kind)
+    arrays = forward.inputs(problem.forward(), rng, "normal" if kind == "far_values" else kind)
     if kind == "far_values":
-        given["v"] = (given["v"].astype(np.float32) + 16).astype(problem.dtype.numpy)
+        arrays["v"] = (arrays["v"].astype(np.float32) + 16).astype(problem.dtype.numpy)
     shape, dtype = (problem.batch, problem.seq_len, problem.heads, problem.head_dim), problem.dtype.numpy
     d_o = random_tensor(rng, shape, dtype, lambda generator, part: generator.standard_normal(part, np.float32))
     dht = rng.standard_normal((problem.final_states, problem.numbers, problem.heads, problem.head_dim), np.float32)
-    return {**given, "d_o": d_o, "dht": dht}
+    return {**arrays, "d_o": d_o, "dht": dht}
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:

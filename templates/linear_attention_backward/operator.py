@@ -1,4 +1,4 @@
-"""linear_attention_backward: the gradients of linear_attention with respect to all that it was given."""
+"""linear_attention_backward: the gradients of linear_attention with respect to all its inputs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +15,11 @@ _TOKENS = ("batch", "seq_len", "heads", "head_dim")
 _BETA = ("beta_heads", "beta_channels")
 _STATE = ("numbers", "heads", "head_dim")
 _STRIDED = ("q", "k", "v", "d_o", "dq", "dk", "dv")
-_NO_TOKENS = dict.fromkeys(("batch", "seq_len", "boundaries"), 0.0)  # of which a sum over them is made
+_NO_TOKENS = dict.fromkeys(("batch", "seq_len", "boundaries"), 0.0)  # extents over which an output is a sum
 
 ARGUMENTS = (
     *(Argument(name, "dtype", _TOKENS, strided=True) for name in ("q", "k", "v")),
-    Argument("beta", DType.FP32, _BETA, optional="use_beta", doc="absent where β is one value"),
+    Argument("beta", DType.FP32, _BETA, optional="use_beta", doc="absent if β is a scalar"),
     Argument("d_o", "dtype", _TOKENS, strided=True, doc="gradient of o, which the call names do"),
     Argument(
         "cu_seqlens",
@@ -49,7 +49,7 @@ ARGUMENTS = (
         _BETA,
         Role.OUTPUT,
         optional="use_beta",
-        doc="empty where β is one value",
+        doc="empty if β is a scalar",
         without=_NO_TOKENS,
     ),
     Argument(
@@ -61,10 +61,10 @@ ARGUMENTS = (
         doc="empty without initial_state",
         without={"seq_len": "dht"},
     ),
-    Argument("beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda _problem: 1.0, doc="β as one value"),
+    Argument("beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda _problem: 1.0, doc="β as a scalar"),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "seq_len", "heads", "boundaries")),
 )
-# Of launches.
+# Arguments of launches.
 SCALARS = ("beta_scalar", "batch", "seq_len", "heads", "boundaries")
 INPUTS = ("q", "k", "v", "beta", "d_o", "cu_seqlens", "initial_state", "dht")
 OUTPUTS = ("dq", "dk", "dv", "dh0")
@@ -76,7 +76,8 @@ def tolerance(problem: Problem) -> Mapping[str, Tolerance]:
 
 
 def cost(problem: Problem) -> Cost:
-    """σ, n, s, 1 / n and m are 10 operations; dq 1, the gradients of s and n 8, dv 1, dk 8; every tensor once."""
+    """σ, n, s, 1 / n and m are 10 operations; dq 1, the gradients of s and n 8, dv 1, dk 8; every tensor is
+    moved once."""
     states = 2 * (2 * problem.initial_states + problem.final_states) * problem.channels
     floats = 2 * problem.beta_heads * problem.beta_channels + states + problem.boundaries
     nbytes = 7 * problem.elements * problem.dtype.itemsize + 4 * floats
@@ -97,20 +98,20 @@ def linear_attention_backward(
     key_floor: int = 60,
     layout: str = "bthd",
 ) -> Request:
-    """The gradients of `linear_attention`, from its arguments and those of its outputs. Returns (dq, dk, dv, dbeta,
-    dh0).
+    """The gradients of `linear_attention`, from its arguments and the gradients of its outputs. Returns (dq, dk, dv,
+    dbeta, dh0).
 
-    q, k, v, do: [B, T, H, D], or [B, H, T, D] with layout="bhtd"; bf16, fp16 or fp32, alike; any D. dq, dk and dv are
-    alike. do is the gradient of o. Nothing of the forward pass is needed but its arguments.
+    q, k, v, do: [B, T, H, D], or [B, H, T, D] with layout="bhtd"; all bf16, fp16 or fp32; any D. dq, dk and dv are
+    alike. do is the gradient of o. Nothing else of the forward pass is needed but its arguments.
 
-    beta: between 0 and 1: a number, or an fp32 array [H] or [H, D]; dbeta is [H, 1] or [H, D], sums over all tokens,
+    beta: between 0 and 1: a number, or an fp32 array [H] or [H, D]; dbeta is [H, 1] or [H, D], summed over all tokens,
     and empty for a number. key_floor: that of the forward call; keys below -key_floor have no gradient.
 
     dht: fp32 [N, 2, H, D], the gradient of the final state, of s and then of n, default zeros. initial_state: that of
-    the forward call; with it dh0 is its gradient, otherwise empty. Where n of an initial state is 0, s must be too.
+    the forward call; with it dh0 is its gradient, otherwise empty. If n of an initial state is 0, s must be 0 too.
 
-    cu_seqlens: int32 [N + 1], as in the forward call. Where it ends before T, the gradients of the tokens left over
-    are zeros. Otherwise N = B.
+    cu_seqlens: int32 [N + 1], as in the forward call. If it ends before T, the gradients of the remaining tokens are
+    zeros. Without it, N = B.
 
     Raises UsageError for an unknown layout or values that are out of range, InputError for arrays that do not fit.
     """
@@ -125,7 +126,7 @@ def linear_attention_backward(
 
 OPERATOR = Operator(
     name="linear_attention_backward",
-    summary="gradients of linear_attention with respect to all that it is given",
+    summary="gradients of linear_attention with respect to all its inputs",
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,

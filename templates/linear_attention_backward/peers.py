@@ -9,16 +9,16 @@ from ..linear_attention.peers import PEERS as FORWARD
 
 def _backward(forward: Peer) -> Peer:
     def prepare(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
-        """The forward pass runs once, here; what is run again is the backward pass alone."""
+        """The forward pass runs once, here; only the backward pass is repeated."""
         torch = module("torch")
         names = ("q", "k", "v") + ("beta",) * (problem.decay != "scalar")
-        given = {name: tensors[name].detach().requires_grad_() for name in names}
+        inputs = {name: tensors[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
-            o = forward.prepare(problem.forward(), {**tensors, **given}, scalars)()["o"]
+            o = forward.prepare(problem.forward(), {**tensors, **inputs}, scalars)()["o"]
 
         def run() -> Any:
             gradients = torch.autograd.grad(
-                o, tuple(given.values()), tensors["d_o"], retain_graph=True, allow_unused=True
+                o, tuple(inputs.values()), tensors["d_o"], retain_graph=True, allow_unused=True
             )
             return {f"d{name}": x for name, x in zip(names, gradients, strict=True) if x is not None}
 

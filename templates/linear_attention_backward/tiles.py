@@ -1,6 +1,7 @@
-"""Which tiles there are, where they stay, and the sizes that follow: linear_attention's, for four tensors.
+"""The choices of tiles, whether they are staged in shared memory, and the sizes that follow: those of linear_attention,
+for four tensors.
 
-`c` is a config, or columns of many.
+`c` is a config, or columns of many configs.
 """
 
 from dataclasses import replace
@@ -31,19 +32,19 @@ from .problem import Problem
 Config = Budgeted
 ENTRY = "linear_attention_backward_lookback"
 TENSORS = 4  # k, v, do, q
-CP_ASYNC = 4  # bytes: the least that it copies
-THREADS = 128  # of a block, by default
-TICKET = 16  # bytes of shared memory for the block's ticket
-MAX_ELEMENTS = 64  # a thread: its loops over them are unrolled, three times
+CP_ASYNC = 4  # bytes: the minimum that it copies
+THREADS = 128  # per block, by default
+TICKET = 16  # bytes of shared memory for the ticket of the block
+MAX_ELEMENTS = 64  # per thread: its loops over them are unrolled three times
 
 
 def _sums(c: Any) -> Any:
-    """What groups of threads tell each other, forward and back, and the ticket."""
+    """Bytes of the values that groups of threads exchange, forward and backward, and of the ticket."""
     return 2 * sum_bytes(c) + TICKET
 
 
 def staged(problem: Problem, c: Any) -> Any:
-    """Whether tensors arrive in shared memory: where they fit the budget and are wide enough for cp.async."""
+    """Whether tensors are staged in shared memory: if they fit the budget and are wide enough for cp.async."""
     fits = TENSORS * tile_bytes(problem, c) + _sums(c) <= c.smem_budget
     return fits & (problem.dtype.itemsize * c.width >= CP_ASYNC)
 
@@ -54,8 +55,8 @@ def smem_bytes(problem: Problem, c: Any) -> Any:
 
 
 def register_estimate(problem: Problem, c: Any) -> Any:
-    """A thread's: the error and 1 / n of each element, the tensors and σ(k) where they stay, the tokens' addresses, the
-    states, gradients, means and β of each channel, and 48 more."""
+    """Registers per thread: the error and 1 / n of each element, the tensors and σ(k) if kept in registers, the tokens'
+    addresses, the states, gradients, means and β of each channel, and 48 more."""
     tokens = tokens_per_thread(c)
     vectors = TENSORS * tokens * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
     in_registers = ~np.asarray(staged(problem, c), bool)
@@ -87,9 +88,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Vectors of 8 bytes, or less, and as many tokens as make 32 elements a thread; 16 in fp32 or with sequences to
-    keep apart, and 8 where the tensors stay in registers. σ(k) is computed in each sweep. The smallest budget that has
-    room for a tile, or for sums; three blocks per SM where that has room and no gradient of β takes the registers."""
+    """Vectors of up to 8 bytes, with 32 elements per thread; 16 in fp32 or with packed sequences, and 8 if the tensors
+    are kept in registers. σ(k) is computed in each sweep. The smallest budget that fits a tile, or the sums; three
+    blocks per SM if they fit and no gradient of β needs registers."""
     width = next(width for width in reversed(widths(problem)) if width * problem.dtype.itemsize <= LOAD // 2)
     few = problem.varlen or problem.dtype is DType.FP32
     elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if few else 32

@@ -1,4 +1,4 @@
-"""What mla_decode is tried on: inputs, extents that hit every edge, and the results in float64."""
+"""Test cases of mla_decode: inputs, edge-case extents, and the reference in float64."""
 
 from collections.abc import Callable
 
@@ -16,27 +16,28 @@ Rounding = Callable[[Array], Array]
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """What flash_attention draws as q and k, with lengths up to full; the keys are put into pages that lie anywhere.
+    """q and k of flash_attention's inputs, with sequence lengths up to the maximum; the keys are stored in pages at
+    random positions of the cache.
 
-    Rows that no sequence has are NaN, and tables name no page for them.
+    Rows of the cache without keys are NaN, and table entries without pages are invalid.
     """
     lengths = _lengths(problem, rng)
-    drawn = dense.inputs(problem, rng, kind)  # type: ignore[arg-type]  # of which it reads the sizes
-    table, (cache,) = paged(problem, rng, lengths, (drawn["k"][:, :, 0],))  # type: ignore[arg-type]  # as above
+    dense_inputs = dense.inputs(problem, rng, kind)  # type: ignore[arg-type]  # only sizes are read
+    table, (cache,) = paged(problem, rng, lengths, (dense_inputs["k"][:, :, 0],))  # type: ignore[arg-type]  # as above
     return {
-        "q": drawn["q"],
+        "q": dense_inputs["q"],
         "kv_cache": cache,
         "block_table": table,
         "cache_seqlens": np.array(lengths, np.int32),
-        "softmax_scale": drawn["softmax_scale"],
+        "softmax_scale": dense_inputs["softmax_scale"],
     }
 
 
 def _lengths(problem: Problem, rng: np.random.Generator) -> list[int]:
-    """Of a batch the first is full, the second one position long, and the last empty."""
-    drawn: list[int] = rng.integers(0, problem.seq_k, problem.batch, endpoint=True).tolist()
-    drawn[1:2], drawn[-1] = [1], 0
-    return [problem.seq_k, *drawn[1:]][: problem.batch]
+    """In a batch, the first sequence is full, the second has one position, and the last is empty."""
+    lengths: list[int] = rng.integers(0, problem.seq_k, problem.batch, endpoint=True).tolist()
+    lengths[1:2], lengths[-1] = [1], 0
+    return [problem.seq_k, *lengths[1:]][: problem.batch]
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
@@ -57,8 +58,8 @@ def _attention(problem: Problem, arrays: Arrays, rounding: Rounding) -> Arrays:
         if length:
             rows = _rows(problem, arrays, b, length)
             scores = arrays["softmax_scale"] * np.einsum("thd,sd->hts", arrays["q"][b].astype(np.float64), rows)
-            own = np.arange(problem.seq_q) + length - problem.seq_q
-            scores[:, np.arange(length) > own[:, None]] = -np.inf
+            position = np.arange(problem.seq_q) + length - problem.seq_q
+            scores[:, np.arange(length) > position[:, None]] = -np.inf
             product, lse[b] = _softmax_product(scores, rows[:, : problem.head_dim_v], rounding)
             o[b] = product.swapaxes(0, 1)
     return {"o": rounding(o), "lse": lse}
@@ -73,7 +74,8 @@ def _rows(problem: Problem, arrays: Arrays, b: int, length: int) -> Array:
 
 
 def _softmax_product(scores: Array, values: Array, rounding: Rounding) -> tuple[Array, Array]:
-    """Softmax of scores [H, T, S] times values [S, DV], and the logarithms of the sums [H, T]; 0 and -inf of no row."""
+    """Softmax of scores [H, T, S] times values [S, DV], and the logarithms of the sums [H, T]; 0 and -inf
+    without rows."""
     peak = np.max(scores, axis=-1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0)
     p = np.exp(scores - peak)
@@ -85,11 +87,11 @@ def _softmax_product(scores: Array, values: Array, rounding: Rounding) -> tuple[
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """Few heads and few pages, since a row is wide: see the comments."""
+    """Edge cases with few heads and few pages, since a row is wide; see the comments."""
     shapes = (
         (1, 1, 1, 1, 1),  # one query, one row
-        (3, 16, 1, 64, 5),  # a step of decoding: a full sequence of several tiles, one position, none
-        (2, 5, 3, 8, 9),  # several queries, of which two of the second sequence are at no position
-        (1, 70, 1, 1, 40),  # a page a row; two tiles of rows
+        (3, 16, 1, 64, 5),  # a decoding step: a full sequence of several tiles, one of one position, an empty one
+        (2, 5, 3, 8, 9),  # several queries, two of which precede the first position of the second sequence
+        (1, 70, 1, 1, 40),  # one row per page; two row tiles
     )
     return sized(problem, ("batch", "heads", "seq_q", "page_size", "max_pages"), shapes, pages=0)

@@ -1,4 +1,5 @@
-"""mla_decode: a sequence's last queries attend latent rows in pages, each a key and, in its first part, a value."""
+"""mla_decode: a sequence's last queries attend latent rows in pages; a row is a key, and its first part is the
+value."""
 
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ ARGUMENTS = (
         DType.INT32,
         ("batch", "max_pages"),
         strided="all",
-        doc="pages of each sequence, in the order of its positions; read as far as it has positions",
+        doc="pages of each sequence, in the order of its positions; only entries within the sequence are read",
     ),
-    Argument("cache_seqlens", DType.INT32, ("batch",), strided="all", doc="positions so far of each sequence"),
+    Argument("cache_seqlens", DType.INT32, ("batch",), strided="all", doc="number of positions of each sequence"),
     _SHARED["o"],
     _SHARED["lse"],
     _SHARED["softmax_scale"],
@@ -35,9 +36,9 @@ ARGUMENTS = (
 
 
 def cost(problem: Problem) -> Cost:
-    """Two multiply-adds an element of D and DV and an attended pair; every tensor once.
+    """Two multiply-adds per element of D and DV and attended pair; every tensor is moved once.
 
-    A batch counts as if every sequence had as many positions as its table has pages for, and no two shared a page.
+    A batch counts as if every table were full and no two sequences shared a page.
     """
     rows = problem.batch * problem.heads * problem.seq_q
     pairs = problem.batch * problem.heads * int(np.sum(attended_rows(problem)))
@@ -57,24 +58,26 @@ def mla_decode(
     *,
     softmax_scale: float | None = None,
 ) -> Request:
-    """Multi-head latent attention, absorbed: each sequence's last T positions to all its rows so far. Returns (o, lse).
+    """Multi-head latent attention with absorbed projections: the last T positions of each sequence attend all its rows
+    so far. Returns (o, lse).
 
-    q: [B, T, H, D], the queries times the up-projection of keys, and their rotated part. kv_cache: [pages, page_size,
-    D], or as FlashMLA has it [pages, page_size, 1, D]; every head reads the same rows. A row is a key as a whole, and
-    its first head_dim_v elements are the value; so o is [B, T, H, head_dim_v], in latent space. fp16, bf16 or fp32, the
-    same for both; D and head_dim_v are multiples of 16, D up to 576; page_size is a power of two. Views are taken as
-    they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
-    block_table: int32 [B, max_pages]. Position j of sequence b is row j % page_size of page
-    block_table[b, j // page_size]. cache_seqlens: int32 [B], the positions of each sequence, those of q among them; the
-    caller has written their rows. Both are read by the kernels: a step with other lengths and pages is the same call.
+    q: [B, T, H, D], the queries times the up-projection of keys, and their rotary part. kv_cache: [pages, page_size,
+    D], or as in FlashMLA [pages, page_size, 1, D]; every head reads the same rows. A complete row is a key, and its
+    first head_dim_v elements are the value; so o is [B, T, H, head_dim_v], in latent space. fp16, bf16 or fp32, the
+    same for both; D and head_dim_v are multiples of 16, D up to 576; page_size is a power of two. Strided views are
+    used without a copy: the last dim must be contiguous, and every row must start at a multiple of 16 bytes.
+    block_table: int32 [B, max_pages]. Position j of sequence b is row j % page_size of page block_table[b, j //
+    page_size]. cache_seqlens: int32 [B], the number of positions of each sequence, including those of q, whose rows the
+    caller has written. The kernels read both on the device, so that other lengths and pages need no new call signature.
 
-    A length below 0 counts as 0, one beyond max_pages · page_size as that. Entries of the table for pages behind a
-    sequence's length may be anything, and are not read; others must name a page of the cache: nobody checks them.
+    A negative length counts as 0, and one above max_pages · page_size as that. Table entries beyond a sequence's length
+    may have any value and are not read; the others must be valid pages of the cache, which is not checked.
 
-    Query i of a sequence of n positions is at p = i + n - T and attends the rows j <= p. Where p is negative, o = 0 and
-    lse = -inf. softmax_scale: positive, default D ** -0.5; DeepSeek's models want that of the width before absorption.
+    Query i of a sequence of n positions is at p = i + n - T and attends the rows j <= p. If p is negative, o = 0 and
+    lse = -inf. softmax_scale: positive, default D ** -0.5; DeepSeek models need that of the width before absorption.
 
-    o has the strides' order and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the exponentials' sum.
+    o has the order of strides and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
+    exponentials.
 
     Raises UsageError for a scale that is not positive, InputError for arrays that do not fit.
     """
@@ -89,7 +92,7 @@ def mla_decode(
 
 
 def _of_one_head(kv_cache: Any) -> Any:
-    """[pages, page_size, D], of a cache that may have a dim of one head before the last."""
+    """kv_cache as [pages, page_size, D], from a cache that may have a dim of size 1 before the last."""
     shape = tuple(getattr(kv_cache, "shape", ()))
     if len(shape) != 4:
         return kv_cache
@@ -100,7 +103,7 @@ def _of_one_head(kv_cache: Any) -> Any:
 
 OPERATOR = Operator(
     name="mla_decode",
-    summary="decoding of multi-head latent attention: all heads share rows of a paged cache, as keys and as values",
+    summary="decoding with multi-head latent attention: all heads share paged cache rows, as keys and as values",
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,

@@ -8,12 +8,12 @@ from tuner.spec import DType
 
 
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
-    """What one writes without a kernel for pages: a copy of each sequence's rows, and a dense mask."""
+    """The usual approach without a paged kernel: a copy of each sequence's rows, and a dense mask."""
     torch, attention = module("torch"), module("torch.nn.attention")
-    cache = tensors["kv_cache"].nan_to_num()  # a masked NaN of the values would stay one
+    cache = tensors["kv_cache"].nan_to_num()  # a masked NaN in the values would remain NaN
     table = tensors["block_table"].clamp(0, problem.pages - 1).long()
     q, seen = tensors["q"].flatten(1, 2)[:, None], _seen(problem, tensors)[:, None]
-    nothing = ~seen.any(-1, keepdim=True)  # where a softmax would be NaN
+    nothing = ~seen.any(-1, keepdim=True)  # rows in which softmax would return NaN
     backend = attention.SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else attention.SDPBackend.MATH
     options = {"scale": scale_of(scalars), "attn_mask": seen | nothing}
     shape = problem.batch, problem.seq_q, problem.heads, problem.head_dim_v
@@ -32,23 +32,23 @@ def _seen(problem: Any, tensors: Tensors) -> Any:
     torch = module("torch")
     dense_mask(problem.batch * problem.heads * problem.seq_q * problem.seq_k)
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k).long()
-    place = torch.arange(problem.seq_q, device=lengths.device).repeat_interleave(problem.heads)
-    query = (lengths[:, None] - problem.seq_q + place)[:, :, None]
+    query_index = torch.arange(problem.seq_q, device=lengths.device).repeat_interleave(problem.heads)
+    query = (lengths[:, None] - problem.seq_q + query_index)[:, :, None]
     return torch.arange(problem.seq_k, device=lengths.device) <= query
 
 
 def _flash_mla(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
-    """FlashMLA, whose shares of the sequences are found once, here, as its users do for all layers of a model."""
+    """FlashMLA, whose metadata is computed once, here, as its users do for all layers of a model."""
     package = module("flash_mla")
     if (problem.head_dim, problem.head_dim_v, problem.page_size) != (576, 512, 64) or problem.dtype is DType.FP32:
-        raise AbsentError("it takes rows of 576 elements of 16 bits, values of 512, and pages of 64 rows")
+        raise AbsentError("FlashMLA needs 16-bit rows of 576 elements, values of 512, and pages of 64 rows")
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k)
     metadata = package.get_mla_metadata(lengths, problem.seq_q * problem.heads, 1)
-    given = tensors["q"], tensors["kv_cache"].unsqueeze(2), tensors["block_table"], lengths, problem.head_dim_v
+    positional = tensors["q"], tensors["kv_cache"].unsqueeze(2), tensors["block_table"], lengths, problem.head_dim_v
     options = {"softmax_scale": scale_of(scalars), "causal": True}
 
     def run() -> Any:
-        o, _ = package.flash_mla_with_kvcache(*given, *metadata, **options)
+        o, _ = package.flash_mla_with_kvcache(*positional, *metadata, **options)
         return {"o": o}
 
     return run

@@ -1,4 +1,4 @@
-"""What mla_decode computes on: sizes and dtype, and how a cache holds its latent rows in pages."""
+"""The problem of mla_decode: sizes, dtype, and the layout of the paged cache of latent rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ DTYPES = (*dense.DTYPES, DType.FP32)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The last T of a sequence's positions attend its latent rows: each row is a key, and its first DV elements the
+    """The last T positions of a sequence attend its latent rows: each row is a key, and its first DV elements are the
     value. All query heads share them.
 
-    A page holds `page_size` positions of one sequence; `max_pages` of them are a table's, so that S = max_pages ·
-    page_size is the most positions that a sequence has. How many it has is data. Query i of a sequence of n positions
-    is at p = i + n - T and attends the rows j <= p, none where that is negative.
-    Raises UsageError for sizes that no kernel takes.
+    A page holds `page_size` positions of one sequence, and a table has `max_pages` entries, so that a sequence has at
+    most S = max_pages · page_size positions. The actual number is data. Query i of a sequence of n positions is at p =
+    i + n - T and attends the rows j <= p, none if p is negative. Raises UsageError for sizes that no kernel supports.
     """
 
     head_dim: int = static("D: elements of a cache row, 16 to 576 in steps of 16", default=576, choices=HEAD_DIMS)
@@ -34,8 +33,8 @@ class Problem:
     heads: int = extent("H: query heads", default=128)
     seq_q: int = extent("T: queries of a sequence, its last positions", default=1)
     page_size: int = extent("positions of a page, a power of two", default=64)
-    max_pages: int = extent("pages that a table has room for", default=64)
-    pages: int = extent("pages of the cache (0: as many as all tables have room for)", default=0)
+    max_pages: int = extent("entries of a table", default=64)
+    pages: int = extent("pages of the cache (0: the number of entries of all tables)", default=0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pages", self.pages or self.batch * self.max_pages)
@@ -44,7 +43,7 @@ class Problem:
 
     @property
     def seq_k(self) -> int:
-        """S: positions that a table has pages for."""
+        """S: maximum number of positions per sequence."""
         return self.max_pages * self.page_size
 
     @property
@@ -54,23 +53,23 @@ class Problem:
 
 
 def attended_rows(problem: Problem) -> Array:
-    """How many rows each query of a sequence attends whose table is full: int64 [T]."""
+    """How many rows each query attends if the table is full: int64 [T]."""
     return np.maximum(np.arange(problem.seq_q, dtype=np.int64) + 1 + problem.seq_k - problem.seq_q, 0)
 
 
 def _refusals(problem: Problem) -> Iterator[str]:
     if problem.head_dim not in HEAD_DIMS:
-        yield f"head_dim {problem.head_dim}: mla_decode takes 16 to 576 in steps of 16"
+        yield f"head_dim {problem.head_dim}: mla_decode supports 16 to 576 in steps of 16"
     if problem.head_dim_v not in HEAD_DIMS or problem.head_dim_v > problem.head_dim:
-        yield f"head_dim_v {problem.head_dim_v}: mla_decode takes 16 to head_dim {problem.head_dim} in steps of 16"
+        yield f"head_dim_v {problem.head_dim_v}: mla_decode supports 16 to head_dim {problem.head_dim} in steps of 16"
     if problem.dtype not in DTYPES:
         name = getattr(problem.dtype, "value", problem.dtype)
-        yield f"dtype {name}: mla_decode takes {', '.join(dtype.value for dtype in DTYPES)}"
+        yield f"dtype {name}: mla_decode supports {', '.join(dtype.value for dtype in DTYPES)}"
     if problem.page_size < 1 or problem.page_size & (problem.page_size - 1):
-        yield f"page_size {problem.page_size}: mla_decode takes powers of two"
+        yield f"page_size {problem.page_size}: mla_decode supports powers of two"
     for name in ("batch", "heads", "seq_q", "page_size", "max_pages", "pages"):
         if not 1 <= getattr(problem, name) <= dense.MAX_SEQ:
-            yield f"{name} {getattr(problem, name)}: mla_decode takes 1 to {dense.MAX_SEQ}"
+            yield f"{name} {getattr(problem, name)}: mla_decode supports 1 to {dense.MAX_SEQ}"
     if problem.batch * problem.heads * problem.seq_q > MAX_ROWS:
         yield (
             f"batch {problem.batch}, heads {problem.heads}, seq_q {problem.seq_q}: too large; "

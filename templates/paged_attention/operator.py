@@ -1,4 +1,4 @@
-"""paged_attention, forward: a sequence's last queries attend its keys, which lie in pages of a cache."""
+"""paged_attention, forward: the last queries of a sequence attend its keys, which are stored in pages of a cache."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +26,9 @@ ARGUMENTS = (
         DType.INT32,
         ("sequences", "max_pages"),
         strided="all",
-        doc="pages of each sequence, in the order of its positions; read as far as keys are attended",
+        doc="pages of each sequence, in the order of its positions; only entries of attended keys are read",
     ),
-    Argument("cache_seqlens", DType.INT32, ("sequences",), strided="all", doc="positions so far of each sequence"),
+    Argument("cache_seqlens", DType.INT32, ("sequences",), strided="all", doc="number of positions of each sequence"),
     _SHARED["o"],
     _SHARED["lse"],
     _SHARED["softmax_scale"],
@@ -42,20 +42,20 @@ PACKED = (
 )
 
 _DESCALE = Argument(
-    "k_descale", DType.FP32, ("descales", "kv_heads"), strided="all", optional="eight_bits", doc="times 8-bit keys"
+    "k_descale", DType.FP32, ("descales", "kv_heads"), strided="all", optional="eight_bits", doc="multiplies 8-bit keys"
 )
 DESCALES = (
     _DESCALE,
-    replace(_DESCALE, name="v_descale", doc="times 8-bit values"),
+    replace(_DESCALE, name="v_descale", doc="multiplies 8-bit values"),
     Argument("descales", DType.INT32, role=Role.SCALAR, optional="eight_bits"),
 )
 
 
 def cost(problem: Problem) -> Cost:
-    """Two multiply-adds an element of D and an attended pair; every tensor once, of K and V the keys attended.
+    """Two multiply-adds per element of D and attended pair; every tensor is moved once, of K and V only the attended
+    keys.
 
-    A batch counts as if every sequence had as many positions as its table has pages for; packed queries, as if each had
-    equally many.
+    A batch counts as if every table were full, and packed queries as if each sequence had the same number.
     """
     equal = unpacked(problem)
     pages = -(-min(equal.seq_k, equal.reach) // problem.page_size)
@@ -65,7 +65,7 @@ def cost(problem: Problem) -> Cost:
 
 
 def _floats(problem: Problem) -> int:
-    """Of scales and logits."""
+    """Number of scales and logits."""
     return 2 * problem.descales * problem.kv_heads + problem.s_aux_heads
 
 
@@ -90,39 +90,43 @@ def paged_attention(
 
     q: [B, T, H, D]; k_cache, v_cache: [pages, page_size, HK, D], where HK divides H (grouped queries: query head h
     reads head h · HK // H); fp16, bf16 or fp32, the same for all three, or fp8_e4m3 for both caches. D is 8 to 256 in
-    steps of 8, page_size a power of two. Views are taken as they are: the last dim is contiguous and every row starts
-    at a multiple of 16 bytes. So a cache [pages, HK, page_size, D] is passed as its transpose(1, 2).
-    block_table: int32 [B, max_pages]. Position j of sequence b is row j % page_size of page
-    block_table[b, j // page_size]. cache_seqlens: int32 [B], the positions of each sequence, those of q among them; the
-    caller has written their keys. Both are read by the kernels: a step with other lengths and pages is the same call.
+    steps of 8, page_size a power of two. Strided views are used without a copy: the last dim must be contiguous, and
+    every row must start at a multiple of 16 bytes. A cache [pages, HK, page_size, D] is therefore passed as its
+    transpose(1, 2). block_table: int32 [B, max_pages]. Position j of sequence b is row j % page_size of page
+    block_table[b, j // page_size]. cache_seqlens: int32 [B], the number of positions of each sequence, including those
+    of q, whose keys the caller has written. The kernels read both on the device, so that other lengths and pages need
+    no new call signature.
 
-    A length below 0 counts as 0, one beyond max_pages · page_size as that. Entries of the table for pages in which no
-    query attends a key may be anything, and are not read; others must name a page of the cache: nobody checks them.
+    A negative length counts as 0, and one above max_pages · page_size as that. Table entries of pages in which no query
+    attends a key may have any value and are not read; the others must be valid pages of the cache, which is not
+    checked.
 
-    cu_seqlens_q: int32 [N + 1], ascending from 0 to T: q is [1, T, H, D], the queries of N sequences behind each other;
-    those of sequence b are the rows from entry b to entry b + 1, and tables and lengths are of the N. Their numbers may
-    differ and be 0, as where some sequences are in their prompt while others decode. They are read by the kernels: a
-    step with other ones is the same call. max_seqlen_q: no sequence has more queries (default T); those beyond it may
-    be left out, and by a bound near the truth the right kernel is chosen. Rows that lie in no sequence are not written.
+    cu_seqlens_q: int32 [N + 1], ascending from 0 to T: q is [1, T, H, D], the packed queries of N sequences; those of
+    sequence b are the rows entry b to entry b + 1, and tables and lengths have N entries. Numbers of queries may differ
+    and may be 0, as in batches that mix prefill and decoding. The kernels read them on the device, so that other
+    numbers need no new call signature. max_seqlen_q: upper bound on the queries of a sequence (default T); queries
+    beyond it may be skipped, and a tight bound helps to choose the right kernel. Rows outside all sequences are not
+    written.
 
-    k_descale, v_descale: fp32 [B, HK], or [N, HK]: keys and values are what 8-bit caches hold times that, or what they
-    hold where neither is given. That of keys is 0 or more. D is a multiple of 16 there.
+    k_descale, v_descale: fp32 [B, HK], or [N, HK]: keys and values are the elements of the 8-bit caches times these, or
+    the elements themselves if neither is passed. k_descale must not be negative. D must be a multiple of 16 with 8-bit
+    caches.
 
     Query i of T of a sequence of n positions is at p = i + n - T and attends the keys j <= p; with a window, those with
-    p - j < window or j < sinks. Where p is negative, o = 0 and lse = -inf. window: 0 for all, sinks: 0 and more.
-    softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become
-    softcap · tanh(x / softcap); 0 is none. s_aux: fp32 [H], a logit of each head that joins the denominator of its
-    softmax, and counts in lse, as flash_attention has it.
+    p - j < window or j < sinks. If p is negative, o = 0 and lse = -inf. window: 0 for all, sinks: 0 or more.
+    softmax_scale: positive, default D ** -0.5. softcap: if positive, scaled scores x become softcap · tanh(x /
+    softcap); 0 disables it. s_aux: fp32 [H], one logit per head, added to the softmax denominator and included in lse,
+    as in flash_attention.
 
-    o has the shape, strides' order and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
+    o has the shape, order of strides and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials.
 
-    Raises UsageError for a scale that is not positive, a softcap below 0, and a max_seqlen_q below 1 or without
-    cu_seqlens_q, and one of k_descale and v_descale alone; InputError for arrays that do not fit.
+    Raises UsageError for a scale that is not positive, a softcap below 0, a max_seqlen_q below 1 or without
+    cu_seqlens_q, and for only one of k_descale and v_descale; InputError for arrays that do not fit.
     """
     scalars = dense.scalars(softmax_scale, softcap)
     if max_seqlen_q is not None and (cu_seqlens_q is None or max_seqlen_q < 1):
-        raise UsageError(f"max_seqlen_q {max_seqlen_q}: give it with cu_seqlens_q, 1 and more")
+        raise UsageError(f"max_seqlen_q {max_seqlen_q}: pass it with cu_seqlens_q, 1 or more")
     if (k_descale is None) != (v_descale is None):
         raise UsageError("k_descale and v_descale go together: pass both or neither")
     arrays = {
@@ -146,7 +150,7 @@ def paged_attention(
 
 OPERATOR = Operator(
     name="paged_attention",
-    summary="attention of prompts and steps to keys and values in pages of a cache, over sequences of any lengths",
+    summary="attention of prefill and decoding to keys and values in pages of a cache, over sequences of any lengths",
     problem=Problem,
     arguments=(*ARGUMENTS, SOFTCAP, *PACKED, *DESCALES, S_AUX),
     inputs=inputs,

@@ -7,12 +7,12 @@ from tuner.bench.peers.attention import COMPILES_S, dense_mask, grouped, scale_o
 
 
 def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
-    """What one writes without a kernel for pages: a copy of each sequence's keys, and a dense mask."""
+    """The usual approach without a paged kernel: a copy of each sequence's keys, and a dense mask."""
     torch, attention = module("torch"), module("torch.nn.attention")
     _refuse(problem)
     pages, table = _finite(tensors), tensors["block_table"].clamp(0, problem.pages - 1).long()
     q, seen = tensors["q"].transpose(1, 2), _seen(problem, tensors)[:, None]
-    nothing = ~seen.any(-1, keepdim=True)  # where a softmax would be NaN
+    nothing = ~seen.any(-1, keepdim=True)  # rows in which softmax would return NaN
     backend = attention.SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else attention.SDPBackend.MATH
     options = {"scale": scale_of(scalars), "attn_mask": seen | nothing, "enable_gqa": grouped(problem)}
 
@@ -26,7 +26,7 @@ def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 
 def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
-    """No copy: the mask, made once, maps rows of pages to positions, and skips blocks that a sequence does not have."""
+    """No copy: a mask, built once, maps rows of pages to positions, and skips blocks outside the sequence."""
     package = module("torch.nn.attention.flex_attention")
     _refuse(problem)
     q, owner = tensors["q"].transpose(1, 2), _owners(problem, tensors)
@@ -48,11 +48,11 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 def _refuse(problem: Any) -> None:
     if problem.use_softcap:
-        raise AbsentError("it has no softcap")
+        raise AbsentError("torch has no softcap")
     if problem.use_cu_seqlens_q:
-        raise AbsentError("it takes as many queries of every sequence")
+        raise AbsentError("torch needs the same number of queries in every sequence")
     if problem.eight_bits:
-        raise AbsentError("its keys and values have the dtype of q")
+        raise AbsentError("torch needs keys and values of the dtype of q")
 
 
 def _seen(problem: Any, tensors: Tensors) -> Any:
@@ -60,14 +60,14 @@ def _seen(problem: Any, tensors: Tensors) -> Any:
     torch = module("torch")
     dense_mask(problem.batch * problem.seq_q * problem.seq_k)
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k).long()
-    place = torch.arange(problem.seq_q, device=lengths.device)
-    query = (lengths[:, None] - problem.seq_q + place)[:, :, None]
+    query_index = torch.arange(problem.seq_q, device=lengths.device)
+    query = (lengths[:, None] - problem.seq_q + query_index)[:, :, None]
     key = torch.arange(problem.seq_k, device=lengths.device)
     return (key <= query) & ((key < problem.sinks) | (query - key < problem.window))
 
 
 def _owners(problem: Any, tensors: Tensors) -> Any:
-    """Which of a sequence's pages each page of the cache is, -1 for none: int64 [B, pages]."""
+    """Index of each page of the cache within the sequence, -1 for pages of other sequences: int64 [B, pages]."""
     torch, table = module("torch"), tensors["block_table"]
     page = torch.arange(problem.max_pages, device=table.device)
     lengths = tensors["cache_seqlens"].clamp(0, problem.seq_k)
@@ -78,7 +78,7 @@ def _owners(problem: Any, tensors: Tensors) -> Any:
 
 
 def _finite(tensors: Tensors) -> tuple[Any, Any]:
-    """The caches with zeros where nobody has written: a masked NaN of V would stay one."""
+    """The caches with zeros in unwritten rows: a masked NaN in V would remain NaN."""
     return tensors["k_cache"].nan_to_num(), tensors["v_cache"].nan_to_num()
 
 

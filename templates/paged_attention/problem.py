@@ -1,4 +1,4 @@
-"""What paged_attention computes on: sizes, dtype, window and sinks, and how a cache holds its keys in pages."""
+"""The problem of paged_attention: sizes, dtype, window and sinks, and the layout of the paged cache."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,37 +15,36 @@ MAX_KEYS = 2**34  # of all tables: the kernels count them by 16 in int32
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The last T of a sequence's positions attend keys, per batch and head; heads / kv_heads heads share one of K, V.
+    """The last T positions of a sequence attend keys, per batch and head; heads / kv_heads heads share one of K, V.
 
-    A page holds `page_size` positions of one sequence; `max_pages` of them are a table's, so that S = max_pages ·
-    page_size is the most positions that a sequence has. How many it has is data. The query at position p attends the
-    keys j <= p with j < sinks or p - j < window; query i of a sequence of n positions is at p = i + n - T, and attends
-    nothing where that is negative. Packed, T counts the queries of all N sequences, whose numbers are data: with n_q of
-    them, query i is at p = i + n - n_q.
-    With an 8-bit cache keys and values are what it holds times k_descale and v_descale, numbers of a sequence and KV
-    head, if these are given. Raises UsageError for sizes that no kernel takes.
+    A page holds `page_size` positions of one sequence, and a table has `max_pages` entries, so that a sequence has at
+    most S = max_pages · page_size positions. The actual number is data. The query at position p attends the keys j <= p
+    with j < sinks or p - j < window; query i of a sequence of n positions is at p = i + n - T, and attends nothing if p
+    is negative. Packed, T counts the queries of all N sequences, whose numbers are data: with n_q of them, query i is
+    at p = i + n - n_q. With an 8-bit cache, keys and values are its elements times k_descale and v_descale, one scale
+    per sequence and KV head, if these are passed. Raises UsageError for sizes that no kernel supports.
     """
 
     head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=dense.HEAD_DIMS)
     dtype: DType = static("of q and o", default=DType.BF16, choices=DTYPES)
     kv_cache_dtype: DType = static(
-        "of k_cache and v_cache: 8 bits, or else that of q", default=DType.BF16, choices=(*DTYPES, *EIGHT_BITS)
+        "of k_cache and v_cache: an 8-bit dtype, or that of q", default=DType.BF16, choices=(*DTYPES, *EIGHT_BITS)
     )
     use_softcap: bool = static("scores x become softcap · tanh(x / softcap)", default=False)
-    use_s_aux: bool = static("s_aux, a logit a head, joins the softmax's denominator", default=False)
-    use_cu_seqlens_q: bool = static("queries of any number a sequence are packed into one", default=False)
-    batch: int = extent("B: sequences; 1 where queries are packed", default=16)
+    use_s_aux: bool = static("s_aux, one logit per head, is added to the softmax denominator", default=False)
+    use_cu_seqlens_q: bool = static("any number of queries per sequence, packed into one batch entry", default=False)
+    batch: int = extent("B: sequences; 1 with packed queries", default=16)
     heads: int = extent("H: query heads", default=32)
-    kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=8)
+    kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: equal to heads)", default=8)
     seq_q: int = extent("T: queries of a sequence, its last positions; packed: of all", default=1)
     page_size: int = extent("positions of a page, a power of two", default=16)
-    max_pages: int = extent("pages that a table has room for", default=512)
-    pages: int = extent("pages of the cache (0: as many as all tables have room for)", default=0)
+    max_pages: int = extent("entries of a table", default=512)
+    pages: int = extent("pages of the cache (0: the number of entries of all tables)", default=0)
     window: int = extent("W: keys that a query attends up to its own (0: all)", default=0)
-    sinks: int = extent("keys from the first on that every query attends as well, 0 and more", default=0)
+    sinks: int = extent("first keys of a sequence that every query attends in addition, 0 or more", default=0)
     sequences: int = extent("N: sequences whose queries are packed (0: batch)", default=0)
-    max_seqlen_q: int = extent("queries of the longest packed sequence (0: seq_q, which any is below)", default=0)
-    descales: int = extent("sequences of k_descale and v_descale (0: not given; else all)", default=0)
+    max_seqlen_q: int = extent("queries of the longest packed sequence (0: seq_q)", default=0)
+    descales: int = extent("sequences of k_descale and v_descale (0: not passed; otherwise all)", default=0)
 
     def __post_init__(self) -> None:
         packed = self.use_cu_seqlens_q
@@ -63,17 +62,17 @@ class Problem:
 
     @property
     def eight_bits(self) -> bool:
-        """Whether the cache holds 8 bits an element."""
+        """Whether the cache holds 8-bit elements."""
         return self.kv_cache_dtype in EIGHT_BITS
 
     @property
     def head_dim_v(self) -> int:
-        """Values are as wide as keys."""
+        """The same as head_dim."""
         return self.head_dim
 
     @property
     def seq_k(self) -> int:
-        """S: positions that a table has pages for."""
+        """S: maximum number of positions per sequence."""
         return self.max_pages * self.page_size
 
     @property
@@ -93,25 +92,25 @@ class Problem:
 
     @property
     def reach(self) -> int:
-        """Keys that all queries of a sequence together attend, where there are that many."""
+        """Maximum number of keys that all queries of a sequence attend together."""
         return self.sinks + self.window + self.longest - 1
 
 
 def _refusals(problem: Problem) -> Iterator[str]:
     if problem.page_size < 1 or problem.page_size & (problem.page_size - 1):
-        yield f"page_size {problem.page_size}: paged_attention takes powers of two"
+        yield f"page_size {problem.page_size}: paged_attention supports powers of two"
     for name, least in (("max_pages", 1), ("pages", 1), ("window", 1), ("sinks", 0)):
         if not least <= getattr(problem, name) <= dense.MAX_SEQ:
-            yield f"{name} {getattr(problem, name)}: paged_attention takes {least} to {dense.MAX_SEQ}"
+            yield f"{name} {getattr(problem, name)}: paged_attention supports {least} to {dense.MAX_SEQ}"
     if problem.use_cu_seqlens_q and problem.batch != 1:
         yield f"batch {problem.batch}: cu_seqlens_q packs the queries of all sequences into a batch of 1"
     if problem.eight_bits and problem.head_dim % 16:
         yield f"head_dim {problem.head_dim}: rows of an 8-bit cache are a multiple of 16 bytes"
     if problem.descales and not problem.eight_bits:
-        yield f"k_descale, v_descale: they are of an 8-bit cache, and this is {problem.kv_cache_dtype.value}"
+        yield f"k_descale, v_descale: they need an 8-bit cache, and this one is {problem.kv_cache_dtype.value}"
     for name in ("sequences", "max_seqlen_q"):
         if getattr(problem, name) < 0:
-            yield f"{name} {getattr(problem, name)}: paged_attention takes 1 and more, or 0 for what is there"
+            yield f"{name} {getattr(problem, name)}: paged_attention supports 1 or more, or 0 for the default"
     if problem.sequences * problem.seq_k > MAX_KEYS:
         yield (
             f"sequences {problem.sequences}, max_pages {problem.max_pages}, page_size {problem.page_size}: too large; "
@@ -120,7 +119,8 @@ def _refusals(problem: Problem) -> Iterator[str]:
 
 
 def unpacked(problem: Problem) -> Problem:
-    """A batch of as many sequences with equally many queries, the mean rounded down: what packed ones are taken for."""
+    """A batch of as many sequences with equal numbers of queries, the mean rounded down, as a stand-in for packed
+    queries."""
     if not problem.use_cu_seqlens_q:
         return problem
     batch = min(problem.sequences, problem.seq_q)
@@ -128,14 +128,15 @@ def unpacked(problem: Problem) -> Problem:
 
 
 def eight_bits_refusal(problem: Problem) -> str | None:
-    """Why a kernel that multiplies tiles as they were loaded does not serve a problem; None if it may."""
+    """Why a kernel that multiplies tiles as loaded does not support a problem; None if it does."""
     if problem.eight_bits:
-        return f"kv_cache_dtype {problem.kv_cache_dtype.value}: operands have 16 bits; split_keys widens what it loads"
+        return f"kv_cache_dtype {problem.kv_cache_dtype.value}: operands have 16 bits; use split_keys"
     return None
 
 
 def optional_constants(problem: Problem) -> dict[str, Scalar]:
-    """What templates read of packed queries and of an 8-bit cache: a Descale (descale.cuh) each for keys and values."""
+    """Constants of templates for packed queries and 8-bit caches: one Descale (descale.cuh) each for keys and
+    values."""
     strides = "{0}, {0}_descales_stride, {0}_kv_heads_stride, descales"
     descales = {f"{x}_descales": strides.format(f"{x}_descale") if problem.eight_bits else "" for x in "kv"}
     longest = "max_seqlen_q" if problem.use_cu_seqlens_q else "seq_q"

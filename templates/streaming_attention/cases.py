@@ -1,4 +1,4 @@
-"""What streaming_attention is tried on: inputs, extents that hit every edge, and the results in float64."""
+"""Test cases of streaming_attention: inputs, edge-case extents, and the reference in float64."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,28 +16,29 @@ EXTENTS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """What flash_attention draws for as many keys, put into the slots of the cache in the order of their positions.
+    """The inputs of flash_attention for the same number of keys, stored in the slots of the cache in the order of
+    positions.
 
-    The lengths of a ragged batch are anything up to full, and up to three times round in a rolling cache. Slots that
-    hold no position are NaN.
+    The lengths of a ragged batch are random up to the maximum, or up to three times the slots of a rolling cache. Slots
+    without a position are NaN.
     """
     lengths = _lengths(problem, rng)
     longest = replace(problem, rolling=False, ragged=False, slots=0, seq_k=max(problem.seq_k, *lengths))
-    drawn = dense.inputs(longest, rng, kind)  # type: ignore[arg-type]  # of which it reads the sizes
-    cached = {name: _cached(problem, drawn[name], lengths) for name in ("k", "v")}
-    return drawn | cached | {"cache_seqlens": np.array(lengths if problem.ragged else [], np.int32)}
+    dense_inputs = dense.inputs(longest, rng, kind)  # type: ignore[arg-type]  # only sizes are read
+    cached = {name: _cached(problem, dense_inputs[name], lengths) for name in ("k", "v")}
+    return dense_inputs | cached | {"cache_seqlens": np.array(lengths if problem.ragged else [], np.int32)}
 
 
 def _lengths(problem: Problem, rng: np.random.Generator) -> list[int]:
     if not problem.ragged:
         return [problem.seq_k] * problem.batch
     most = problem.slots * (3 if problem.rolling else 1)
-    drawn = rng.integers(0, most, problem.batch, endpoint=True).tolist()
-    return [most, *drawn[1:-1], 0] if problem.batch > 1 else drawn
+    lengths = rng.integers(0, most, problem.batch, endpoint=True).tolist()
+    return [most, *lengths[1:-1], 0] if problem.batch > 1 else lengths
 
 
 def _cached(problem: Problem, keys: Array, lengths: list[int]) -> Array:
-    """The slots [B, slots, HK, D] after each sequence's first keys [B, S, HK, D] were written in turn."""
+    """The slots [B, slots, HK, D] after the first keys [B, S, HK, D] of each sequence were written in order."""
     cache = np.full((problem.batch, problem.slots, *keys.shape[2:]), np.nan, keys.dtype)
     for b, length in enumerate(lengths):
         kept = np.full(problem.slots, -1)
@@ -48,7 +49,7 @@ def _cached(problem: Problem, keys: Array, lengths: list[int]) -> Array:
 
 
 def _sequence(problem: Problem, length: int) -> Problem:
-    """One of the batch."""
+    """The problem of one sequence of the batch."""
     kept = problem.slots if problem.rolling else length
     return replace(problem, ragged=False, batch=1, seq_k=length, slots=kept)
 
@@ -69,7 +70,7 @@ def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
 
 
 def of_sequences(problem: Any, lengths: Iterable[int], attention: Callable[[int, int], Arrays]) -> Arrays:
-    """o and lse of a batch; attention(b, length) has those of sequence b, which is not empty."""
+    """o and lse of a batch; attention(b, length) computes those of sequence b, which is not empty."""
     o = np.zeros((1, problem.seq_q, problem.heads, problem.head_dim))
     empty = {"o": o, "lse": np.full((1, problem.heads, problem.seq_q), -np.inf)}
     outputs = [attention(b, length) if length else empty for b, length in enumerate(lengths)]
@@ -77,28 +78,28 @@ def of_sequences(problem: Any, lengths: Iterable[int], attention: Callable[[int,
 
 
 def _one_sequence(problem: Problem, arrays: Arrays, b: int, length: int, *, rounded: bool) -> Arrays:
-    one = _sequence(problem, length)
-    by_position = {name: np.nan_to_num(arrays[name][b : b + 1, slots(one)]) for name in ("k", "v")}
-    given = arrays | by_position | {"q": arrays["q"][b : b + 1]}
-    return dense.attention(one, given, attends(one), rounded=rounded)
+    sequence = _sequence(problem, length)
+    by_position = {name: np.nan_to_num(arrays[name][b : b + 1, slots(sequence)]) for name in ("k", "v")}
+    sequence_arrays = arrays | by_position | {"q": arrays["q"][b : b + 1]}
+    return dense.attention(sequence, sequence_arrays, attends(sequence), rounded=rounded)
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """Windows and sinks on every side of a tile: see the comments."""
+    """Edge cases with windows and sinks on every side of a tile; see the comments."""
     shapes = (
         (1, 1, 1, 1, 1, 1, 0),  # one query, one key
-        (1, 4, 2, 3, 300, 40, 5),  # a step of decoding
+        (1, 4, 2, 3, 300, 40, 5),  # a decoding step
         (1, 1, 1, 200, 63, 30, 4),  # more queries than positions: some attend nothing
-        (1, 1, 1, 150, 200, 17, 0),  # a window alone
+        (1, 1, 1, 150, 200, 17, 0),  # a window without sinks
         (1, 2, 1, 130, 130, 1000, 3),  # a window over everything
-        (1, 1, 1, 100, 190, 20, 150),  # sinks that reach into the window of some queries
-        (2, 2, 1, 90, 280, 70, 20),  # tiles between the sinks and the window that nobody attends
+        (1, 1, 1, 100, 190, 20, 150),  # sinks that overlap the windows of some queries
+        (2, 2, 1, 90, 280, 70, 20),  # unattended tiles between the sinks and the window
         (1, 1, 1, 70, 70, 1, 70),  # every key a sink
-        *(((4, 2, 1, 2, 100, 30, 5),) if problem.ragged else ()),  # steps of sequences of different lengths
+        *(((4, 2, 1, 2, 100, 30, 5),) if problem.ragged else ()),  # decoding steps of sequences of different lengths
     )
     return sized(problem, EXTENTS, shapes, slots=0)
 
 
 def sized(problem: Any, names: tuple[str, ...], shapes: Iterable[tuple[int, ...]], **derived: int) -> tuple[Any, ...]:
-    """The problem in each of these shapes, extents in the order of their names; `derived` are given anew in all."""
+    """The problem in each of these shapes, with extents in the order of `names`; `derived` extents are set in all."""
     return tuple(replace(problem, **dict(zip(names, shape, strict=True)), **derived) for shape in shapes)

@@ -1,4 +1,4 @@
-"""streaming_attention, forward: a query attends the first keys (sinks) and the last up to its own (a window)."""
+"""streaming_attention, forward: a query attends the first keys (sinks) and the last keys up to its own (a window)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,11 @@ from .problem import Problem, attended_keys
 
 _CACHED = dict.fromkeys(("k", "v"), ("batch", "slots", "kv_heads", "head_dim"))
 _LENGTHS = Argument(
-    "cache_seqlens", DType.INT32, ("sequences",), optional="ragged", doc="positions so far of each sequence, if ragged"
+    "cache_seqlens",
+    DType.INT32,
+    ("sequences",),
+    optional="ragged",
+    doc="number of positions of each sequence, if ragged",
 )
 _SCALARS = ("slots", "window", "sinks")
 
@@ -27,7 +31,8 @@ ARGUMENTS = (
 
 
 def cost(problem: Problem) -> Cost:
-    """Two multiply-adds an element of D and an attended pair; every tensor once, of K and V the keys attended.
+    """Two multiply-adds per element of D and attended pair; every tensor is moved once, of K and V only the attended
+    keys.
 
     A ragged batch counts as if the cache of each sequence were full.
     """
@@ -35,7 +40,7 @@ def cost(problem: Problem) -> Cost:
 
 
 def cost_of(problem: Any, integers: int) -> Cost:
-    """The same where kernels read so many int32 of lengths and tables."""
+    """The same if kernels read `integers` int32 of lengths and tables."""
     pairs = problem.batch * problem.heads * int(np.sum(attended_keys(problem)))
     keys = min(problem.seq_k, problem.reach)
     elements = problem.batch * problem.head_dim * (problem.seq_q * problem.heads + keys * problem.kv_heads)
@@ -61,37 +66,37 @@ def streaming_attention(
 
     The query at position p attends the keys j <= p with j < sinks or p - j < window: the window counts p itself, and no
     key counts twice. sinks=0 is a sliding window, window >= S causal attention. Positions count from the first key;
-    query i of T is at p = i + S - T, so that the last one attends the last key. Where p is negative, o = 0 and
-    lse = -inf.
+    query i of T is at p = i + S - T, so that the last query attends the last key. If p is negative, o = 0 and lse =
+    -inf.
 
     q: [B, T, H, D]; k, v: [B, S, HK, D], where HK divides H (grouped queries: query head h reads head h · HK // H).
     With layout="bhtd": [B, H, T, D] and [B, HK, S, D]. fp16, bf16 or fp32, the same for all three; D is 8 to 256 in
-    steps of 8. Views are taken as they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
-    softmax_scale: positive, default D ** -0.5.
+    steps of 8. Strided views are used without a copy: the last dim must be contiguous, and every row must start at a
+    multiple of 16 bytes. softmax_scale: positive, default D ** -0.5.
 
-    A rolling cache is told by `seq_k`, the number of positions so far, those of q among them. Then k and v hold R slots
-    instead of S keys: position j in slot j if j < R, else in sinks + (j - sinks) mod (R - sinks), where R is at least
-    the smaller of S and sinks + window + T - 1. The caller writes the keys of q there first. Keys that depend on their
-    position, as with rotary embeddings, are taken as they were written.
+    A rolling cache is selected by `seq_k`, the number of positions so far, including those of q. Then k and v hold R
+    slots instead of S keys: position j is in slot j if j < R, otherwise in sinks + (j - sinks) mod (R - sinks), where R
+    is at least the smaller of S and sinks + window + T - 1. The caller stores the keys of q there first. Rotary
+    embeddings must be applied to keys before they are stored.
 
-    A ragged batch is told by `cache_seqlens`, int32 [B]: how many positions each sequence has so far, those of q among
-    them. k and v then have slots for the longest, or, with rolling=True, R >= sinks + window + T - 1 slots each. The
-    lengths are read by the kernels: a step with other ones is the same call. A length below 0 counts as 0, one beyond
-    slots that do not roll as their number.
+    A ragged batch is selected by `cache_seqlens`, int32 [B]: the number of positions of each sequence so far, including
+    those of q. k and v then have slots for the longest, or, with rolling=True, R >= sinks + window + T - 1 slots each.
+    The kernels read the lengths on the device, so that other lengths need no new call signature. A negative length
+    counts as 0; without rolling, one above the number of slots counts as that.
 
     o has the shape, layout and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials.
 
-    Raises UsageError for an unknown layout, a scale or seq_k that is not positive, and both seq_k and cache_seqlens;
+    Raises UsageError for an unknown layout, a scale or seq_k that is not positive, or both seq_k and cache_seqlens;
     InputError for arrays that do not fit.
     """
     request = dense.flash_attention(q, k, v, softmax_scale=softmax_scale, layout=layout)
     if seq_k is not None and seq_k < 1:
-        raise UsageError(f"seq_k {seq_k}: give the number of positions so far, those of q among them")
+        raise UsageError(f"seq_k {seq_k}: pass the number of positions so far, including those of q")
     if seq_k is not None and cache_seqlens is not None:
-        raise UsageError(f"seq_k {seq_k} and cache_seqlens: give one of them")
+        raise UsageError(f"seq_k {seq_k} and cache_seqlens: pass one of them")
     if rolling and cache_seqlens is None and seq_k is None:
-        raise UsageError("rolling=True: give seq_k or cache_seqlens, the number of positions so far")
+        raise UsageError("rolling=True: pass seq_k or cache_seqlens, the number of positions so far")
     statics: dict[str, Any] = {"window": window, "sinks": sinks}
     if cache_seqlens is not None:
         arrays = {**request.arrays, "cache_seqlens": cache_seqlens}
@@ -117,7 +122,9 @@ OPERATOR = Operator(
     gradient=Gradient(
         "streaming_attention_backward",
         upstream={"o": "dout"},
-        unsupported=dict.fromkeys(("seq_k", "cache_seqlens", "rolling"), "a cache is what was computed before"),
+        unsupported=dict.fromkeys(
+            ("seq_k", "cache_seqlens", "rolling"), "the gradient of cached keys would be incomplete"
+        ),
     ),
     folder=Path(__file__).parent,
 )

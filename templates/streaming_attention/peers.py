@@ -14,7 +14,7 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 
 def _masked(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
-    """On the backend that takes any mask and never holds all scores."""
+    """Uses the backend that supports any mask and never materializes all scores."""
     visible = _visible(problem)
     dense_mask(problem.seq_q * problem.seq_k)
     torch, device = module("torch"), tensors["q"].device
@@ -25,13 +25,13 @@ def _masked(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 
 def _visible(problem: Any) -> Visible:
-    """Query i is at position i + S - T, and sees sinks and window up to its own."""
+    """The mask: query i is at position i + S - T, and sees sinks and the window up to itself."""
     if problem.rolling:
-        raise AbsentError("it knows no cache that rolls")
+        raise AbsentError("torch has no rolling cache")
     if problem.ragged:
-        raise AbsentError("its mask knows no lengths that differ")
+        raise AbsentError("a torch mask does not support different lengths")
     if problem.seq_q > problem.seq_k:
-        raise AbsentError("its softmax over no key is NaN: T may not exceed S")
+        raise AbsentError("torch's softmax over no keys is NaN: T may not exceed S")
     shift, window, sinks = problem.seq_k - problem.seq_q, problem.window, problem.sinks
 
     def visible(query: Any, key: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What streaming_attention computes on: sizes, dtype, window and sinks, and how a cache holds its keys."""
+"""The problem of streaming_attention: sizes, dtype, window and sinks, and the layout of the cache."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ DTYPES = (*dense.DTYPES, DType.FP32)
 class Problem:
     """The last T of S positions attend keys, per batch and head; heads / kv_heads query heads share a head of K, V.
 
-    The query at position p attends the keys j <= p with j < sinks or p - j < window: its own key counts as one of the
-    window, and none counts twice. Query i is at p = i + S - T, and attends nothing where that is negative.
+    The query at position p attends the keys j <= p with j < sinks or p - j < window: its own key is part of the window,
+    and no key counts twice. Query i is at p = i + S - T, and attends nothing if p is negative.
 
-    A rolling cache keeps `slots` keys: that at position j lies in slot j while there is room, and from then on in slot
-    sinks + (j - sinks) mod (slots - sinks). Otherwise every key is in its own slot. Where the batch is ragged, each
-    sequence has a number of positions S of its own, which is data; `seq_k` is then how many the cache has slots for.
-    Raises UsageError for sizes that no kernel takes.
+    A rolling cache has `slots` slots: the key at position j is in slot j while j < slots, and from then on in slot
+    sinks + (j - sinks) mod (slots - sinks). Otherwise every key has its own slot. In a ragged batch, each sequence has
+    its own number of positions S, which is data; `seq_k` is then the number of slots. Raises UsageError for sizes that
+    no kernel supports.
     """
 
     head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=dense.HEAD_DIMS)
     dtype: DType = static("of q, k, v and o", default=DType.BF16, choices=DTYPES)
-    rolling: bool = static("k and v are a cache that wraps around behind its sinks", default=False)
-    ragged: bool = static("cache_seqlens says how many positions each sequence has so far", default=False)
+    rolling: bool = static("k and v are a circular cache after the sinks", default=False)
+    ragged: bool = static("cache_seqlens holds the number of positions of each sequence", default=False)
     batch: int = extent("B", default=1)
     heads: int = extent("H: query heads", default=32)
-    kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: as many as heads)", default=0)
+    kv_heads: int = extent("HK: heads of K and V, a divisor of heads (0: equal to heads)", default=0)
     seq_q: int = extent("T: queries", default=16384)
-    seq_k: int = extent("S: positions so far (0: as many as slots, or as queries; ragged: slots)", default=0)
-    slots: int = extent("keys that k and v hold (0: all; rolling: no more than are attended)", default=0)
-    window: int = extent("W: keys that a query attends up to its own, 1 and more", default=1024)
-    sinks: int = extent("keys from the first on that every query attends as well, 0 and more", default=4)
+    seq_k: int = extent("S: positions so far (0: equal to slots, or to seq_q; ragged: slots)", default=0)
+    slots: int = extent("keys that k and v hold (0: all; rolling: the attended ones)", default=0)
+    window: int = extent("W: keys that a query attends up to its own, 1 or more", default=1024)
+    sinks: int = extent("first keys of a sequence that every query attends in addition, 0 or more", default=4)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
@@ -51,22 +51,22 @@ class Problem:
 
     @property
     def head_dim_v(self) -> int:
-        """Values are as wide as keys."""
+        """The same as head_dim."""
         return self.head_dim
 
     @property
     def reach(self) -> int:
-        """Keys that all queries together attend, where there are that many."""
+        """Maximum number of keys that all queries together attend."""
         return self.sinks + self.window + self.seq_q - 1
 
     @property
     def sequences(self) -> int:
-        """Entries of cache_seqlens; 0 where there is none."""
+        """Entries of cache_seqlens; 0 if the batch is not ragged."""
         return self.batch * self.ragged
 
     @property
     def _least_slots(self) -> int:
-        """A ragged cache that rolls may hold any number of positions."""
+        """The minimum number of slots; a ragged rolling cache may hold any number of positions."""
         if not self.rolling:
             return self.seq_k
         return self.reach if self.ragged else min(self.seq_k, self.reach)
@@ -75,9 +75,9 @@ class Problem:
 def _refusals(problem: Problem) -> Iterator[str]:
     for name, least in (("window", 1), ("sinks", 0)):
         if not least <= getattr(problem, name) <= dense.MAX_SEQ:
-            yield f"{name} {getattr(problem, name)}: streaming_attention takes {least} to {dense.MAX_SEQ}"
+            yield f"{name} {getattr(problem, name)}: streaming_attention supports {least} to {dense.MAX_SEQ}"
     if not problem.rolling and problem.slots != problem.seq_k:
-        yield f"slots {problem.slots}: as many as seq_k {problem.seq_k}, unless the cache is rolling"
+        yield f"slots {problem.slots}: must equal seq_k {problem.seq_k}, unless the cache is rolling"
     if not problem._least_slots <= problem.slots <= dense.MAX_SEQ:
         of_all = "" if problem.ragged else f" of {problem.seq_k}"
         some = f"{problem.reach if problem.ragged else min(problem.seq_k, problem.reach)}{of_all} keys"
@@ -88,7 +88,7 @@ def _refusals(problem: Problem) -> Iterator[str]:
 
 
 def attended_keys(problem: Problem) -> Array:
-    """How many keys each query attends: int64 [T]; of a ragged batch, where the cache is full."""
+    """How many keys each query attends: int64 [T]; for a ragged batch, if the cache is full."""
     return np.clip(own_keys(problem) + 1, 0, problem.window + problem.sinks)
 
 

@@ -1,4 +1,4 @@
-"""Which tiles of keys tiles of queries visit: the counts of the loops of keys.cuh."""
+"""The key tiles that each query tile visits: the counts of the loops of keys.cuh."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,10 @@ from .problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What each tile of queries attends; of a tile past the last query, nothing. `Keys` of keys.cuh, one entry a tile.
+    """The keys that each query tile attends; none for a tile beyond the last query. `Keys` of keys.cuh, one entry per
+    tile.
 
-    `first` and `last` are positions, all arrays int64 [tiles].
+    `first` and `last` are positions; all arrays are int64 [tiles].
     """
 
     first: Array
@@ -23,7 +24,8 @@ class Keys:
 
     @classmethod
     def of(cls, problem: Problem, rows: int, tiles: int, heads_a_row: int = 1) -> "Keys":
-        """`tiles` tiles of `rows` rows; a row is one query, unless `heads_a_row` rows in turn are of the same query."""
+        """`tiles` tiles of `rows` rows; a row is one query, unless `heads_a_row` consecutive rows belong to the same
+        query."""
         row = np.arange(tiles, dtype=np.int64) * rows
         before, count = problem.seq_k - problem.seq_q, problem.seq_q * heads_a_row
         last = (np.minimum(row + rows, count) - 1) // heads_a_row + before
@@ -36,13 +38,13 @@ class Keys:
 
     @property
     def prefix(self) -> Array:
-        """Keys that every query attends up to its position: the sinks, or all if no window begins behind them."""
+        """Keys that every query attends up to its position: the sinks, or all keys if no window starts after them."""
         return np.where(self.last - self.window + 1 > self.sinks, self.sinks, np.maximum(self.last + 1, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Walks:
-    """The tiles of BN keys that each tile of queries visits: `Walk` of keys.cuh, one entry a tile of queries."""
+    """The tiles of BN keys that each query tile visits: `Walk` of keys.cuh, one entry per query tile."""
 
     keys: Keys
     BN: int
@@ -61,7 +63,7 @@ class Walks:
 
     @property
     def keys_read(self) -> Array:
-        """Rows of K that are copied, without those that become zeros."""
+        """Rows of K that are copied, without zero-filled rows."""
         return self.keys.prefix + self._window_keys
 
     @property
@@ -69,7 +71,8 @@ class Walks:
         return np.maximum(self.keys.last + 1 - self.window_begin, 0)
 
     def spans(self, queries: Keys, narrow: int) -> tuple[int, int]:
-        """How many whole tiles and narrow spans parts of these queries take; `queries` are the parts, in order."""
+        """Number of full tiles and narrow spans that parts of these queries visit; `queries` are the parts,
+        in order."""
         parts = len(queries.first) // len(self.keys.first)
         prefix, start = (np.repeat(bound, parts) for bound in (self.keys.prefix, self.window_begin))
         nothing = np.zeros_like(prefix)
@@ -79,7 +82,8 @@ class Walks:
         return tiles - narrows, narrows
 
     def _spans(self, begin: Array, end: Array, narrow: int) -> tuple[int, int]:
-        """Of tiles from key 0 on, how many hold a key from `begin` to before `end`; how many of these in `narrow`."""
+        """Number of tiles, counted from key 0, that contain a key in [begin, end), and of those that need only `narrow`
+        keys."""
         first, last = begin // self.BN, (end - 1) // self.BN
         some = begin < end
         in_first = np.minimum(end - first * self.BN, self.BN)

@@ -1,4 +1,4 @@
-"""What streaming_attention_backward is tried on: inputs, extents that hit every edge, and the gradients in float64."""
+"""Test cases of streaming_attention_backward: inputs, edge-case extents, and the gradients in float64."""
 
 import numpy as np
 
@@ -13,12 +13,12 @@ __all__ = ["INPUT_KINDS", "inputs", "reference", "rounded", "tails"]
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """Those of flash_attention_backward, with o and lse of streaming_attention."""
-    drawn = forward.inputs(problem.forward, rng, "one_hot" if kind == "one_hot" else "normal")
-    given = {name: drawn[name] for name in ("q", "k", "v", "softmax_scale")}
+    """The inputs of flash_attention_backward, with o and lse of streaming_attention."""
+    forward_inputs = forward.inputs(problem.forward, rng, "one_hot" if kind == "one_hot" else "normal")
+    arrays_of_call = {name: forward_inputs[name] for name in ("q", "k", "v", "softmax_scale")}
     return with_upstream(
         problem,
-        given,
+        arrays_of_call,
         rng,
         kind,
         lambda arrays: forward.rounded(problem.forward, arrays),
@@ -27,26 +27,26 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 
 
 def reference(problem: Problem, arrays: Arrays) -> Arrays:
-    """dq, dk and dv in float64, from q, k, v and the gradients of o and lse alone."""
-    known = forward.reference(problem.forward, arrays)
-    return gradients(problem, arrays | known, attends(problem.forward), rounded=False)
+    """dq, dk and dv in float64, from q, k, v and the gradients of o and lse only."""
+    forward_outputs = forward.reference(problem.forward, arrays)
+    return gradients(problem, arrays | forward_outputs, attends(problem.forward), rounded=False)
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """From the given o and lse, with P, dS and the results rounded to the dtype, as the kernels round them."""
+    """From the o and lse in `arrays`, with P, dS and the results rounded to the dtype, as the kernels round them."""
     return gradients(problem, arrays, attends(problem.forward), rounded=True)
 
 
 def tails(problem: Problem) -> tuple[Problem, ...]:
-    """Windows and sinks on every side of a tile: see the comments."""
+    """Edge cases with windows and sinks on every side of a tile; see the comments."""
     shapes = (
         (1, 1, 1, 1, 1, 1, 0),  # one query, one key
         (1, 4, 2, 3, 150, 40, 5),  # the last queries: most keys have no gradient
         (1, 1, 1, 100, 40, 30, 4),  # more queries than positions: some attend nothing
-        (1, 1, 1, 90, 140, 17, 0),  # a window alone
+        (1, 1, 1, 90, 140, 17, 0),  # a window without sinks
         (1, 2, 1, 100, 100, 1000, 3),  # a window over everything
-        (1, 1, 1, 60, 130, 20, 90),  # sinks that reach into the window of some queries
-        (2, 2, 1, 90, 200, 70, 20),  # tiles between the sinks and the window that nobody attends
+        (1, 1, 1, 60, 130, 20, 90),  # sinks that overlap the windows of some queries
+        (2, 2, 1, 90, 200, 70, 20),  # unattended tiles between the sinks and the window
         (1, 1, 1, 70, 70, 1, 70),  # every key a sink
     )
     return forward.sized(problem, forward.EXTENTS, shapes)

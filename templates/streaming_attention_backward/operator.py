@@ -1,4 +1,4 @@
-"""streaming_attention, backward: the gradients of Q, K and V from that of O, recomputing the probabilities from lse."""
+"""streaming_attention, backward: the gradients of Q, K and V from that of O, with probabilities recomputed from lse."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from ..streaming_attention.problem import attended_keys
 from .cases import INPUT_KINDS, inputs, reference, rounded, tails
 from .problem import Problem
 
-_DOCS = {"o": "what streaming_attention returned; rows 16-byte aligned", "lse": "what streaming_attention returned"}
+_DOCS = {"o": "output of streaming_attention; rows 16-byte aligned", "lse": "output of streaming_attention"}
 ARGUMENTS = (
     *(replace(argument, doc=_DOCS.get(argument.name, argument.doc)) for argument in dense.ARGUMENTS),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("window", "sinks")),
@@ -21,9 +21,9 @@ ARGUMENTS = (
 
 
 def cost(problem: Problem) -> Cost:
-    """Five products of a multiply-add an element of D and an attended pair; every tensor once.
+    """Five products of one multiply-add per element of D and attended pair; every tensor is moved once.
 
-    Of K and V only the keys that are attended are read; dk and dv are written whole.
+    Of K and V only the attended keys are read; dk and dv are written completely.
     """
     pairs = problem.batch * problem.heads * int(np.sum(attended_keys(problem.forward)))
     keys = min(problem.seq_k, problem.forward.reach)
@@ -49,16 +49,16 @@ def streaming_attention_backward(
 ) -> Request:
     """The gradients of streaming_attention. Returns (dq, dk, dv), each of the shape, layout and dtype of q, k and v.
 
-    dout: the gradient of o; o and lse: what streaming_attention returned for the same q, k, v and options, which mean
-    what they mean there. dout, q, o: [B, T, H, D]; k, v: [B, S, HK, D], every key in its own slot, or with
-    layout="bhtd" [B, H, T, D] and [B, HK, S, D]; lse: fp32 [B, H, T]. fp16, bf16 or fp32, all alike. Views are taken as
-    they are: the last dim is contiguous and every row starts at a multiple of 16 bytes.
+    dout: the gradient of o; o and lse: the outputs of streaming_attention for the same q, k, v and options, which have
+    the same meaning as there. dout, q, o: [B, T, H, D]; k, v: [B, S, HK, D], every key in its own slot, or with
+    layout="bhtd" [B, H, T, D] and [B, HK, S, D]; lse: fp32 [B, H, T]. All are fp16, bf16 or fp32. Strided views are
+    used without a copy: the last dim must be contiguous, and every row must start at a multiple of 16 bytes.
 
-    dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o; of any strides, default zeros. What it
-    holds for a query that attends no key does not count.
+    dlse: the gradient of lse, fp32 [B, H, T], for a loss that uses it besides o; any strides, default zeros. Its values
+    for queries that attend no key are ignored.
 
     dk and dv are sums over the query heads that share a head of K and V. A query that attends no key has a gradient of
-    0, as has a key that no query attends. The same inputs give the same bits.
+    0, as has a key that no query attends. Results are deterministic: the same inputs give bitwise equal gradients.
 
     Raises UsageError for an unknown layout or a scale that is not positive, and InputError for arrays that do not fit.
     """
@@ -71,7 +71,7 @@ def streaming_attention_backward(
 
 OPERATOR = Operator(
     name="streaming_attention_backward",
-    summary="gradients of streaming_attention, in time linear in the length, with the same bits every time",
+    summary="gradients of streaming_attention, in time linear in the length, bitwise deterministic",
     problem=Problem,
     arguments=ARGUMENTS,
     inputs=inputs,

@@ -1,4 +1,4 @@
-"""Peers of streaming_attention_backward: the gradients of streaming_attention's."""
+"""Peers of streaming_attention_backward: the gradients of the streaming_attention peers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from ..streaming_attention.peers import PEERS as FORWARD
 def _backward(forward: Peer) -> Callable[[Any, Tensors, Scalars], Run]:
     def prepare(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
         without_lse(problem)
-        return gradients(tensors, lambda given: forward.prepare(problem.forward, given, scalars))
+        return gradients(tensors, lambda inputs: forward.prepare(problem.forward, inputs, scalars))
 
     return prepare
 

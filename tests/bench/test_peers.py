@@ -64,7 +64,7 @@ def test_peers_of_a_cache_of_eight_bits_are_absent_and_say_why() -> None:
     tensors = peers.to_torch(case.arrays, "cpu")
     assert str(tensors["k_cache"].dtype) == "torch.float8_e4m3fn"
     for peer in peers.of("paged_attention"):
-        with pytest.raises(AbsentError, match="its keys and values have the dtype of q"):
+        with pytest.raises(AbsentError, match="torch needs keys and values of the dtype of q"):
             peer.prepare(case.problem, tensors, case.scalars)
 
 

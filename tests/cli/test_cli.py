@@ -347,7 +347,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["explain", *HEAD, "--seq-q", "512..128"], "--seq-q 512..128: give LO..HI with 0 < LO <= HI"),
         (["search", *HEAD, "--seq-q", ","], "--seq-q ',': give at least one value"),
         (["bench", "kda", "--inputs", "gates"], "inputs 'gates': kda has strong_gate, weak_gate"),
-        (["search", *HEAD, "--dtype", "fp64"], "dtype fp64: flash_attention takes bf16, fp16, fp32"),
+        (["search", *HEAD, "--dtype", "fp64"], "dtype fp64: flash_attention supports bf16, fp16, fp32"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "7"], "head_dim 7"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "x"], "--head-dim 'x': known: 8, 16, 24"),
         (["search", *HEAD, "--heads", "6", "--kv-heads", "4"], "kv_heads 4 does not divide heads 6"),

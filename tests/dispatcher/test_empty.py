@@ -146,7 +146,7 @@ def test_a_pool_of_states_stays_as_it_is(indices: dict[str, Any]) -> None:
 
 
 WRONG: dict[str, tuple[str, list[Any], dict[str, Any], str]] = {
-    "a head without elements": ("flash_attention", [half(2, 5, 4, 0)] * 3, {}, "head_dim 0: .* takes 8 to 256"),
+    "a head without elements": ("flash_attention", [half(2, 5, 4, 0)] * 3, {}, "head_dim 0: .* supports 8 to 256"),
     "no heads of keys": ("flash_attention", [half(2, 5, 4, 64), *[half(2, 7, 0, 64)] * 2], {},
                          r"k \[.*\] = \(2, 7, 0, 64\): kv_heads must be 1 or more"),
     "queries of no sequence": ("flash_attention", [*attention(1, 3, 3), ints(0), ints(0)], {},

@@ -1,4 +1,4 @@
-"""rms_norm: each row of a matrix over its root mean square, times weights."""
+"""rms_norm: each row of a matrix divided by its root mean square, times weights."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tuner.spec import Argument, Arrays, DType, Operator, Role, extent, static
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be computed; each field is an option of the commands.
+    """The problem; each field is an option of the commands.
 
     static: selects code, so a template may read it. extent: a size at run time, so one kernel serves every value.
     """
@@ -19,11 +19,11 @@ class Problem:
     rows: int = extent("M", default=4096)
 
     def __post_init__(self) -> None:
-        """Refuse, by name and value, what no implementation takes."""
+        """Refuse problems that no implementation supports, with name and value."""
         if self.columns % 8 or not 8 <= self.columns <= 65536:
-            raise UsageError(f"columns {self.columns}: rms_norm takes multiples of 8 up to 65536")
+            raise UsageError(f"columns {self.columns}: rms_norm supports multiples of 8 up to 65536")
         if self.rows < 1:
-            raise UsageError(f"rows {self.rows}: rms_norm takes 1 and more")
+            raise UsageError(f"rows {self.rows}: rms_norm supports 1 or more")
 
 
 ARGUMENTS = (  # in the order of the kernel's parameters; dims are fields of Problem
@@ -34,8 +34,8 @@ ARGUMENTS = (  # in the order of the kernel's parameters; dims are fields of Pro
 )
 
 
-def reference(problem: Problem, arrays: Arrays) -> Arrays:  # noqa: ARG001  (what an Operator is called with)
-    """Every output, in float64: kernels are judged by it."""
+def reference(problem: Problem, arrays: Arrays) -> Arrays:  # noqa: ARG001  (the signature of Operator.reference)
+    """Every output in float64; kernels are compared with it."""
     x = arrays["x"].astype(np.float64)
     scale = 1 / np.sqrt((x * x).mean(axis=1, keepdims=True) + arrays["epsilon"])
     return {"y": x * scale * arrays["w"].astype(np.float64)}
@@ -43,7 +43,7 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:  # noqa: ARG001  (wha
 
 OPERATOR = Operator(
     name="rms_norm",
-    summary="each row over its root mean square, times weights",
+    summary="each row divided by its root mean square, times weights",
     problem=Problem,
     arguments=ARGUMENTS,
     reference=reference,

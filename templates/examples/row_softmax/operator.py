@@ -10,7 +10,7 @@ from tuner.spec import Argument, Arrays, DType, Operator, Role, extent, static
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be computed; each field is an option of the commands.
+    """The problem; each field is an option of the commands.
 
     static: selects code, so a template may read it. extent: a size at run time, so one kernel serves every value.
     """
@@ -20,28 +20,28 @@ class Problem:
     rows: int = extent("M", default=4096)
 
     def __post_init__(self) -> None:
-        """Refuse, by name and value, what no implementation takes."""
+        """Refuse problems that no implementation supports, with name and value."""
         if not 1 <= self.columns <= 65536:
-            raise UsageError(f"columns {self.columns}: row_softmax takes 1 to 65536")
+            raise UsageError(f"columns {self.columns}: row_softmax supports 1 to 65536")
         if self.rows < 1:
-            raise UsageError(f"rows {self.rows}: row_softmax takes 1 and more")
+            raise UsageError(f"rows {self.rows}: row_softmax supports 1 or more")
 
 
 ARGUMENTS = (  # in the order of the kernel's parameters; dims and dtypes are fields of Problem
     Argument("x", "dtype", ("rows", "columns")),
     Argument("y", "dtype", ("rows", "columns"), Role.OUTPUT),
-    # a size that the kernel reads is an argument, too: Argument("rows", DType.INT32, role=Role.SCALAR)
+    # a size that the kernel reads is an argument too: Argument("rows", DType.INT32, role=Role.SCALAR)
 )
 
 
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
-    """An array for each argument that a call brings. One kind at least should be hard on the kernel."""
+    """One array for each input argument. At least one kind should be numerically difficult for the kernel."""
     x = rng.standard_normal((problem.rows, problem.columns))
     return {"x": (x * (50 if kind == "one_takes_all" else 1)).astype(problem.dtype.numpy)}
 
 
-def reference(problem: Problem, arrays: Arrays) -> Arrays:  # noqa: ARG001  (what an Operator is called with)
-    """Every output, in float64: kernels are judged by it."""
+def reference(problem: Problem, arrays: Arrays) -> Arrays:  # noqa: ARG001  (the signature of Operator.reference)
+    """Every output in float64; kernels are compared with it."""
     x = arrays["x"].astype(np.float64)
     p = np.exp(x - x.max(axis=1, keepdims=True))
     return {"y": p / p.sum(axis=1, keepdims=True)}

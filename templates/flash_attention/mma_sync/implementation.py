@@ -1,4 +1,4 @@
-"""flash_attention on mma.sync (sm_80 and up): online softmax over tiles of keys that pass through a ring of slots."""
+"""flash_attention on mma.sync (sm_80 and up): online softmax over tiles of keys in a ring buffer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,17 +21,17 @@ from .work import work
 
 ENTRY = "flash_attention_mma_sync"
 MAX_GRID_YZ = 65535
-SHARED_FROM = 96  # warps share rows of a larger head_dim_v
+SHARED_FROM = 96  # warps share rows only if head_dim_v is larger
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
-        return "dtype fp32: operands of 16 bits are multiplied here, those of 32 by mma_tf32"
+        return "dtype fp32: mma_sync multiplies 16-bit operands; use mma_tf32"
     return exceeds_grid(problem)
 
 
 def exceeds_grid(problem: Problem) -> str | None:
-    """Why no grid of tiles, heads and sequences can be launched, if so."""
+    """Why no grid of tiles, heads and sequences can be launched; None if it can."""
     if max(problem.heads, problem.sequences) > MAX_GRID_YZ:
         count = f"sequences {problem.sequences}" if problem.use_cu_seqlens else f"batch {problem.batch}"
         return f"{count} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
@@ -71,31 +71,33 @@ def _block(problem: Problem) -> Block:
 
 
 def tile_block(entry: str, smem: Callable[[Any], Any], registers: Callable[[Any], Any]) -> Block:
-    """A block of tiles of queries and keys."""
+    """The launch limits of a block that computes tiles of queries and keys."""
     return Block(entry, lambda c: 32 * c.warps, smem, registers, lambda c: c.min_ctas)
 
 
 def tile_constraints(arch: Arch, DV: int, keys: int, block: Block) -> tuple[Constraint, ...]:
-    """Of tiles whose P V takes `keys` keys per step."""
+    """Constraints on tiles whose P V product consumes `keys` keys per step."""
     budgets, smem = smem_budgets(arch), block.smem
     return (
         Constraint(
             "a warp owns 16 or 32 rows of Q",
             lambda c: (c.BM * c.d_warps == 16 * c.warps) | (c.BM * c.d_warps == 32 * c.warps),
         ),
-        Constraint("warps come in groups that share rows", lambda c: c.warps % c.d_warps == 0),
         Constraint(
-            f"only O of over {SHARED_FROM} columns is worth being shared by warps",
+            "the number of warps is a multiple of the warps that share rows", lambda c: c.warps % c.d_warps == 0
+        ),
+        Constraint(
+            f"warps share rows only if O has over {SHARED_FROM} columns",
             lambda c: (c.d_warps == 1) | (DV > SHARED_FROM),
         ),
         Constraint(
-            "warps that share rows own whole pairs of 8-wide columns of O",
+            "warps that share rows hold complete pairs of 8-column blocks of O",
             lambda c: (c.d_warps == 1) | (DV % (16 * c.d_warps) == 0),
         ),
-        Constraint(f"P V takes {keys} keys per step", lambda c: c.BN % (keys * c.d_warps) == 0),
+        Constraint(f"P V consumes {keys} keys per step", lambda c: c.BN % (keys * c.d_warps) == 0),
         Constraint("the tiles fit the shared-memory budget", lambda c: smem(c) <= c.smem_budget),
         Constraint(
-            "a smaller shared-memory budget holds the same tiles",
+            "the same tiles fit a smaller shared-memory budget",
             lambda c: smem(c) > np.array([0, *budgets])[np.searchsorted(budgets, c.smem_budget)],
         ),
         *limits(arch, block),
@@ -110,10 +112,10 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((Launch(ENTRY, grid, 32 * config.warps, smem),), constants)
 
 
-# BM, BN, warps: the first that fits is the default. 32 rows a warp read K and V half as often as 16.
+# BM, BN, warps: the first that fits is the default. With 32 rows per warp, K and V are read half as often as with 16.
 _TILES = ((128, 64, 4), (128, 32, 4), (128, 64, 8), (128, 32, 8), (64, 32, 4), (32, 32, 2))
-_REGISTERS = 200  # an estimate up to here compiles without spills on every arch, with registers to spare
-_REGISTERS_OF_128 = {"sm_80": 222, "sm_90a": 222}  # where both widths are 128: none to spare, but no spills
+_REGISTERS = 200  # configs with estimates up to this compile without spills on every arch, with registers to spare
+_REGISTERS_OF_128 = {"sm_80": 222, "sm_90a": 222}  # head_dim = head_dim_v = 128: no registers to spare, but no spills
 _WIDEST = _TILES[0]
 _REGISTERS_CAPPED = 176  # of the widest tiles, whose scores go through tanh
 
@@ -131,7 +133,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _registers(problem: Problem, arch: Arch, tile: tuple[int, int, int]) -> int:
-    """The estimate up to which tiles of this size compile without spills."""
+    """The largest register estimate at which tiles of this size compile without spills."""
     if problem.use_softcap and tile == _WIDEST:
         return _REGISTERS_CAPPED
     of_128 = problem.head_dim == problem.head_dim_v == 128 and not problem.use_cu_seqlens

@@ -1,4 +1,4 @@
-"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of mma_sync on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import astuple, dataclass, replace
 from functools import cache
@@ -19,12 +19,12 @@ CHUNK = 16  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """Tiles of keys visited for one head, by blocks and by groups of warps that share rows."""
+    """Key tiles visited for one head, by blocks and by groups of warps that share rows."""
 
     blocks: Array  # [blocks]
     groups: int  # summed over all groups
-    steps: int  # of 16 keys: those of the groups' tiles that are not left out
-    rows_of_keys: int  # of K, summed over blocks, that are read from global memory
+    steps: int  # steps of 16 keys in the tiles that the groups do not skip
+    rows_of_keys: int  # rows of K read from global memory, summed over blocks
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> "Visits":
@@ -32,11 +32,11 @@ class Visits:
 
     @classmethod
     def of_tiles(cls, problem: Problem, BM: int, rows: int, BN: int) -> "Visits":
-        """Of blocks of BM queries, in groups of `rows`, to tiles of BN keys."""
+        """Visits of blocks of BM queries, in groups of `rows`, to tiles of BN keys."""
         starts, group_starts = (np.arange(0, problem.seq_q, step) for step in (BM, rows))
         begins = first_keys(problem)[starts]
         blocks = -(-np.maximum(_end_of_keys(problem, starts, BM) - begins, 0) // BN)
-        of_block = begins[group_starts // BM]  # with which the tiles begin that its groups visit
+        of_block = begins[group_starts // BM]  # first key of the tiles that the block of each group visits
         first = first_keys(problem)[group_starts] - of_block
         end = _end_of_keys(problem, group_starts, rows) - of_block
         groups = np.where(first < end, -(-end // BN) - first // BN, 0)
@@ -47,7 +47,7 @@ class Visits:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A problem as work_of_visits reads it, with rows in the place of queries: packed heads count as one."""
+    """The fields of a problem that work_of_visits reads, with rows in place of queries: packed heads count as one."""
 
     batch: int
     heads: int
@@ -56,19 +56,19 @@ class Rows:
 
     @property
     def head_dim_v(self) -> int:
-        """Values are as wide as keys."""
+        """The same as head_dim."""
         return self.head_dim
 
 
 def _end_of_keys(problem: Problem, starts: Array, rows: int) -> Array:
-    """Where the keys end that any of `rows` rows from each start attends: where those of the last one do."""
+    """End of the keys that any of `rows` rows from each start attends: that of the last row."""
     last = np.minimum(starts + rows, problem.seq_q) - 1
     return visible_keys(problem)[last]
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Of packed sequences as if their lengths were equal, in a grid that has room for the longest. What threads read of
-    cu_seqlens is not counted."""
+    """The work of packed sequences is counted as if their lengths were equal, in a grid sized for the longest. Reads of
+    cu_seqlens are not counted."""
     equal = unpacked(problem)
     launch_work = work_of_visits(equal, config, Visits.of(equal, config), cost(problem))
     ctas = problem.sequences * problem.heads * -(-problem.longest // config.BM)
@@ -77,17 +77,17 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def with_softcap(D: int, work: Work, DV: int = 0) -> Work:
-    """Five operations and one and a half special functions more for each score, which is D + DV (0: D) of an mma's
-    2048."""
+    """Adds five FMA and 1.5 MUFU operations per score; one score takes D + DV (0: D) of the 2048 multiply-adds of an
+    mma."""
     scores = work.mma * 2048 / ((D + (DV or D)) * WARP)
     return replace(work, fma=work.fma + 5 * scores, mufu=work.mufu + 1.5 * scores)
 
 
 def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Work:
-    """Work of all heads, of any attention that visits tiles as `visits` says; `floor` is the problem's.
+    """Work of all heads of an attention that visits tiles as `visits` describes; `floor` is the cost of the problem.
 
-    mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer instructions are those
-    that the mathematics needs, with addresses estimated.
+    mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer instructions are the
+    minimum of the algorithm, with address arithmetic estimated.
     """
     heads, blocks, tiles = problem.batch * problem.heads, len(visits.blocks), int(np.sum(visits.blocks))
     widths = problem.head_dim, problem.head_dim_v
@@ -111,35 +111,35 @@ def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Wo
 
 @dataclass(frozen=True, slots=True)
 class GroupTile:
-    """Warp instructions of the warps that share rows, for one tile of keys; or for many."""
+    """Warp instructions of the warps that share rows, for one tile of keys or for many."""
 
     mma: float
     fma: float
     mufu: float
     alu: float
-    ldmatrix: float  # 8x8 matrices: one wavefront each
-    stores: float  # of P and of row maxima, where warps share rows
+    ldmatrix: float  # one wavefront per 8x8 matrix
+    stores: float  # of P and of row maxima, if warps share rows
 
 
 def _group_tiles(D: int, DV: int, config: Any, visits: Visits) -> GroupTile:
-    """For all tiles of a head: what a tile takes without any key, and what each step adds to that."""
-    bare, whole = (astuple(_group_tile(D, DV, replace(config, BN=keys))) for keys in (0, config.BN))
+    """For all tiles of a head: the cost of a tile without keys, plus the cost of each step of keys."""
+    bare, full = (astuple(_group_tile(D, DV, replace(config, BN=keys))) for keys in (0, config.BN))
     steps = config.BN // 16
-    return GroupTile(*(visits.groups * b + visits.steps * (w - b) / steps for b, w in zip(bare, whole, strict=True)))
+    return GroupTile(*(visits.groups * b + visits.steps * (w - b) / steps for b, w in zip(bare, full, strict=True)))
 
 
 def _group_tile(D: int, DV: int, config: Any) -> GroupTile:
     m, parts, n = config.rows_per_warp // 16, config.d_warps, config.BN // 8
     scores = m * 16 * config.BN / WARP
     query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
-    row_values = 2 * m * parts  # a lane's rows
+    row_values = 2 * m * parts  # rows of a lane
     shared = parts > 1
     return GroupTile(
         mma=m * n * query_steps + m * (n / 2) * (DV / 8),
-        # scale, maximum and sum of each score; scaling of O, which lazily is too rare to count
+        # scale, maximum and sum of each score; rescaling of O, which is too rare to count when lazy
         fma=3 * scores + 6 * row_values + (0 if config.lazy_rescale else m * 16 * DV / WARP),
         mufu=scores + row_values,
-        # two scores a conversion; shuffles; an XOR or addition a step of D
+        # one conversion per two scores; shuffles; one XOR or addition per step of D
         alu=scores / 2 + 6 * row_values + parts * 2 * (D / 16 + n / 2),
         ldmatrix=n * (D + DV) / 8 + (0 if config.q_in_registers else parts * m * D / 4) + shared * parts * m * 2 * n,
         stores=shared * (m * 2 * n + row_values * parts),
@@ -147,7 +147,7 @@ def _group_tile(D: int, DV: int, config: Any) -> GroupTile:
 
 
 def _wavefronts(problem: Any, config: Any, visits: Visits) -> float:
-    """Shared-memory cycles for one head, besides those of its groups' tiles."""
+    """Shared-memory wavefronts for one head, except those of the group tiles."""
     D, DV = problem.head_dim, problem.head_dim_v
     blocks, groups = len(visits.blocks), -(-problem.seq_q // config.rows_per_warp)
     m, threads = config.rows_per_warp // 16, WARP * config.warps
@@ -155,13 +155,14 @@ def _wavefronts(problem: Any, config: Any, visits: Visits) -> float:
     copies = int(np.sum(visits.blocks)) * tile
     query = blocks * copy_wavefronts(D, config.swizzle, config.BM, threads)
     query += groups * config.d_warps * m * D / 4 * config.q_in_registers
-    epilogue = groups * m * 2 * (DV / 8) * 2  # O in by rows of a quad's pairs, and out by chunks
+    epilogue = groups * m * 2 * (DV / 8) * 2  # O is stored in fragments of row pairs and loaded in 16-byte chunks
     return copies + query + epilogue
 
 
 @cache
 def copy_wavefronts(D: int, swizzle: bool, rows: int, threads: int) -> int:
-    """Shared-memory cycles of writing a tile by cp.async: for each 8 lanes, the most that share a 16-byte column."""
+    """Shared-memory wavefronts of writing a tile with cp.async: per 8 lanes, the largest number that share a 16-byte
+    column."""
     chunks = D // 8
     rows_per_pass = threads // chunks
     if swizzle and chunks % 2 == 0 and rows_per_pass >= 8:
@@ -181,16 +182,16 @@ def chunk_offset(D: int, swizzle: bool, row: Array, chunk: Array) -> Array:
 
 
 def _copy_instructions(D: int, config: Any) -> float:
-    """Integer instructions of a block's warps to copy one tile: address, bound and pointer of each chunk."""
+    """Integer instructions that a block's warps need to copy one tile: address, bound and pointer of each chunk."""
     return 5 * config.BN * (D // 8) / WARP + 12 * config.warps
 
 
 def global_bytes(problem: Any, visits: Visits, element: int = ELEMENT) -> int:
-    """Read and written by the blocks of one head: K and V again for each tile of rows."""
+    """Bytes read and written by the blocks of one head: K and V are read again for each row tile."""
     both = element * (problem.head_dim + problem.head_dim_v)  # of a row of K and of V, or of Q and of O
     return (visits.rows_of_keys + problem.seq_q) * both + 4 * problem.seq_q
 
 
 def _barriers_outside_the_loop(D: int, DV: int, config: Any) -> int:
-    """One before O takes the place of Q; Q on its way to registers costs one more, or two in the ring's place."""
+    """One barrier before O overwrites Q; Q on its way to registers needs one more, or two if staged in the ring."""
     return 1 + int(config.q_in_registers) + int(q_in_ring(D, config, DV))

@@ -1,4 +1,5 @@
-"""What mma_tf32 is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+"""The search space parameters of mma_tf32, and the sizes that follow; every function accepts a config or columns of
+many configs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,9 @@ ELEMENT = 4  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Config(narrow.Config):
-    """mma_sync's choices, and one more."""
+    """The parameters of mma_sync, and one more."""
 
-    round_on_arrival: bool  # tiles are rounded to tf32 once, in shared memory, or by every warp that reads them
+    round_on_arrival: bool  # tiles are rounded to tf32 once, in shared memory; otherwise by every warp that reads them
 
 
 def row_bytes(D: int, swizzle: Any) -> Any:
@@ -23,13 +24,13 @@ def row_bytes(D: int, swizzle: Any) -> Any:
 
 
 def q_in_ring(D: int, DV: int, c: Any) -> Any:
-    """Whether Q, on its way to registers, has no place of its own within the budget."""
-    own = c.BM * row_bytes(D, c.swizzle) + _ring_bytes(D, DV, c) + narrow.shared_rows(c, ELEMENT)
-    return c.q_in_registers & (own > c.smem_budget)
+    """Whether Q, on its way to registers, is staged in the ring because a buffer of its own exceeds the budget."""
+    with_buffer = c.BM * row_bytes(D, c.swizzle) + _ring_bytes(D, DV, c) + narrow.shared_rows(c, ELEMENT)
+    return c.q_in_registers & (with_buffer > c.smem_budget)
 
 
 def smem_bytes(D: int, DV: int, c: Any) -> Any:
-    """Shared memory of a block, in bytes; `c` is a config or columns of many."""
+    """Shared memory of a block, in bytes; `c` is a config or columns of many configs."""
     query, ring = c.BM * row_bytes(D, c.swizzle), _ring_bytes(D, DV, c)
     return np.where(q_in_ring(D, DV, c), np.maximum(query, ring), query + ring) + narrow.shared_rows(c, ELEMENT)
 
@@ -39,10 +40,11 @@ def _ring_bytes(D: int, DV: int, c: Any) -> Any:
 
 
 def register_estimate(D: int, DV: int, terms: int, c: Any) -> Any:
-    """Registers a thread: O, scores, Q where it stays, operands of steps under way, and what no config does without.
+    """Registers per thread: O, scores, Q if kept in registers, operands of steps in flight, and a constant for
+    everything else.
 
-    Of two terms a lower bound: sums that start from zero take what is left (mma_tf32/README.md).
+    A lower bound for two terms: sums that start from zero use the remaining registers (mma_tf32/README.md).
     """
     tiles = c.BM * c.d_warps / (16 * c.warps)
-    query = np.where(c.q_in_registers, terms * D * c.d_warps, 0)  # all its terms
+    query = np.where(c.q_in_registers, terms * D * c.d_warps, 0)  # all terms of Q
     return c.BM * (DV + c.BN + query) / (32 * c.warps) + terms * (4 * tiles + 34) + 16

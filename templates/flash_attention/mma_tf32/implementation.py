@@ -1,4 +1,5 @@
-"""flash_attention on mma.sync in tf32 (sm_80 and up), for fp32: mma_sync's tiles, with operands of one or two tf32."""
+"""flash_attention on mma.sync in tf32 (sm_80 and up), for fp32: mma_sync's tiles, with operands of one or two tf32
+terms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +16,17 @@ from .config import Config, q_in_ring, register_estimate, smem_bytes
 from .work import terms, work
 
 ENTRY = "flash_attention_mma_tf32"
-ALONE_UP_TO = 128  # the largest head_dim_v whose rows one warp owns where elements have two terms
+ALONE_UP_TO = 128  # the largest head_dim_v at which one warp holds complete rows with two terms per element
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is not DType.FP32:
-        return f"dtype {problem.dtype.value}: operands in tf32 are made of fp32; mma_sync takes 16 bits"
+        return f"dtype {problem.dtype.value}: tf32 operands are rounded from fp32; use mma_sync for 16 bits"
     DV, name = problem.head_dim_v, "head_dim" if problem.head_dim_v == problem.head_dim else "head_dim_v"
     if terms(problem) == 2 and DV > ALONE_UP_TO and DV % 32:
         return (
-            f"{name} {DV} in fp32: O and sums of two terms do not fit the registers, and two warps share rows of "
-            "multiples of 32 only; precision='tf32' fits, and naive serves fp32"
+            f"{name} {DV} in fp32: O and the sums of two terms do not fit the registers, and two warps share rows "
+            "only of multiples of 32; use precision='tf32', or naive for fp32"
         )
     return exceeds_grid(problem)
 
@@ -72,7 +73,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Tiles of the default, and the largest head_dim_v that they are for, by terms: beyond, registers spill."""
+    """A tile of the default, and by terms the largest head_dim_v it supports: above that, registers spill."""
 
     BM: int
     BN: int
@@ -82,11 +83,12 @@ class _Tile:
 
     def serves(self, D: int, DV: int, terms: int) -> bool:
         shared = self.d_warps == 1 or (DV > SHARED_FROM and DV % (16 * self.d_warps) == 0)
-        widest = max(D, DV) if terms == 2 and self.BN == 32 else DV  # sums of scores over a long D spill as well
+        widest = max(D, DV) if terms == 2 and self.BN == 32 else DV  # score sums over a large D spill too
         return shared and self.largest[terms] >= widest
 
 
-# The first that serves and fits is the default. 32 rows a warp read K and V half as often as 16.
+# The first tile that supports the problem and fits is the default. With 32 rows per warp, K and V are read half as
+# often as with 16.
 _TILES = (
     _Tile(128, 64, 4, 1, {1: 88, 2: 0}),
     _Tile(128, 32, 4, 1, {1: 128, 2: 0}),
@@ -100,12 +102,12 @@ _TILES = (
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """The largest tile that serves head_dim_v and fits an arch's shared memory."""
+    """The largest tile that supports head_dim_v and fits the shared memory of the arch."""
     D, DV, count = problem.head_dim, problem.head_dim_v, terms(problem)
     for tile in _TILES:
         rounds = (
             count == 1 and tile.d_warps == 1
-        )  # else two groups of warps read a tile, and rounding it once saves little
+        )  # otherwise only two groups of warps read a tile, and rounding it once saves little
         for budget in smem_budgets(arch):
             config = Config(
                 BM=tile.BM,
@@ -128,7 +130,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 IMPLEMENTATION = Implementation(
     name="mma_tf32",
-    summary="fp32 on tensor cores through mma.sync, as one tf32 an element or as two, exact for every head_dim",
+    summary="fp32 on tensor cores through mma.sync, one or two tf32 terms per element, exact for every head_dim",
     config=Config,
     refusal=refusal,
     space=space,

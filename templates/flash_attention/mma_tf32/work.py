@@ -1,4 +1,4 @@
-"""What mma_tf32 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of mma_tf32 on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,18 @@ from ..problem import Problem, unpacked
 from .config import ELEMENT, Config, q_in_ring
 
 WARP = 32
-ROUNDING = 3  # instructions of cvt.rna.tf32: is it finite, half of the last bit more, cut off
+ROUNDING = 3  # instructions of cvt.rna.tf32: test for finite, add half of the last bit, truncate
 
 
 def terms(problem: Problem) -> int:
-    """tf32 that an element is multiplied as."""
+    """Number of tf32 terms that represent an element."""
     return 1 if problem.precision is Precision.TF32 else 2
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes, barriers and wavefronts are exact, but for barriers of warps that share rows; other instructions are
-    those that the mathematics needs, with addresses estimated. Of packed sequences as if their lengths were equal, in a
-    grid that has room for the longest."""
+    """mma, bytes, barriers and wavefronts are exact, except for barriers of warps that share rows; other instructions
+    are the minimum of the algorithm, with address arithmetic estimated. Packed sequences are counted as if their
+    lengths were equal, in a grid sized for the longest."""
     equal = unpacked(problem)
     widths, visits = (problem.head_dim, problem.head_dim_v), Visits.of(equal, config)
     heads, blocks, tiles = equal.batch * equal.heads, len(visits.blocks), int(np.sum(visits.blocks))
@@ -54,7 +54,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """Of warps, for one tile of keys; `mma` in m16n8k16, which are two m16n8k8."""
+    """Warp instructions for one tile of keys; `mma` is counted in m16n8k16, each of which is two m16n8k8."""
 
     mma: float
     fma: float
@@ -64,20 +64,20 @@ class Instructions:
 
 
 def _group_tile(problem: Problem, config: Config) -> Instructions:
-    """Of the warps that share rows."""
+    """Instructions of the warps that share rows."""
     several, capped = terms(problem) - 1, problem.use_softcap
     m, parts, keys = config.rows_per_warp // 16, config.d_warps, config.BN // 8
     columns, columns_v = problem.head_dim // 8, problem.head_dim_v // 8
     both = columns + columns_v
     query, p, keys_and_values = parts * m * 4 * columns, parts * m * 4 * keys, 2 * keys * both
     scores, row_values, shared = 4 * m * keys, 2 * m * parts, parts > 1
-    # Two terms are an addition and a mask, and a difference; their products are added to sums in fp32. Of P alone the
-    # addition is left.
+    # Splitting into two terms takes an addition, a mask and a subtraction; their products are added to sums in fp32.
+    # With one term, only the addition remains for P.
     split = (p + keys_and_values + query) * several
     rounded = (p + ROUNDING * keys_and_values * (not config.round_on_arrival)) * (1 - several)
     return Instructions(
         mma=(2 * several + 1) * m * keys * both / 2,
-        # scale, maximum and sum of each score; scaling of O, which lazily is too rare to count
+        # scale, maximum and sum of each score; rescaling of O, which is too rare to count when lazy
         fma=(3 + 3 * capped) * scores
         + 6 * row_values
         + (0 if config.lazy_rescale else 4 * m * columns_v)
@@ -90,8 +90,8 @@ def _group_tile(problem: Problem, config: Config) -> Instructions:
 
 
 def _tile(D: int, DV: int, config: Config) -> Instructions:
-    """Of a block's warps, for copying a tile of K and one of V, and rounding both."""
-    elements = config.BN * (D + DV) / WARP  # a lane's
+    """Instructions of a block's warps to copy and round one tile of K and one of V."""
+    elements = config.BN * (D + DV) / WARP  # elements per lane
     copies = sum(copy_wavefronts(2 * width, config.swizzle, config.BN, WARP * config.warps) for width in (D, DV))
     return Instructions(
         mma=0,
@@ -104,7 +104,7 @@ def _tile(D: int, DV: int, config: Config) -> Instructions:
 
 
 def _query_wavefronts(problem: Problem, config: Config) -> float:
-    """Shared-memory cycles of Q for one head, besides those of tiles of keys."""
+    """Shared-memory wavefronts of Q for one head."""
     D, blocks, groups = problem.head_dim, -(-problem.seq_q // config.BM), -(-problem.seq_q // config.rows_per_warp)
     copies = copy_wavefronts(2 * D, config.swizzle, config.BM, WARP * config.warps)
     rounded = (2 - terms(problem)) * 2 * config.BM * D / WARP
@@ -113,5 +113,5 @@ def _query_wavefronts(problem: Problem, config: Config) -> float:
 
 
 def _barriers_outside_the_loop(D: int, DV: int, config: Config) -> int:
-    """One when the loop is over; Q on its way to registers costs one more, or two in the ring's place."""
+    """One barrier after the loop; Q on its way to registers needs one more, or two if staged in the ring."""
     return 1 + int(config.q_in_registers) + int(q_in_ring(D, DV, config))

@@ -1,4 +1,4 @@
-"""flash_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+"""flash_attention in fp32 with one thread per few elements of a row: the baseline."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +17,8 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # a block
-    columns: int  # elements of a row of O that a thread holds; it computes the row's scores for them anew
+    threads: int  # per block
+    columns: int  # elements of a row of O per thread, which recomputes the scores of the row for them
 
 
 def space(problem: Problem, _arch: Arch) -> Space[Config]:
@@ -35,12 +35,12 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
-    """The widest share of a row that leaves every register in place."""
+    """The widest part of a row that still fits the registers."""
     return Config(128, max(n for n in (8, 16, 24, 32, 40, 64) if problem.head_dim_v % n == 0))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Of packed sequences as if their lengths were equal."""
+    """The work of packed sequences is counted as if their lengths were equal."""
     equal = unpacked(problem)
     launch_work = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))))
     return (
@@ -51,9 +51,9 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:
-    """Work where the queries of a head attend `attended` keys in all.
+    """Work if the queries of a head attend `attended` keys in total.
 
-    Every thread reads q, k and v through L1 for itself; nothing passes through shared memory.
+    Every thread reads q, k and v through L1 by itself; shared memory is not used.
     """
     D, DV, columns = problem.head_dim, problem.head_dim_v, config.columns
     pairs = problem.batch * problem.heads * attended * (DV // columns) / WARP
@@ -66,7 +66,7 @@ def work_of_pairs(problem: Any, config: Config, attended: int) -> Work:
         fma=pairs * (D + 2 * columns + 4),
         mufu=pairs * 2,
         alu=pairs * (2 * D + columns),
-        l2_bytes=pairs * element * (2 * D + columns),  # a warp's lanes mostly read the same key
+        l2_bytes=pairs * element * (2 * D + columns),  # most lanes of a warp read the same key
         dram_bytes=tensors * element + 4 * rows,
         chain=problem.seq_k,
     )
@@ -79,7 +79,7 @@ def _blocks(problem: Problem, config: Config) -> int:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others",
+    summary="one thread per few elements of a row, fp32 arithmetic; the oracle of the others",
     config=Config,
     space=space,
     plan=plan,

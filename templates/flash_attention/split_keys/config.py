@@ -1,4 +1,4 @@
-"""What kernels for few queries choose, and the sizes and launches that follow, whichever keys they attend."""
+"""The search space of kernels for few queries, and the sizes and launches that follow, for any set of attended keys."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,11 +18,11 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 @dataclass(frozen=True, slots=True)
 class Config:
     BM: int  # rows per block: queries times the query heads of a KV head
-    BN: int  # keys per tile; each is one warp's
+    BN: int  # keys per tile; one warp computes a tile
     warps: int
-    stages: int  # slots of a warp for tiles of K and V: one is read while the others are filled
-    splits: int  # blocks that share the keys of a tile of rows
-    q_in_registers: bool  # or read again from shared memory for each tile
+    stages: int  # slots per warp for tiles of K and V: one is read while the others are filled
+    splits: int  # blocks that share the keys of a row tile
+    q_in_registers: bool  # instead of reading Q from shared memory again for each tile
 
 
 def refusal(problem: Any, _arch: Arch) -> str | None:
@@ -34,7 +34,7 @@ def refusal(problem: Any, _arch: Arch) -> str | None:
 
 
 def space(problem: Any, arch: Arch, element: int = ELEMENT) -> Space[Config]:
-    """`element`: bytes of one of K or V."""
+    """`element`: bytes of an element of K or V."""
     return Space(
         Config,
         choices={
@@ -50,7 +50,7 @@ def space(problem: Any, arch: Arch, element: int = ELEMENT) -> Space[Config]:
 
 
 def block(operator: str, problem: Any, element: int = ELEMENT) -> Block:
-    """Of `operator`_split_keys. `element`: bytes of one of K or V."""
+    """Limits of the kernel `operator`_split_keys. `element`: bytes of an element of K or V."""
     D, DV = problem.head_dim, problem.head_dim_v
     return Block(
         f"{operator}_split_keys",
@@ -61,22 +61,23 @@ def block(operator: str, problem: Any, element: int = ELEMENT) -> Block:
 
 
 def smem_bytes(D: int, c: Any, DV: int = 0, element: int = ELEMENT) -> Any:
-    """Shared memory of a block, in bytes; `c` is a config or columns of many. DV: of values (0: D). `element`: bytes of
-    one of K or V; of one byte, lanes store four sums at once (paged_attention/split_keys/byte_tiles.cuh)."""
+    """Shared memory of a block, in bytes; `c` is a config or columns of many configs. DV: head_dim_v (0: D). `element`:
+    bytes of an element of K or V; for one byte, lanes store four sums at once
+    (paged_attention/split_keys/byte_tiles.cuh)."""
     DV = DV or D
     tiles = c.BM * ELEMENT * D + ring_bytes(element * D, element * DV, c)
     apart = DV + 16 if element == 1 else 8 * (DV // 8 | 1)
-    merged = c.BM * 4 * (DV if DV % 32 == 16 else apart)  # a warp's rows of O in fp32, in its tiles' place
+    merged = c.BM * 4 * (DV if DV % 32 == 16 else apart)  # rows of O of a warp in fp32, in the space of its tiles
     return c.warps * (np.maximum(tiles, merged) + 8 * c.BM)
 
 
 def register_estimate(D: int, c: Any, DV: int = 0) -> Any:
-    """Registers a thread: O, scores, Q where it stays, and 50 for what no config does without. DV: of O (0: D)."""
+    """Registers per thread: O, scores, Q if kept in registers, and 50 for everything else. DV: columns of O (0: D)."""
     return c.BM * ((DV or D) + c.BN + np.where(c.q_in_registers, D / 2, 0)) / WARP + 50
 
 
 def plan(problem: Any, config: Config, operator: str) -> Plan:
-    """The kernels are named `operator`_split_keys and `operator`_merge; the second runs where there are splits."""
+    """The kernels are named `operator`_split_keys and `operator`_merge; the second runs only if there are splits."""
     D, DV, split = problem.head_dim, problem.head_dim_v, config.splits > 1
     smem, threads = int(smem_bytes(D, config, DV)), WARP * config.warps
     items = (problem.batch, problem.heads, problem.seq_q)
@@ -94,7 +95,7 @@ def plan(problem: Any, config: Config, operator: str) -> Plan:
 
 
 def row_tiles(problem: Any, config: Config) -> int:
-    """Of the rows that share a KV head."""
+    """Number of tiles of the rows that share a KV head."""
     return -(-problem.seq_q * (problem.heads // problem.kv_heads) // config.BM)
 
 
@@ -105,15 +106,15 @@ def merge_blocks(problem: Any, config: Any) -> int:
 
 
 def default(problem: Any, arch: Arch, keys: int, least: int = 1, element: int = ELEMENT) -> Config:
-    """Four warps, and the splits of `keys` keys that fill the SMs; `least` of them, as far as warps have tiles.
+    """Four warps, and enough splits of `keys` keys to fill the SMs, at least `least` as long as each warp has a tile.
 
-    `element`: bytes of one of K or V.
+    `element`: bytes of an element of K or V.
     """
     D, DV, rows = problem.head_dim, problem.head_dim_v, problem.seq_q * (problem.heads // problem.kv_heads)
     config = Config(16, 32 if DV <= 128 else 16, 4, 4, 1, False)
-    if rows > 16 and DV <= 128:  # K and V are read half as often; wider tiles or values than here would spill
+    if rows > 16 and DV <= 128:  # K and V are read half as often; wider tiles or values than these would spill
         config = replace(config, BM=32, BN=32 if DV <= 112 else 16)
-    if 2 * smem_bytes(D, config, DV, element) > arch.smem_per_sm:  # two blocks an SM before four stages
+    if 2 * smem_bytes(D, config, DV, element) > arch.smem_per_sm:  # two blocks per SM have priority over four stages
         config = replace(config, stages=2)
     narrower = config, replace(config, BN=16), replace(config, BM=16, BN=16)  # for keys much wider than values
     config = next(candidate for candidate in narrower if arch.fits_smem(smem_bytes(D, candidate, DV, element)))
@@ -124,9 +125,10 @@ def default(problem: Any, arch: Arch, keys: int, least: int = 1, element: int = 
 
 
 def filling(blocks: int, sms: int, most: int) -> int:
-    """The fewest splits, up to `most`, that fill the waves of a grid 85 % as well as the best number of them does.
+    """The fewest splits, up to `most`, that fill the waves of a grid at least 85 % as well as the best number of
+    splits.
 
-    So does FlashAttention choose its number of splits (num_splits_heuristic). A wave is a block on each SM.
+    FlashAttention chooses its number of splits the same way (num_splits_heuristic). A wave is one block per SM.
     """
     filled = {n: blocks * n / (sms * -(-blocks * n // sms)) for n in SPLITS if n <= max(most, 1)}
     return next(n for n, share in filled.items() if share >= 0.85 * max(filled.values()))

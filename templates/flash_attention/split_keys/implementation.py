@@ -1,4 +1,4 @@
-"""flash_attention for few queries: warps and blocks share the keys, and a second launch merges blocks."""
+"""flash_attention for few queries: warps and blocks split the keys, and a second launch merges the blocks' results."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .work import Walked, work_of_walks
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.use_cu_seqlens:
-        return "use_cu_seqlens: parts of packed sequences are not merged; a step of decoding is streaming_attention's"
+        return "use_cu_seqlens: split_keys cannot merge parts of packed sequences; use streaming_attention for decoding"
     return shared.refusal(problem, arch) or optional_refusal(problem)
 
 
@@ -36,7 +36,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def walked(problem: Problem, config: Config) -> Walked:
-    """A row tile visits the keys that its last query attends: the queries before it attend no others."""
+    """A row tile visits the keys that its last query attends: earlier queries attend no others."""
     group = problem.heads // problem.kv_heads
     end = (np.arange(shared.row_tiles(problem, config), dtype=np.int64) + 1) * config.BM
     last = (np.minimum(end, problem.seq_q * group) - 1) // group
@@ -46,7 +46,7 @@ def walked(problem: Problem, config: Config) -> Walked:
 
 IMPLEMENTATION = Implementation(
     name="split_keys",
-    summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
+    summary="for few queries: tensor cores, query heads of a KV head as rows, keys split over warps and blocks",
     config=Config,
     refusal=refusal,
     space=shared.space,

@@ -1,4 +1,4 @@
-"""What kernels for few queries do, counted from their loops: the emulator's counters agree with the exact ones."""
+"""The work of kernels for few queries, counted from their loops; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +13,19 @@ from .config import WARP, Config, merge_blocks
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """Tiles of keys that the blocks of one KV head visit."""
+    """Key tiles that the blocks of one KV head visit."""
 
-    tiles: Array  # [row tiles]: of all warps and splits together
-    rows_of_keys: int  # of K, summed over row tiles, that are read from global memory
+    tiles: Array  # [row tiles]: over all warps and splits
+    rows_of_keys: int  # rows of K read from global memory, summed over row tiles
 
 
 def work_of_walks(
     problem: Any, config: Config, walked: Walked, floor: Cost, element: int = ELEMENT
 ) -> tuple[Work, ...]:
-    """Work of each launch, where the row tiles of each KV head visit tiles as `walked` says; `floor` is the problem's,
-    `element` the bytes of one of K or V.
+    """Work of each launch if the row tiles of each KV head visit tiles as `walked` describes; `floor` is the cost of
+    the problem, `element` the bytes of an element of K or V.
 
-    mma, bytes and barriers are exact; the rest is what the mathematics needs.
+    mma, bytes and barriers are exact; the rest is the minimum of the algorithm.
     """
     split = config.splits > 1
     attend = _attend_work(problem, config, walked, floor, element)
@@ -33,16 +33,16 @@ def work_of_walks(
 
 
 def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost, element: int) -> Work:
-    """The tiles of keys. With splits, parts go to the merge in the place of the outputs."""
+    """Work over the tiles of keys. With splits, partial results for the merge are written instead of the outputs."""
     D, DV = problem.head_dim, problem.head_dim_v
     heads, visited = problem.batch * problem.kv_heads, int(np.sum(walked.tiles))
     tiles, blocks = heads * visited, heads * len(walked.tiles) * config.splits
     scores = config.BM * config.BN / WARP
     query_steps = D // 16 + (D % 16) / 16  # a step of 8 columns is half an mma
-    merged = 2 * (blocks * config.warps * config.BM * DV / WARP)  # elements in and out, by warps
-    queries = _items(problem) * config.warps * config.splits  # each warp reads Q for itself
+    merged = 2 * (blocks * config.warps * config.BM * DV / WARP)  # elements stored and loaded, by warps
+    queries = _items(problem) * config.warps * config.splits  # each warp reads Q by itself
     read = element * heads * walked.rows_of_keys * (D + DV) + ELEMENT * queries * D
-    keys = config.BN * (D + DV) * element / ELEMENT  # of a tile, in 16 bits
+    keys = config.BN * (D + DV) * element / ELEMENT  # of a tile, in 16-bit elements
     outputs = _output_bytes(problem)
     written = _parts(problem, config) * (4 * DV + 8) if config.splits > 1 else outputs
     return Work(
@@ -63,7 +63,7 @@ def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost, elem
 
 
 def _merge_work(problem: Any, config: Config) -> Work:
-    """A thread takes four elements of a row through its parts, and reads the two floats of each for itself."""
+    """A thread merges four elements of a row over its parts, and reads the two floats of each part by itself."""
     rows, DV = _parts(problem, config), problem.head_dim_v
     elements = rows * DV / WARP
     outputs = _output_bytes(problem)
@@ -74,7 +74,7 @@ def _merge_work(problem: Any, config: Config) -> Work:
         mufu=elements / 2,
         alu=elements,
         l2_bytes=float(rows * (4 * DV + 8 * (DV // 4)) + outputs),
-        dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
+        dram_bytes=float(outputs),  # the few parts have just been written and are still in L2
         chain=1.0,
     )
 
@@ -85,7 +85,7 @@ def _items(problem: Any) -> int:
 
 
 def _parts(problem: Any, config: Config) -> int:
-    """Rows of O that blocks hand to the merge."""
+    """Partial rows of O that blocks pass to the merge."""
     return _items(problem) * config.splits
 
 

@@ -1,4 +1,5 @@
-"""What tcgen05 is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+"""The search space of tcgen05, and the sizes that follow; every function accepts a config or columns of many
+configs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,43 +9,43 @@ import numpy as np
 from ..problem import Problem
 from ..wgmma.config import ELEMENT, packed, round_up, tile_bytes
 
-ROWS = 128  # of a row tile: tensor memory has as many lanes
-LAST_COLUMNS = 512  # of tensor memory
+ROWS = 128  # per row tile: one per lane of tensor memory
+LAST_COLUMNS = 512  # columns of tensor memory
 
-WORK = 48  # bytes of what is to be computed
+WORK = 48  # bytes of a work item
 _BARRIER, _ADDRESS = 8, 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
     BN: int  # keys per tile
-    row_tiles: int  # of 128 rows of Q, a warpgroup each
-    stages: int  # slots for tiles of K, and as many of V
-    value_columns: int  # of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, a product for each
-    polynomial: int  # one pair of exponentials in so many is computed on the FMA pipe; 0: none
-    lazy_rescale: bool  # O is scaled only when a maximum grows by more than a factor of 2^8
-    overlaid: bool  # P lies over the scores that it was made of; the next ones then wait for its product
+    row_tiles: int  # of 128 rows of Q, one warpgroup each
+    stages: int  # slots for tiles of K, and the same number for V
+    value_columns: int  # of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, one product for each
+    polynomial: int  # one pair in this many exponentials is computed on the FMA pipe; 0: none
+    lazy_rescale: bool  # O is rescaled only when a maximum grows by more than a factor of 2^8
+    overlaid: bool  # P overwrites the scores it was computed from; the next scores then wait for its product
 
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    heavy_first: bool  # causal: the row tiles with most keys first
-    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+    heavy_first: bool  # causal: row tiles with the most keys first
+    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
 
 
 def blocks(problem: Problem, c: Any) -> Any:
-    """Of one head, or of the heads that share their rows."""
+    """Blocks of one head, or of the heads that share their rows."""
     queries = ROWS * c.row_tiles // packed(problem.heads, problem.kv_heads, c)
     return -(-problem.longest // queries)
 
 
 def used_columns(DV: int, c: Any) -> Any:
-    """Of tensor memory: O, scores, and P in half as many or over them."""
+    """Columns of tensor memory: O, scores, and P in half as many columns or over the scores."""
     return np.where(c.overlaid, c.row_tiles * (round_up(DV, 16) + c.BN), apart_columns(DV, c))
 
 
 def apart_columns(DV: int, c: Any) -> Any:
-    """The same where P has a place of its own."""
+    """The same if P has its own columns."""
     return c.row_tiles * (round_up(DV, 16) + c.BN + c.BN // 2)
 
 
@@ -54,13 +55,12 @@ def tensor_columns(DV: int, c: Any) -> Any:
 
 
 def allocated(columns: Any) -> Any:
-    """What a block allocates for these columns: a power of two."""
+    """Columns that a block must allocate to use `columns`: a power of two."""
     return np.where(columns <= 64, 64, np.where(columns <= 128, 128, np.where(columns <= 256, 256, 512)))
 
 
 def smem_bytes(D: int, DV: int, c: Any, work: int = WORK) -> Any:
-    """Shared memory of a block, in bytes: Q, or O in its place, the rings of K and V, barriers, and what is to be
-    computed."""
+    """Shared memory of a block, in bytes: Q, later O, the rings of K and V, barriers, and the work item."""
     padded, padded_v = round_up(D, 16), round_up(DV, 16)
     values = np.where(c.value_columns == 0, padded_v, round_up(padded_v, np.maximum(c.value_columns, 1)))
     ring = c.stages * (tile_bytes(ELEMENT * padded, c.BN) + tile_bytes(ELEMENT * values, c.BN))

@@ -1,5 +1,5 @@
-"""flash_attention on tcgen05: one thread issues all products, their sums lie in tensor memory, and a thread
-has a row of scores to itself."""
+"""flash_attention on tcgen05: one thread issues all products, their sums are in tensor memory, and each thread
+processes one row of scores."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,7 +42,7 @@ TILE_CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 def refusal(problem: Any, arch: Arch) -> str | None:
     if not arch.has_tcgen05:
-        return f"{arch.name} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
+        return f"{arch.name} has no tcgen05 instructions: sm_100a, sm_103a and sm_110a have them"
     return without_panels(problem)
 
 
@@ -60,7 +60,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def tile_constraints(D: int, DV: int, arch: Arch, work: int = WORK) -> tuple[Constraint, ...]:
-    """What any problem asks of its tiles; `work`: bytes of what is to be computed."""
+    """Constraints on the tiles of any problem; `work`: bytes of a work item."""
     return (
         Constraint("a panel of V no wider than V, or one panel", lambda c: c.value_columns < 2 * max(DV, 16)),
         Constraint(
@@ -69,14 +69,14 @@ def tile_constraints(D: int, DV: int, arch: Arch, work: int = WORK) -> tuple[Con
         *limits(arch, block(ENTRY, D, DV, work)),
         Constraint("O, scores and P fit tensor memory", lambda c: used_columns(DV, c) <= LAST_COLUMNS),
         Constraint(
-            "P lies over scores only where it has no place of its own: the next scores then wait for its product",
+            "P overwrites scores only if its own columns do not fit: the next scores then wait for its product",
             lambda c: ~c.overlaid | (apart_columns(DV, c) > LAST_COLUMNS),
         ),
     )
 
 
 def block(entry: str, D: int, DV: int, work: int = WORK) -> Block:
-    """`work`: bytes of what is to be computed."""
+    """`work`: bytes of a work item."""
     return Block(entry, lambda c: ROWS * (c.row_tiles + 1), lambda c: smem_bytes(D, DV, c, work))
 
 
@@ -100,7 +100,7 @@ def block_plan(
     constants: Mapping[str, Scalar] = MappingProxyType({}),
     work: int = WORK,
 ) -> Plan:
-    """The launch of so many blocks; `others` are the arguments behind the maps, `work` bytes of what one computes."""
+    """The launch of `taken` blocks; `others` are the arguments after the maps, `work` the bytes of a work item."""
     D, DV = problem.head_dim, problem.head_dim_v
     smem, columns = int(smem_bytes(D, DV, config, work)), int(tensor_columns(DV, config))
     arguments = (*(tensor_map.name for tensor_map in maps), *others)
@@ -110,10 +110,10 @@ def block_plan(
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Two row tiles, one of which exponentiates while the other's products run, with the largest tile of keys that
-    fits; one where two find no room, or one head's queries fill no more. Heads share rows where one head's queries
-    would leave most of a tile empty. V in one panel, or in panels of 32 columns where these are exact and 64 are not,
-    or of 64 with zeros in the last. A third stage where one block has the SM to itself as it is.
+    """Two row tiles, so that one computes exponentials while the products of the other run, with the largest tile of
+    keys that fits; one row tile if two do not fit or the queries of one head fill only one. Heads share rows if the
+    queries of one head would leave most of a tile empty. V in one panel, or in panels of 32 columns if they divide it
+    and 64 does not, or of 64 with zeros in the last. A third stage if one block occupies the SM anyway.
     """
     DV = problem.head_dim_v
     columns = panel_width(DV)
@@ -133,9 +133,9 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def polynomial(problem: Any, arch: Arch) -> int:
-    """As few exponentials on the FMA pipe as leave the special function unit no busier than the tensor cores, which
-    take as long for 256 columns of D and DV as it does for all of a tile's; a third of them at most, when the FMA pipe
-    is as busy. None where a unit of twice the rate keeps up by itself.
+    """The fewest exponentials on the FMA pipe that keep the special function unit no busier than the tensor cores; all
+    exponentials of a tile take it as long as the products of 256 columns of D and DV. At most a third, at which the FMA
+    pipe is as busy. None if a unit of twice the rate keeps up.
     """
     columns = sum(round_up(size, 16) for size in (problem.head_dim, problem.head_dim_v))
     as_long = 256 * 16 // arch.exp_lanes
@@ -146,7 +146,7 @@ def polynomial(problem: Any, arch: Arch) -> int:
 
 IMPLEMENTATION = Implementation(
     name="tcgen05",
-    summary="tcgen05 and TMA: sums in tensor memory, a thread a row of scores, for every head_dim from 16",
+    summary="tcgen05 and TMA: sums in tensor memory, one thread per row of scores, for every head_dim from 16",
     config=Config,
     refusal=lambda problem, arch: refusal(problem, arch) or optional_refusal(problem),
     space=space,

@@ -1,4 +1,4 @@
-"""What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of tcgen05 on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,13 +14,13 @@ from ..wgmma.config import ELEMENT, WIDTHS, packed, round_up
 from ..wgmma.work import stored_bytes
 from .config import ROWS, Config, blocks
 
-_WARPS = 4  # a warpgroup
+_WARPS = 4  # per warpgroup
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
 def tiles(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each row tile visits, [blocks, row tiles of one]: at least one, so that rows without keys
-    come out right too.
+    """Key tiles that each row tile visits, [blocks, row tiles of a block]: at least one, so that rows without keys are
+    written too.
 
     The blocks are those of one head, or of the heads that share rows; the last may have a row tile beyond the last
     query.
@@ -34,32 +34,33 @@ def tiles(problem: Problem, config: Config) -> Array:
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs.
+    """Products and the bytes of TMA are exact; the other instructions are the minimum of the algorithm.
 
-    Of packed sequences as if their lengths were equal, but for the blocks, which are those of the longest.
+    Packed sequences are counted as if their lengths were equal, except that the number of blocks is that of the
+    longest.
     """
     if problem.use_cu_seqlens:
         (equal,) = work(unpacked(problem), config, gpu)
         heads = problem.sequences * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
         count = heads * int(blocks(problem, config))
-        lengthened = count / equal.ctas  # those that find nothing to do make the mean block shorter
+        lengthened = count / equal.ctas  # idle blocks make the mean block shorter
         dram = float(cost(problem).bytes)
         return (replace(equal, ctas=count, longest_cta=equal.longest_cta * lengthened, dram_bytes=dram),)
     return work_of(problem, config, tiles(problem, config), float(cost(problem).bytes), capped=problem.use_softcap)
 
 
 def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: bool = False) -> tuple[Work, ...]:
-    """Of any problem, from the tiles that row tiles visit, [blocks, row tiles of one]."""
+    """Work of any problem, from the key tiles that row tiles visit, [blocks, row tiles of a block]."""
     heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
     padded, columns = round_up(problem.head_dim, 16), round_up(problem.head_dim_v, 16)
     total = heads * int(np.sum(visited))
     longest = np.max(visited, axis=1)  # of each block
-    warps = total * _WARPS  # that a tile passes through
-    scores = config.BN  # of a thread and tile
+    warps = total * _WARPS  # warp passes over tiles
+    scores = config.BN  # per thread and tile
     polynomials = 2 * -(-scores // (2 * config.polynomial)) if config.polynomial else 0
-    caps = scores if capped else 0  # two share a reciprocal: softcap.cuh
-    scaled = 0 if config.lazy_rescale else columns  # of O
-    operands = ELEMENT * (padded * (ROWS + config.BN) + columns * config.BN)  # of a tile's products
+    caps = scores if capped else 0  # two scores share a reciprocal: softcap.cuh
+    scaled = 0 if config.lazy_rescale else columns  # elements of O to rescale
+    operands = ELEMENT * (padded * (ROWS + config.BN) + columns * config.BN)  # of the products of a tile
     return (
         Work(
             ctas=heads * len(visited),
@@ -73,7 +74,8 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
             dram_bytes=dram,
             barriers=float(heads * len(visited) * (2 + config.row_tiles)),
             longest_cta=float(np.max(np.sum(visited, axis=1)) / np.mean(np.sum(visited, axis=1))),
-            chain=float(np.max(longest)) * (2 if config.overlaid else 1),  # products behind the exponentials
+            # with P over the scores, products wait for the exponentials
+            chain=float(np.max(longest)) * (2 if config.overlaid else 1),
             stages=config.stages,
             tcgen05=total * ROWS * config.BN * (padded + columns) / _PRODUCT,
         ),
@@ -81,7 +83,8 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
 
 
 def _loaded_bytes(problem: Any, config: Any, heads: int, visited: Array) -> int:
-    """Boxes from L2, zeros included: Q of each row tile, K and V of each tile of keys that a block visits."""
+    """Bytes of the boxes loaded from L2, zeros included: Q of each row tile, K and V of each key tile that a block
+    visits."""
     padded, padded_v = round_up(problem.head_dim, 16), round_up(problem.head_dim_v, 16)
     width = config.value_columns if config.value_columns in WIDTHS else 16
     loaded = int(np.sum(np.max(visited, axis=1)))

@@ -1,4 +1,4 @@
-"""flash_attention on wgmma (sm_90a): a producer copies K and V by TMA, and softmax runs over the products."""
+"""flash_attention on wgmma (sm_90a): a producer loads K and V with TMA, and softmax overlaps the products."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,14 +49,14 @@ TILE_CHOICES: Mapping[str, tuple[int, ...]] = {
 
 def refusal(problem: Any, arch: Arch) -> str | None:
     if not arch.has_wgmma:
-        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+        return f"{arch.name} has no wgmma instructions: sm_90a has them"
     return without_panels(problem)
 
 
 def without_panels(problem: Any) -> str | None:
-    """Why no kernel on panels in shared memory serves a problem; None if one does."""
+    """Why no kernel on panels in shared memory supports a problem; None if one does."""
     if problem.dtype is DType.FP32:
-        return "dtype fp32: operands have 16 bits"
+        return "dtype fp32: wgmma operands have 16 bits"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     return None
@@ -76,31 +76,31 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             *tile_constraints(D, arch, DV, capped=problem.use_softcap),
             Constraint(
-                "packed sequences: a block a row tile, since those that a sequence does not have are left at once",
+                "packed sequences: one block per row tile, since blocks beyond the end of a sequence exit at once",
                 lambda c: (c.blocks == 0) | (not problem.use_cu_seqlens),
             ),
             Constraint(
-                "packed sequences: each block loads for itself, since it writes zeros over what follows a sequence",
+                "packed sequences: each block loads for itself, since it writes zeros after the end of a sequence",
                 lambda c: (c.cluster == 1) | (not problem.use_cu_seqlens),
             ),
             Constraint(
-                "blocks that walk, or that wait for each other, take the heaviest causal row tiles first",
+                "persistent blocks and clusters start with the heaviest causal row tiles",
                 lambda c: ((c.blocks == 0) & (c.cluster == 1)) | c.heavy_first | (not problem.causal),
             ),
             Constraint(
-                "packed sequences take panels of V of one width: ptxas serializes several",
+                "packed sequences use panels of V of one width: ptxas serializes several",
                 lambda c: (c.value_columns != 0) | (not problem.use_cu_seqlens),
             ),
             Constraint(
-                "what overlaps nothing is there to be compared with: a block a row tile, and each loads for itself",
+                "overlap 0 is a baseline: one block per row tile, and each loads for itself",
                 lambda c: (c.overlap > 0) | ((c.blocks == 0) & (c.cluster == 1)),
             ),
             Constraint(
-                "one block of two warpgroups shares as much as two blocks of one, and waits for nobody",
+                "one block of two warpgroups shares as much as a cluster of two blocks of one, without waiting",
                 lambda c: (c.cluster == 1) | (c.warpgroups > 1),
             ),
             Constraint(
-                "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
+                "blocks load for each other only if L2 would be busy for at least half of the time",
                 lambda c: (c.cluster == 1) | (l2_share(D, c, l2_bytes(arch), DV) >= 0.5),
             ),
             Constraint(
@@ -112,19 +112,19 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def step_constraints() -> tuple[Constraint, ...]:
-    """What the order of a tile's steps asks, whatever is loaded."""
+    """Constraints on the order of the steps of a tile, for any loads."""
     return (
-        Constraint("ping-pong takes two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
+        Constraint("ping-pong requires two warpgroups or more", lambda c: ~c.ping_pong | (c.warpgroups > 1)),
         Constraint("ping-pong orders the products of overlap 1", lambda c: ~c.ping_pong | (c.overlap == 1)),
         Constraint(
-            "polynomials are worth their registers only while nothing else is in flight but P V",
+            "polynomials are worth their registers only if just P V is in flight",
             lambda c: (c.polynomial == 0) | (c.overlap == 1),
         ),
     )
 
 
 def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[Constraint, ...]:
-    """What any problem asks of its tiles and of the order of their steps. DV: of values (0: D)."""
+    """Constraints on the tiles of any problem and on the order of their steps. DV: head_dim_v (0: D)."""
     DV = DV or D
     return (
         *step_constraints(),
@@ -137,12 +137,12 @@ def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[
             lambda c: (c.value_columns != 0) | (DV % 64 != 0),
         ),
         Constraint(
-            "blocks that walk and overlap both products take panels of V of one width: ptxas serializes several",
+            "persistent blocks that overlap both products use panels of V of one width: ptxas serializes several",
             lambda c: (c.blocks == 0) | (c.overlap != 2) | (c.value_columns != 0),
         ),
         *limits(arch, block(ENTRY, D, DV)),
         Constraint(
-            "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+            "a wgmma of N > 192 needs more than the 128 registers per thread at launch of one or three warpgroups",
             lambda c: (c.warpgroups == 2) | (widest_product(DV, c) <= 192),
         ),
         Constraint(
@@ -173,8 +173,8 @@ def block_plan(
     others: tuple[str, ...],
     constants: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """The launch for so many row tiles, or clusters of them, with `smem` bytes of shared memory; `others` are the
-    arguments behind the maps."""
+    """The launch for `taken` row tiles, or clusters of them, with `smem` bytes of shared memory; `others` are the
+    arguments after the maps."""
     ticket = ("ticket",) if config.blocks else ()
     arguments = (*(tensor_map.name for tensor_map in maps), *others, *ticket)
     grid = (config.cluster * (walkers(taken, config) if config.blocks else taken), 1, 1)
@@ -196,7 +196,7 @@ def block_plan(
 
 
 def optional_arguments(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The optional arguments of kernels on panels, and what templates read of packed sequences."""
+    """The optional arguments of kernels on panels, and the constants that templates read for packed sequences."""
     packed = problem.use_cu_seqlens
     return (*("o",) * packed, "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap"), {
         "sequences_argument": "boundaries - 1" if packed else "batch",
@@ -205,26 +205,26 @@ def optional_arguments(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, 
 
 
 def packs(problem: Any, rows: int = ROWS) -> tuple[int, ...]:
-    """One head, or the most that can share so many rows: a power of two of a KV head's."""
+    """One head, or the most heads of a KV head that can share `rows` rows: a power of two."""
     group = problem.heads // problem.kv_heads
     return (1, min(group & -group, rows)) if group % 2 == 0 else (1,)
 
 
 def l2_bytes(arch: Arch) -> float:
-    """That L2 has for each SM and clock, on the device with least."""
+    """L2 bytes per SM and clock, on the device of the arch with the fewest."""
     return min(
         device.l2_bytes_per_clock / device.sm_count for device in DEVICES.values() if device.arch.name == arch.name
     )
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Warpgroups in turn, with the largest tile of keys that fits.
+    """Ping-pong warpgroups, with the largest tile of keys that fits.
 
-    Three warpgroups where their registers hold 128 keys or nearly so, since they share what is loaded. With a mask, or
-    three, no more than 128 keys: a wider tile on the diagonal is mostly hidden. V in one panel, or in panels of 32
-    columns where these are exact and 64 are not, or of 64 with zeros in the last: in boxes of 16 columns there are four
-    times as many rows to copy. Heads share rows where one head's queries would leave most of a tile empty. Blocks load
-    for each other where that relieves L2 and costs no waiting.
+    Three warpgroups if their registers hold 128 keys or nearly so, since they share the loaded tiles. At most 128 keys
+    with a mask or three warpgroups: most of a wider tile on the diagonal is masked. V in one panel, or in panels of 32
+    columns if they divide it and 64 does not, or of 64 with zeros in the last: boxes of 16 columns have four times as
+    many rows to copy. Heads share rows if the queries of one head would leave most of a tile empty. Blocks load for
+    each other if that relieves L2 without waiting.
     """
     D, DV = problem.head_dim, problem.head_dim_v
     columns = panel_width(DV)
@@ -240,8 +240,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _pairs(problem: Problem, config: Config) -> bool:
-    """Whether two blocks share what they load: beyond DV = 96, where L2 is nearly as busy as the tensor cores, and if
-    neither block waits for the other: no mask, no row tile without a neighbour. Those of packed sequences are alone.
+    """Whether two blocks share loads: for DV above 96, where L2 is nearly as busy as the tensor cores, and if neither
+    block waits for the other: no mask, no row tile without a neighbour. Blocks of packed sequences do not share.
     """
     alone = problem.causal or problem.use_cu_seqlens
     return problem.head_dim_v > 96 and not alone and row_tiles(problem, config) % 2 == 0

@@ -1,4 +1,4 @@
-"""The tensor maps of kernels on panels: of each tensor one for each width that its panels have, and no others."""
+"""The tensor maps of kernels on panels: for each tensor, one map per width of its panels."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,25 +6,25 @@ from tuner.spec import TensorMap
 
 from .config import WIDTHS, round_up
 
-Box = tuple[int, ...]  # elements along a tensor's dims but the last, which panels divide
-Copied = tuple[str, Box, tuple[int, ...]]  # a tensor's name, its boxes, and the widths of its panels
+Box = tuple[int, ...]  # elements along the dims of a tensor except the last, which panels divide
+Copied = tuple[str, Box, tuple[int, ...]]  # tensor name, box, and panel widths
 
 
 def panel_widths(columns: int, uniform: int = 0) -> tuple[int, ...]:
-    """Of the panels of so many columns, as Panels of panels.cuh has them: all `uniform` wide, or 0: the widest first,
-    with zeros in the last of 16."""
-    left, widths = 0 if uniform else round_up(columns, 16), [uniform] * (uniform > 0)
+    """Panel widths of a tensor of `columns` columns, as in Panels of panels.cuh: all `uniform`, or for 0 the widest
+    first, with zeros in the last one of 16."""
+    remaining, widths = 0 if uniform else round_up(columns, 16), [uniform] * (uniform > 0)
     for width in WIDTHS:
-        widths += [width] * (left >= width)
-        left %= width
+        widths += [width] * (remaining >= width)
+        remaining %= width
     return tuple(widths)
 
 
 def attention_maps(
     D: int, DV: int, value_columns: int, rows: Box, keys: Box, cached: str = "", piece: int = 0
 ) -> tuple[TensorMap, ...]:
-    """Of q and o, whose boxes are `rows`, and of `k` and `v`, or what follows these with `cached` behind, in boxes of
-    `keys`; of these two also in pieces of so many keys, where they come so as well."""
+    """Maps of q and o, whose boxes are `rows`, and of `k` and `v`, or the tensors with those names and suffix `cached`,
+    with boxes of `keys`. If `piece` is not 0, k and v get additional maps with boxes of `piece` keys."""
     q, o = ("q", rows, panel_widths(D)), ("o", rows, panel_widths(DV))
     widths = {f"k{cached}": panel_widths(D), f"v{cached}": panel_widths(DV, value_columns)}
     k, v = ((name, keys, count) for name, count in widths.items())
@@ -41,8 +41,8 @@ def _maps(tensors: Iterable[Copied], suffix: str = "") -> tuple[TensorMap, ...]:
 
 
 def spelled(maps: Iterable[TensorMap]) -> Mapping[str, str | int]:
-    """What a template reads of maps: `<tensor><suffix>_maps`, their addresses with null for widths that no panel has;
-    and `<tensor>_widths`, the sum of those that some have."""
+    """Constants of a template for the maps: `<tensor><suffix>_maps`, the addresses with null for widths that no panel
+    has, and `<tensor>_widths`, the sum of the widths in use."""
     names: dict[str, dict[int, str]] = {}
     widths: dict[str, int] = {}
     for tensor_map in maps:

@@ -1,4 +1,4 @@
-"""What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of wgmma on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,10 +15,10 @@ from ..operator import cost
 from ..problem import Problem, unpacked
 from .config import ELEMENT, ROWS, WIDTHS, Config, packed, round_up, row_tiles, summed, walkers
 
-_WARPS = 4  # a warpgroup
+_WARPS = 4  # per warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
-_L2_BYTES = 24 << 20  # that keys and values of a section of heads may take: panels/schedule.cuh
+_L2_BYTES = 24 << 20  # for keys and values of a section of heads: panels/schedule.cuh
 _CLEARING = Work(
     ctas=1,
     warps=1,
@@ -31,10 +31,10 @@ _CLEARING = Work(
 
 
 def tiles(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each row tile visits, [clusters, blocks of a cluster]: at least one, so that rows without keys
-    come out right too.
+    """Key tiles that each row tile visits, [clusters, blocks of a cluster]: at least one, so that rows without keys are
+    written too.
 
-    The row tiles are those of one head, or of the heads that share rows; the last may lie beyond the last query.
+    The row tiles are those of one head, or of the heads that share rows; the last may start beyond the last query.
     """
     rows = ROWS * config.warpgroups // int(packed(problem.heads, problem.kv_heads, config))
     count, clusters = int(row_tiles(problem, config)), -(-int(row_tiles(problem, config)) // config.cluster)
@@ -46,38 +46,39 @@ def tiles(problem: Problem, config: Config) -> Array:
 
 
 def order(problem: Problem, config: Config) -> Array:
-    """Tiles of keys of all row tiles, [clusters, blocks of one], in the order in which they are taken."""
+    """Key tiles of all row tiles, [clusters, blocks of a cluster], in the order of execution."""
     visited = tiles(problem, config)[:: -1 if config.heavy_first else 1]
     return in_order(visited, problem, _taken_heads(problem, config))
 
 
 def in_order(visited: Array, problem: Any, taken_heads: int) -> Array:
-    """The same of any problem, from those of what is taken of one KV head's heads: see panels/schedule.cuh."""
+    """Key tiles of all row tiles in the order of execution, for any problem, from those of one head or group; a KV head
+    has `taken_heads` of them: see panels/schedule.cuh."""
     heads = problem.batch * problem.kv_heads * taken_heads
     near = max(1, _L2_BYTES // (ELEMENT * (problem.head_dim + problem.head_dim_v)) // problem.seq_k)  # KV heads
     most = min(heads, near * taken_heads)
     section = -(-heads // -(-heads // most))
-    whole, rest = divmod(heads, section)
-    some, last = np.repeat(visited, section, axis=0), np.repeat(visited, rest, axis=0)
-    return np.concatenate([np.tile(some, (whole, 1)), last])
+    full, rest = divmod(heads, section)
+    most_sections, last = np.repeat(visited, section, axis=0), np.repeat(visited, rest, axis=0)
+    return np.concatenate([np.tile(most_sections, (full, 1)), last])
 
 
 def shares(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each block of a persistent grid, or cluster of them, passes by: if all take equally long."""
+    """Key tiles that each block of a persistent grid, or each cluster, computes, assuming equal time per tile."""
     return shared_out(order(problem, config), config)
 
 
 def shared_out(visited: Array, config: Any) -> Array:
-    """The same, from the order in which row tiles are taken."""
+    """The same, from the row tiles in the order of execution."""
     takers = [0] * walkers(len(visited), config)
     for count in np.max(visited, axis=1).tolist():
-        heapreplace(takers, takers[0] + count)  # the next row tile goes to who is done first
+        heapreplace(takers, takers[0] + count)  # the next row tile goes to the first block that is done
     return np.array(takers)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many blocks there are, and tiles of keys that the longest visits, and that all visit."""
+    """Number of blocks, key tiles of the longest block, and key tiles of all blocks."""
 
     blocks: int
     longest: float
@@ -85,28 +86,29 @@ class Grid:
 
 
 def grid_of(visited: Array, ordered: Array, config: Any) -> Grid:
-    """From the tiles of the row tiles of one head, and of all in order."""
+    """The grid, from the key tiles of the row tiles of one head, and of all in the order of execution."""
     if config.blocks:
         shares = shared_out(ordered, config)
         return Grid(len(shares) * config.cluster, float(np.max(shares)), float(np.sum(ordered)))
     return Grid(ordered.size, float(np.max(visited)), float(np.sum(ordered)))
 
 
-@lru_cache(maxsize=4096)  # most choices have no part in it
+@lru_cache(maxsize=4096)  # most parameters of a config do not affect it
 def _grid(problem: Problem, config: Config) -> Grid:
     return grid_of(tiles(problem, config), order(problem, config), config)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs.
+    """wgmma and the bytes of TMA are exact; the other instructions are the minimum of the algorithm.
 
-    Of packed sequences as if their lengths were equal, but for the blocks, which are those of the longest.
+    Packed sequences are counted as if their lengths were equal, except that the number of blocks is that of the
+    longest.
     """
     if problem.use_cu_seqlens:
         (equal,) = work(unpacked(problem), config, gpu)
         heads = problem.sequences * problem.kv_heads * _taken_heads(problem, config)
         blocks = prod(tiles(problem, config).shape) * heads
-        lengthened = blocks / equal.ctas  # those that find nothing to do make the mean block shorter
+        lengthened = blocks / equal.ctas  # idle blocks make the mean block shorter
         return (replace(equal, ctas=blocks, longest_cta=equal.longest_cta * lengthened, dram_bytes=_dram(problem)),)
     grid = _grid(problem, _dealt(config))
     taken, capped = _taken_heads(problem, config), problem.use_softcap
@@ -116,20 +118,20 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
 def work_of(
     problem: Any, config: Any, visited: Array, grid: Grid, dram: float, *, taken_heads: int, capped: bool = False
 ) -> tuple[Work, ...]:
-    """Of any problem, from the tiles that row tiles visit, [clusters, blocks of a cluster], and how often of each KV
-    head: once for each of its heads, of groups of those that share rows, or of as many as clusters take.
+    """Work of any problem, from the key tiles that row tiles visit, [clusters, blocks of a cluster], and how often each
+    KV head is processed: once per query head, per group of heads that share rows, or per cluster of heads.
     """
     D, DV = problem.head_dim, problem.head_dim_v
-    columns = int(summed(DV, config))  # of values that are multiplied
+    columns = int(summed(DV, config))  # of V that are multiplied
     heads = problem.batch * problem.kv_heads * taken_heads
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = round_up(D, 16)
-    warps = heads * total * config.warpgroups * _WARPS  # that a tile passes through
-    scores = 16 * config.BN / _WARP  # of a warp and tile, by lanes
+    warps = heads * total * config.warpgroups * _WARPS  # warp passes over tiles
+    scores = 16 * config.BN / _WARP  # per warp and tile, in lanes
     polynomials = scores / config.polynomial if config.polynomial else 0.0
-    caps = scores if capped else 0.0  # two share a reciprocal: softcap.cuh
-    lanes = 0 if config.lazy_rescale else 16 * columns / _WARP  # of O, scaled
-    maxima = 0 if config.lazy_rescale else scores  # of numbers; lazy: of three integers each, half as many
+    caps = scores if capped else 0.0  # two scores share a reciprocal: softcap.cuh
+    lanes = 0 if config.lazy_rescale else 16 * columns / _WARP  # elements of O to rescale
+    maxima = 0 if config.lazy_rescale else scores  # of floats; lazy: of three integers at a time, half as many
     main = Work(
         ctas=grid.blocks,
         warps=_WARPS * (config.warpgroups + 1),
@@ -149,7 +151,7 @@ def work_of(
 
 
 def _taken_heads(problem: Problem, config: Config) -> int:
-    """Of a KV head: heads, or groups of those that share rows."""
+    """Per KV head: query heads, or groups of those that share rows."""
     return problem.heads // problem.kv_heads // int(packed(problem.heads, problem.kv_heads, config))
 
 
@@ -158,18 +160,18 @@ def _dram(problem: Problem) -> float:
 
 
 def _dealt(config: Config) -> Config:
-    """The config with what has no part in how row tiles are dealt at one value."""
+    """The config with the parameters that do not affect the distribution of row tiles set to fixed values."""
     return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False)
 
 
 def _operand_bytes(padded: int, padded_v: int, config: Any) -> float:
-    """What a warpgroup's wgmmas of one tile read of shared memory: Q and K, then V."""
+    """Bytes of shared memory that the wgmmas of one warpgroup and tile read: Q and K, then V."""
     return ELEMENT * (padded * (ROWS + config.BN) + padded_v * config.BN)
 
 
 def _loaded_bytes(D: int, DV: int, config: Any, blocks: int, loaded: int) -> int:
-    """Boxes from L2 of what is taken of one KV head's heads, zeros included: Q of all blocks, and `loaded` tiles of K
-    and V, each once for all blocks of a cluster.
+    """Bytes of the boxes that L2 delivers for the work items of one KV head, zeros included: Q of all blocks, and
+    `loaded` tiles of K and V, each once per cluster.
     """
     padded = round_up(D, 16)
     width = config.value_columns if config.value_columns in WIDTHS else 16
@@ -178,7 +180,7 @@ def _loaded_bytes(D: int, DV: int, config: Any, blocks: int, loaded: int) -> int
 
 
 def stored_bytes(problem: Any, config: Any, rows: int = ROWS) -> int:
-    """O, as boxes of `rows` rows that hold any of it, and the logarithms."""
+    """Bytes of O, in boxes of `rows` rows that contain any of it, and of the log-sum-exp."""
     heads = int(packed(problem.heads, problem.kv_heads, config))
     boxes = problem.batch * (problem.heads // heads) * -(-problem.seq_q * heads // rows)
     queries = problem.batch * problem.heads * problem.seq_q

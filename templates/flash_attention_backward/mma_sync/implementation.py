@@ -29,12 +29,12 @@ _SIZES = (
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
-        return "dtype fp32: operands of 16 bits are multiplied here"
+        return "dtype fp32: mma_sync multiplies 16-bit operands"
     return exceeds_grid(problem)
 
 
 def space(problem: Any, arch: Arch) -> Space[Config]:
-    """Of the problem it reads head_dim and head_dim_v alone, whatever queries attend."""
+    """Only head_dim and head_dim_v of the problem are read, so that the space serves any mask."""
     D, DV = problem.head_dim, problem.head_dim_v
     return Space(
         Config,
@@ -55,15 +55,15 @@ def space(problem: Any, arch: Arch) -> Space[Config]:
             _whole_rows("keys", lambda c: c.BN_kv, lambda c: c.kv_warps),
             _whole_rows("queries", lambda c: c.BM_q, lambda c: c.q_warps),
             Constraint("a thread loads the values of a query", lambda c: c.BM_kv <= WARP * c.kv_warps),
-            Constraint("only D > 96 is worth being cut into slices", lambda c: (c.kv_slices == 1) | (D + DV > 192)),
-            Constraint("every slice holds columns", lambda c: _holds_columns(max(D, DV), c)),
+            Constraint("slices are worthwhile only for D > 96", lambda c: (c.kv_slices == 1) | (D + DV > 192)),
+            Constraint("every slice contains columns", lambda c: _holds_columns(max(D, DV), c)),
             *limits(arch, *blocks_of("flash_attention_backward", D, DV)),
         ),
     )
 
 
 def blocks_of(operator: str, D: int, DV: int) -> tuple[Block, ...]:
-    """Those of dK and dV, and of dQ."""
+    """Limits of the blocks of dK and dV, and of dQ."""
     return (
         Block(
             f"{operator}_dkv",
@@ -85,7 +85,7 @@ def blocks_of(operator: str, D: int, DV: int) -> tuple[Block, ...]:
 
 
 def _holds_columns(D: int, c: Any) -> Any:
-    """Whether the last slice has some of D."""
+    """Whether the last slice contains columns of D."""
     return kv_columns(D, c) * (c.kv_slices - 1) < D // 8
 
 
@@ -124,14 +124,14 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def rows_launch(entry: str, problem: Any) -> Launch:
-    """Of the kernel that writes `row_values`."""
+    """The launch of the kernel that writes `row_values`."""
     threads = problem.batch * problem.heads * problem.seq_q * row_lanes(problem.head_dim_v)
     takes = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
     return Launch(entry, (-(-threads // ROW_THREADS), 1, 1), ROW_THREADS, 0, takes)
 
 
 def logits_launch(problem: Problem) -> Launch:
-    """Of the kernel that sums up the gradient of s_aux, a block a head."""
+    """The launch of the kernel that sums the gradient of s_aux, one block per head."""
     takes = ("row_values", "s_aux", "ds_aux", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
     warps = ROW_THREADS // WARP
     return Launch("flash_attention_backward_ds_aux", (problem.heads, 1, 1), ROW_THREADS, 4 * warps, takes)
@@ -143,7 +143,7 @@ def row_values(problem: Any) -> Workspace:
 
 
 def constants_of(problem: Any, config: Config) -> dict[str, Any]:
-    """What the kernels of rows, of dK and dV, and of dQ read, whatever queries attend."""
+    """Constants that the kernels of rows, of dK and dV, and of dQ read, for any mask."""
     D, DV = problem.head_dim, problem.head_dim_v
     return {
         "row_threads": ROW_THREADS,
@@ -156,7 +156,7 @@ def constants_of(problem: Any, config: Config) -> dict[str, Any]:
     }
 
 
-# Rows and warps of a block, a step: the first that fits is the default.
+# Rows of a block, rows per step, and warps (and slices): the first that fits is the default.
 _KEYS = (
     (128, 32, 8, 1),
     (64, 32, 4, 1),
@@ -167,18 +167,19 @@ _KEYS = (
     (32, 16, 2, 4),
 )
 _QUERIES = ((128, 32, 8), (64, 32, 4), (64, 16, 4), (32, 16, 2))
-_REGISTERS = 216  # an estimate up to here compiles without spills on every arch
+_REGISTERS = 216  # configs with estimates up to this compile without spills on every arch
 
 
 def default(problem: Any, arch: Arch) -> Config:
-    """The largest tiles that neither spill nor exceed an arch's shared memory, for any problem of these widths."""
+    """The largest tiles that neither spill nor exceed the shared memory of the arch, for any problem of these
+    widths."""
     D, DV = problem.head_dim, problem.head_dim_v
     for BN_kv, BM_kv, kv_warps, kv_slices in _KEYS:
         for BM_q, BN_q, q_warps in _QUERIES:
             config = Config(BN_kv, BM_kv, kv_warps, 2, kv_slices, 1, BM_q, BN_q, q_warps, 2, 1)
             smem = max(int(kv_smem_bytes(D, DV, config)), int(q_smem_bytes(D, DV, config)))
-            registers = max(float(kv_register_estimate(D, DV, config)), float(q_register_estimate(D, config)))
-            if arch.fits_smem(smem) and registers <= _REGISTERS:
+            register_count = max(float(kv_register_estimate(D, DV, config)), float(q_register_estimate(D, config)))
+            if arch.fits_smem(smem) and register_count <= _REGISTERS:
                 return config
     raise TemplateError(f"{arch.name} has no room for the smallest tiles of head_dim {D} and head_dim_v {DV}")
 

@@ -1,4 +1,4 @@
-"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with mma and barriers."""
+"""The work of mma_sync on a problem, counted from its loops; mma and barriers equal the emulator's counters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,12 +17,13 @@ from .config import VALUES_BYTES, WARP, Config, kv_columns
 
 
 def row_lanes(D: int) -> int:
-    """Lanes that share a row of dO and O, of D elements, 8 each: a power of two."""
+    """Lanes that share a row of dO and O of D elements, 8 elements each: a power of two."""
     return 1 << (D // 8 - 1).bit_length()
 
 
 def tiles(problem: Problem, rows: int, of: int) -> int:
-    """Blocks along x for tiles of `of` of the `rows` rows of K or Q; packed, as packed_tiles.cuh counts them."""
+    """Blocks along x for tiles of `of` rows out of `rows` rows of K or Q; for packed sequences as in
+    packed_tiles.cuh."""
     return rows // of + problem.sequences if problem.use_cu_seqlens else -(-rows // of)
 
 
@@ -34,7 +35,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def work_of_logits(problem: Problem, threads: int = 256) -> Work:
-    """A block a head reads the values of its queries; what threads read of cu_seqlens is not counted."""
+    """One block per head reads the values of its queries; reads of cu_seqlens are not counted."""
     rows, warps = query_rows(problem), threads // WARP
     moved = float(VALUES_BYTES * rows + 4 * problem.heads * (threads + 1))
     return Work(
@@ -52,14 +53,15 @@ def work_of_logits(problem: Problem, threads: int = 256) -> Work:
 
 
 def with_softcap(work: Work) -> Work:
-    """A special function is a score's, before: one and a half more, and eight operations to cap and differentiate."""
+    """Adds the softcap: 1.5 MUFU operations per score, and eight FMA operations to cap and differentiate it."""
     return replace(work, fma=work.fma + 8 * work.mufu, mufu=2.5 * work.mufu)
 
 
 def in_grid(
     problem: Problem, config: Any, work: Callable[[Problem, Any], Work], heads: int, rows: int, of: int
 ) -> Work:
-    """Of packed sequences as if their lengths were equal, in a grid for any: tiles of `of` of each head's rows."""
+    """Packed sequences are counted as if their lengths were equal, in a grid for any lengths: tiles of `of` rows of
+    each head."""
     if not problem.use_cu_seqlens:
         return work(problem, config)
     base, ctas = work(cast(Problem, unpacked(problem)), config), heads * tiles(problem, rows, of)
@@ -67,19 +69,19 @@ def in_grid(
 
 
 def unevenness(steps: Array) -> float:
-    """The most steps of a block over their mean; blocks without any are all alike."""
+    """The maximum number of steps of a block divided by the mean; 1 if no block has any."""
     return float(np.max(steps) / np.mean(steps)) if np.any(steps) else 1.0
 
 
 def rows_work(problem: Any) -> Work:
-    """dO and O once."""
+    """dO and O are read once."""
     rows, DV = query_rows(problem), problem.head_dim_v
     moved = float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * rows)
     return work_of_rows(-(-rows * row_lanes(DV) // WARP), moved, moved)
 
 
 def rows_in_tiles(problem: Problem, rows: int) -> Work:
-    """dO and O once, where those that are read of a head fill whole tiles: `rows`."""
+    """dO and O are read once, in complete tiles of `rows` rows per head."""
     DV, queries, every = problem.head_dim_v, query_rows(problem), problem.batch * problem.heads * rows
     kept = VALUES_BYTES * every + problem.lse_bytes * queries
     return work_of_rows(
@@ -90,7 +92,7 @@ def rows_in_tiles(problem: Problem, rows: int) -> Work:
 
 
 def work_of_rows(warps: int, l2_bytes: float, dram_bytes: float) -> Work:
-    """A launch in which each lane has 8 elements of a row, and does little with them."""
+    """A launch in which each lane processes 8 elements of a row with few operations."""
     return Work(
         ctas=-(-warps // 8),
         warps=8,
@@ -104,19 +106,20 @@ def work_of_rows(warps: int, l2_bytes: float, dram_bytes: float) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What passes by the blocks of a head: rows of Q and dO, or of K and V."""
+    """Tiles that stream through the blocks of a head: rows of Q and dO, or of K and V."""
 
-    blocks: Array  # tiles, for each block
-    visits: int  # of warps, to a tile or a part of one
+    blocks: Array  # tiles per block
+    visits: int  # visits of warps to a tile or a part of one
     steps: int  # of 16 rows, in these visits
-    rows: int  # that are read
+    rows: int  # rows read
 
     def __mul__(self, heads: int) -> "Passes":
         return Passes(heads * self.blocks, heads * self.visits, heads * self.steps, heads * self.rows)
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
-    """dK and dV: tiles of queries pass by, those that attend any key of the block or, for products, of the warp."""
+    """dK and dV: the block streams the tiles of queries that attend any of its keys; products count by the keys of a
+    warp."""
     group, rows = problem.heads // problem.kv_heads, config.BN_kv // config.kv_warps
     visits = int(np.sum(_steps(problem, rows, config.BM_kv, block=config.BN_kv)))
     read = _rows_read(problem, config.BN_kv, config.BM_kv)
@@ -125,7 +128,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
 
 
 def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
-    """By blocks of `keys` keys in all of each head of K and V, which `passes` is of."""
+    """Work of blocks with `keys` keys in total per head of K and V; `passes` is per head of K and V."""
     D, DV, m = problem.head_dim, problem.head_dim_v, config.BN_kv // config.kv_warps // 16
     every = problem.batch * problem.kv_heads * config.kv_slices
     passed = int(np.sum(passes.blocks))
@@ -146,7 +149,7 @@ def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
         smem_wavefronts=every * (matrices + 2 * passes.steps + passed * loads),
         l2_bytes=float(every * passes.rows * (ELEMENT * both + 8)) + float(key_bytes * (config.kv_slices + 1)),
         dram_bytes=float(ELEMENT * both * query_rows(problem) + 2 * key_bytes),
-        barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # once where nothing passes
+        barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # one barrier if no tile is streamed
         longest_cta=unevenness(passes.blocks),
         chain=float(np.max(passes.blocks)),
         stages=config.kv_stages,
@@ -154,20 +157,20 @@ def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
 
 
 def queries_work(problem: Problem, config: Config) -> Work:
-    """dQ: tiles of keys pass by, as in the forward pass."""
+    """dQ: tiles of keys are streamed, as in the forward pass."""
     visits = Visits.of_tiles(problem, config.BM_q, config.BM_q // config.q_warps, config.BN_q)
     return work_of_queries(problem, config, Passes(visits.blocks, visits.groups, visits.steps, visits.rows_of_keys))
 
 
 def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
-    """By blocks of queries; `passes` is of a query head."""
+    """Work of blocks of queries; `passes` is per query head."""
     D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
     m, both, passed = config.BM_q // config.q_warps // 16, D + DV, int(np.sum(passes.blocks))
     scores = passes.steps * m * 8
     matrices = passes.steps * 2 * ((D + both) / 8) + passes.visits * 2 * m * (both / 8)
     loads = sum(copy_wavefronts(dim, True, config.BN_q, WARP * config.q_warps) for dim in (D, DV))
     copies = passed * 5 * config.BN_q * both / 8 / WARP
-    values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # by each lane that holds a part of the row
+    values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # read by each lane that holds a part of the row
     own = ELEMENT * (D + both) * query_rows(problem)  # of Q, dO and dQ
     return Work(
         ctas=heads * len(passes.blocks),
@@ -187,30 +190,33 @@ def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
 
 
 def _first_tile(problem: Problem, first_keys: Array, BM: int) -> Array:
-    """The tile of BM queries with the first query that attends a key."""
+    """The tile of BM queries that contains the first query that attends a key."""
     reach = problem.seq_k - problem.seq_q + problem.window_right
     limited = problem.causal or problem.use_window
     return np.maximum(first_keys - reach, 0) // BM if limited else np.zeros_like(first_keys)
 
 
 def _end(problem: Problem, last_keys: Array) -> Array:
-    """The query before which those end that attend a key."""
+    """The end of the queries that attend a key."""
     if not problem.use_window:
         return np.full_like(last_keys, problem.seq_q)
-    own = last_keys - (problem.seq_k - problem.seq_q)
-    ends: Array = np.clip(own + problem.window_left + 1, 0, problem.seq_q)
+    query = last_keys - (problem.seq_k - problem.seq_q)
+    ends: Array = np.clip(query + problem.window_left + 1, 0, problem.seq_q)
     return ends
 
 
 def _end_of_block(problem: Problem, first_keys: Array, BN: int) -> Array:
-    """The same of blocks of BN keys, of which only those that exist count."""
+    """The same for blocks of BN keys; only keys that exist count."""
     return _end(problem, np.minimum(first_keys + BN, problem.seq_k) - 1)
 
 
 def _steps(problem: Problem, rows: int, BM: int, block: int = 0) -> Array:
-    """Tiles of queries for each group of `rows` keys. A warp passes over those that its block loads and it skips."""
-    whole = -(-problem.seq_k // (block or rows)) * (block or rows)  # blocks are whole: so are their warps
-    first_keys = np.arange(0, whole, rows)
+    """Tiles of queries for each group of `rows` keys. A warp skips tiles that its block loads but none of its keys
+    need."""
+    padded_keys = -(-problem.seq_k // (block or rows)) * (
+        block or rows
+    )  # blocks are complete, hence their warps are too
+    first_keys = np.arange(0, padded_keys, rows)
     loaded = block or rows
     end = np.minimum(
         _end(problem, first_keys + rows - 1), _end_of_block(problem, first_keys // loaded * loaded, loaded)
@@ -220,7 +226,7 @@ def _steps(problem: Problem, rows: int, BM: int, block: int = 0) -> Array:
 
 
 def _rows_read(problem: Problem, BN: int, BM: int) -> int:
-    """Queries that the blocks of one head of K and V read of one query head."""
+    """Queries that the blocks of one head of K and V read, per query head."""
     first_keys = np.arange(0, problem.seq_k, BN)
     starts = _first_tile(problem, first_keys, BM) * BM
     ends = np.minimum(-(-_end_of_block(problem, first_keys, BN) // BM) * BM, problem.seq_q)

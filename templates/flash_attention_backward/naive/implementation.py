@@ -1,4 +1,4 @@
-"""flash_attention_backward with one thread for a few elements of a row, in fp32: the oracle of the other."""
+"""flash_attention_backward in fp32 with one thread per few elements of a row: the oracle of the others."""
 
 from dataclasses import replace
 from math import gcd
@@ -19,14 +19,14 @@ _ENTRY = "flash_attention_backward_naive"
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    """That of the forward pass, whose threads share rows of DV elements; here they share those of D as well."""
+    """The space of the forward pass, whose threads share rows of DV elements; here they share rows of D as well."""
     D, rows_of_o = problem.head_dim, forward.space(problem, arch)
     of_d = Constraint("threads share a row of D evenly", lambda c: D % c.columns == 0)
     return Space(Config, rows_of_o.choices, (*rows_of_o.constraints, of_d))
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
-    """The widest share of both rows that leaves every register in place."""
+    """The widest part of both rows that still fits the registers."""
     shared = gcd(problem.head_dim, problem.head_dim_v)
     crowded = problem.causal and problem.use_cu_seqlens and problem.use_softcap  # 64 columns spill from sm_100a on
     return Config(128, max(n for n in (8, 16, 24, 32, 40, 64)[: -1 if crowded else None] if shared % n == 0))
@@ -51,7 +51,7 @@ def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> 
 
 
 def _blocks(problem: Any, config: Config) -> tuple[int, int]:
-    """Of dQ, and of dK and dV, of which the wider has a thread for each of its shares."""
+    """Blocks of dQ, and of dK and dV, with one thread for each part of the wider of the two."""
     widest = max(problem.head_dim, problem.head_dim_v)
     items = (query_rows(problem) * problem.head_dim, key_rows(problem) * widest)
     of_queries, of_keys = (-(-work_item // config.columns // config.threads) for work_item in items)
@@ -59,7 +59,7 @@ def _blocks(problem: Any, config: Config) -> tuple[int, int]:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Of packed sequences as if their lengths were equal."""
+    """The work of packed sequences is counted as if their lengths were equal."""
     equal = unpacked(problem)
     launch_works = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))), equal.seq_k, equal.seq_q)
     least = cost(problem).bytes / 2
@@ -71,7 +71,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def _work_of_logits(problem: Problem, config: Config) -> Work:
-    """A thread a head reads all its rows of dO and O, one after another."""
+    """One thread per head reads all its rows of dO and O, one after another."""
     rows, DV = query_rows(problem), problem.head_dim_v
     moved = float(rows * (2 * DV * problem.dtype.itemsize + problem.lse_bytes))
     return Work(
@@ -87,9 +87,9 @@ def _work_of_logits(problem: Problem, config: Config) -> Work:
 
 
 def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, most_queries: int) -> tuple[Work, ...]:
-    """Work where the queries of a head attend `attended` keys in all, and one of them most_keys at most.
+    """Work if the queries of a head attend `attended` keys in total, each at most `most_keys`.
 
-    Every thread computes the scores of its row anew, and reads q, k, v and dout through L1 for itself.
+    Every thread recomputes the scores of its row, and reads q, k, v and dout through L1 by itself.
     """
     D, DV, columns, element = problem.head_dim, problem.head_dim_v, config.columns, problem.dtype.itemsize
     pairs = problem.batch * problem.heads * attended / WARP
@@ -119,7 +119,7 @@ def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, m
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other",
+    summary="one thread per few elements of a row, fp32 arithmetic; the oracle of the others",
     config=Config,
     space=space,
     plan=plan,

@@ -1,4 +1,5 @@
-"""What tcgen05 is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+"""The search space of tcgen05, and the sizes that follow; every function accepts a config or columns of many
+configs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,32 +8,32 @@ from ...flash_attention.tcgen05.config import ROWS
 from ...flash_attention.wgmma.config import round_up, tile_bytes
 from ..wgmma.config import VALUES_BYTES, row_bytes
 
-WARPGROUPS = 2  # that compute
-WIDEST = 64  # columns of a tile that a thread computes
+WARPGROUPS = 2  # consumer warpgroups
+WIDEST = 64  # columns of a tile per thread
 
 _BARRIER, _ADDRESS = 8, 8  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    BM_kv: int  # queries a tile that passes by a block of keys
+    BM_kv: int  # queries per tile that streams through a block of keys
     kv_row_tiles: int  # of 128 keys; two warpgroups share one, or have one each
-    kv_stages: int  # slots for tiles of Q, and as many of dO
-    kv_polynomial: int  # one pair of exponentials in so many is computed on the FMA pipe; 0: none
-    BN_q: int  # keys a tile that passes by a block of queries
+    kv_stages: int  # slots for tiles of Q, and the same number for dO
+    kv_polynomial: int  # one pair in this many exponentials is computed on the FMA pipe; 0: none
+    BN_q: int  # keys per tile that streams through a block of queries
     q_row_tiles: int  # of 128 queries
-    q_stages: int  # slots for tiles of K, and as many of V
+    q_stages: int  # slots for tiles of K, and the same number for V
     q_polynomial: int
-    columns: int  # of a panel: narrow ones waste no columns, wide ones need fewer boxes
+    columns: int  # of a panel: narrow panels waste no columns, wide ones need fewer boxes
 
 
 def kv_columns(D: int, DV: int, c: Any) -> Any:
-    """Of tensor memory: dK and dV, S and dP, P and dS in 16 bits."""
+    """Columns of tensor memory: dK and dV, S and dP, P and dS in 16 bits."""
     return c.kv_row_tiles * (round_up(D, 16) + round_up(DV, 16) + 3 * c.BM_kv)
 
 
 def q_columns(D: int, c: Any) -> Any:
-    """dQ, S and dP, and dS in 16 bits."""
+    """Columns of tensor memory: dQ, S and dP, and dS in 16 bits."""
     return c.q_row_tiles * (round_up(D, 16) + 2 * c.BN_q + c.BN_q // 2)
 
 
@@ -42,7 +43,7 @@ def kv_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
 
 
 def q_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
-    """Of a block of queries: Q, dO, the rings of K and V, barriers."""
+    """Shared memory of a block of queries: Q, dO, the rings of K and V, barriers."""
     return _smem_bytes(row_bytes(D, DV, c), c.q_row_tiles, c.BN_q, c.q_stages, 0) + _BARRIER * packed
 
 

@@ -1,5 +1,5 @@
-"""flash_attention_backward on tcgen05: one thread issues all products, sums and what they are made of lie in tensor
-memory, and a thread has a row of P and dS."""
+"""flash_attention_backward on tcgen05: one thread issues all products, sums and operands are in tensor memory, and each
+thread processes a row of P and dS."""
 
 from functools import partial
 from itertools import product
@@ -44,7 +44,7 @@ _SMALLEST = Config(_TILES[0], 1, 2, 0, _TILES[0], 1, 2, 0, WIDTHS[-1])
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if not arch.has_tcgen05:
-        return f"{arch.name} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
+        return f"{arch.name} has no tcgen05 instructions: sm_100a, sm_103a and sm_110a have them"
     D, DV = problem.head_dim, problem.head_dim_v
     if kv_columns(D, DV, _SMALLEST) > LAST_COLUMNS:
         return f"head_dim {D} and head_dim_v {DV}: dK and dV leave no room for scores in tensor memory"
@@ -70,7 +70,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * widest) | (c.columns == 16)),
             Constraint(
-                "a thread computes up to 64 columns of a tile: of a wider one two warpgroups take half each",
+                "a thread computes up to 64 columns of a tile: two warpgroups split a wider tile",
                 lambda c: (
                     (c.BM_kv * c.kv_row_tiles <= WARPGROUPS * WIDEST) & (c.BN_q * c.q_row_tiles <= WARPGROUPS * WIDEST)
                 ),
@@ -117,9 +117,9 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """One row tile for two warpgroups, the largest tiles that fit, and a third stage where there is room.
+    """One row tile for two warpgroups, the largest tiles that fit, and a third stage if it fits.
 
-    Of packed sequences a thread keeps besides where they lie: with 128 queries a tile some of that spills.
+    With packed sequences, threads also keep the bounds of their sequence: with 128 queries per tile they spill.
     """
     D, DV = problem.head_dim, problem.head_dim_v
     allowed = space(problem, arch)
@@ -136,15 +136,15 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def polynomial(columns: int, arch: Arch) -> int:
-    """As few exponentials on the FMA pipe as leave the special function unit no busier than the tensor cores, with so
-    many columns of products and sums: 256 take as long as all exponentials of 16 a clock."""
+    """The fewest exponentials on the FMA pipe that keep the special function unit no busier than the tensor cores, for
+    `columns` columns of products and sums: 256 columns take as long as all exponentials at 16 per clock."""
     as_long = 256 * 16 // arch.exp_lanes
     return next((every for every in _POLYNOMIALS if as_long * (1 - 1 / every if every else 1) <= columns), 3)
 
 
 IMPLEMENTATION = Implementation(
     name="tcgen05",
-    summary="tcgen05 and TMA, without atomics: sums, P and dS in tensor memory, a thread a row; up to head_dim 208",
+    summary="tcgen05 and TMA, without atomics: sums, P and dS in tensor memory, one thread per row; up to head_dim 208",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of tcgen05 on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from ..wgmma.config import VALUES_BYTES, row_bytes
 from ..wgmma.work import key_steps, query_steps
 from .config import WARPGROUPS, Config
 
-_WARPS = 4  # a warpgroup, and of a row tile's rows
+_WARPS = 4  # per warpgroup, and per row tile
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
+    """Products and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
     rows = rows_in_tiles(problem, tiles(problem, problem.seq_q, config.BM_kv) * config.BM_kv)
     keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, ROWS * config.kv_row_tiles)
     queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, ROWS * config.q_row_tiles)
@@ -26,7 +26,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
-    """dK and dV: tiles of queries pass by, from the first that attends any key of the block."""
+    """dK and dV: tiles of queries are streamed, from the first that attends any key of the block."""
     D, DV, every = problem.head_dim, problem.head_dim_v, problem.batch * problem.kv_heads
     steps = key_steps(problem, ROWS * config.kv_row_tiles, config.BM_kv)
     rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
@@ -41,7 +41,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         stages=config.kv_stages,
         polynomial=config.kv_polynomial,
         summed=round_up(D, 16) + round_up(DV, 16),
-        values=2,  # of a score, that a thread reads of shared memory: four at once
+        values=2,  # per score, read from shared memory, four at once
         gradients=2,
         l2_bytes=float(rows * (own + stored) + passed * config.BM_kv * (rows + VALUES_BYTES)),
         dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
@@ -49,7 +49,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
 
 
 def queries_work(problem: Problem, config: Config) -> Work:
-    """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
+    """dQ: tiles of keys are streamed, up to the last that any query of the block attends."""
     D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
     steps = query_steps(problem, ROWS * config.q_row_tiles, config.BN_q)
     of_q, of_dout = (int(row_byte) for row_byte in row_bytes(D, DV, config))
@@ -72,7 +72,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
 
 
 def values_read(config: Config) -> int:
-    """Bytes of shift and delta that the threads of a query's row read: both warpgroups that share it."""
+    """Bytes of shift and delta that the threads of a query's row read, in both warpgroups that share it."""
     return VALUES_BYTES * (WARPGROUPS // config.q_row_tiles)
 
 
@@ -91,14 +91,14 @@ def _pass_work(
     l2_bytes: float,
     dram_bytes: float,
 ) -> Work:
-    """Of `steps` tiles that pass by each block of a head; sums have `summed` columns together."""
+    """Work of `steps` tiles streamed through each block of a head; sums have `summed` columns in total."""
     multiplied = round_up(problem.head_dim, 16) + round_up(problem.head_dim_v, 16)
     passed = blocks / len(steps) * float(np.sum(steps)) * row_tiles  # tiles of a row tile
     sharers = WARPGROUPS // row_tiles
     warps = passed * _WARPS * sharers
-    scores = tile // sharers  # of a thread and tile
+    scores = tile // sharers  # per thread and tile
     polynomials = 2 * -(-scores // (2 * polynomial)) if polynomial else 0
-    caps = scores if problem.use_softcap else 0  # and their slopes; two share a reciprocal: softcap.cuh
+    caps = scores if problem.use_softcap else 0  # and their slopes; two scores share a reciprocal: softcap.cuh
     operands = ELEMENT * ((ROWS + tile) * multiplied + tile * summed)
     return Work(
         ctas=blocks,

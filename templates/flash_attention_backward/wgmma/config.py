@@ -1,4 +1,4 @@
-"""What wgmma is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+"""The search space of wgmma, and the sizes that follow; every function accepts a config or columns of many configs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,48 +7,49 @@ import numpy as np
 
 from ...flash_attention.wgmma.config import ELEMENT, WIDTHS, round_up, tile_bytes
 
-ROWS = 64  # that a warpgroup owns
+ROWS = 64  # per warpgroup
 VALUES_BYTES = 8  # shift and delta of a query
 
 _BARRIER = 8  # bytes
-_REGISTERS = np.array([0, 216, 240, 160])  # of a thread that computes, by warpgroups: wgmma/kernel.cu.jinja
+_REGISTERS = np.array([0, 216, 240, 160])  # of a consumer thread, by warpgroups: wgmma/kernel.cu.jinja
 _OTHER_REGISTERS = 28  # besides sums, scores and products
-_OF_CAPS = np.array([0, 26, 8, 12])  # more, by warpgroups, where capped scores leave both P and dS
+_OF_CAPS = np.array([0, 26, 8, 12])  # additional registers, by warpgroups, if capped scores produce both P and dS
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    BM_kv: int  # queries a tile that passes by a block of keys
-    kv_warpgroups: int  # that compute, 64 keys each; one more loads
-    kv_stages: int  # slots for tiles of Q, and as many of dO
-    kv_split: bool  # of two warpgroups one sums dK and one dV, of the same 64 keys
-    kv_chained: bool  # a tile's products are issued while dK's sum of the tile before is in flight
-    BN_q: int  # keys a tile that passes by a block of queries
-    q_warpgroups: int  # that compute, 64 queries each
-    q_stages: int  # slots for tiles of K, and as many of V
-    columns: int  # of a panel: narrow ones waste no columns, wide ones need fewer boxes
+    BM_kv: int  # queries per tile that streams through a block of keys
+    kv_warpgroups: int  # that compute 64 keys each; one more loads
+    kv_stages: int  # slots for tiles of Q, and the same number for dO
+    kv_split: bool  # two warpgroups share the same 64 keys: one sums dK, the other dV
+    kv_chained: bool  # products of a tile are issued while the dK product of the previous tile is in flight
+    BN_q: int  # keys per tile that streams through a block of queries
+    q_warpgroups: int  # that compute 64 queries each
+    q_stages: int  # slots for tiles of K, and the same number for V
+    columns: int  # of a panel: narrow panels waste no columns, wide ones need fewer boxes
 
 
 def ctas(warpgroups: Any) -> Any:
-    """Blocks that share an SM: one warpgroup alone leaves half of the registers."""
+    """Blocks per SM: a single consumer warpgroup leaves half of the registers free."""
     return np.where(warpgroups == 1, 2, 1)
 
 
 def registers(warpgroups: Any, *, packed: bool) -> Any:
-    """Registers of a thread that computes: with those that load, who take more for packed sequences, all of a block."""
+    """Registers of a consumer thread; the producer, which needs more for packed sequences, gets the rest of the
+    block's."""
     return _REGISTERS[warpgroups] - np.where(warpgroups == 2, 8 * packed, 0)
 
 
 def kv_register_estimate(D: int, DV: int, c: Any, *, capped: bool = False) -> Any:
-    """Registers of a thread that sums dK and dV: those, scores, products, P and dS in 16 bits, and the rest. Split, one
-    that sums dV has no products and no dS."""
+    """Registers of a thread that sums dK and dV: the sums, scores, products, P and dS in 16 bits, and the rest. If
+    split, a thread that sums dV has no products and no dS."""
     both = (D + DV) / 2 + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv + _OF_CAPS[c.kv_warpgroups] * capped
     split = np.maximum(D / 2 + 1.25 * c.BM_kv, DV / 2 + 0.75 * c.BM_kv)
     return np.where(c.kv_split, split, both) + _OTHER_REGISTERS
 
 
 def q_register_estimate(D: int, c: Any) -> Any:
-    """The same for dQ, whose caps need none more."""
+    """The same for dQ, whose caps need no more registers."""
     return D / 2 + 1.25 * c.BN_q + _OTHER_REGISTERS
 
 
@@ -63,22 +64,22 @@ def kv_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
 
 
 def q_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
-    """Of a block of queries: Q, dO, the rings of K and V, barriers."""
+    """Shared memory of a block of queries: Q, dO, the rings of K and V, barriers."""
     return _smem_bytes(row_bytes(D, DV, c), c.q_warpgroups, c.BN_q, c.q_stages, 0) + _BARRIER * packed
 
 
 def panel(D: int, columns: Any) -> Any:
-    """Columns of a panel of a tensor of D: fewer than `columns` where one narrower panel holds it."""
+    """Columns of a panel of a tensor with D columns: fewer than `columns` if one narrower panel suffices."""
     return np.minimum(columns, min((width for width in WIDTHS if width >= D), default=WIDTHS[0]))
 
 
 def padded(D: int, columns: Any) -> Any:
-    """Columns of whole panels."""
+    """Columns of complete panels."""
     return round_up(D, panel(D, columns))
 
 
 def row_bytes(D: int, DV: int, c: Any) -> tuple[Any, Any]:
-    """Of a row of Q or K, and of dO or V."""
+    """Bytes of a row of Q or K, and of dO or V."""
     return ELEMENT * padded(D, c.columns), ELEMENT * padded(DV, c.columns)
 
 

@@ -1,4 +1,4 @@
-"""flash_attention_backward on wgmma (sm_90a): a producer copies what passes by, and sums stay in registers."""
+"""flash_attention_backward on wgmma (sm_90a): a producer loads the streamed tiles, and sums are kept in registers."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -48,23 +48,23 @@ Q_MAPS = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows")
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if not arch.has_wgmma:
-        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+        return f"{arch.name} has no wgmma instructions: sm_90a has them"
     return unserved(problem)
 
 
 def unserved(problem: Problem) -> str | None:
-    """What two passes by TMA cannot serve on any arch."""
+    """Why no implementation with two passes and TMA supports a problem on any arch; None if one does."""
     for name in ("head_dim", "head_dim_v"):
         if getattr(problem, name) < 16:
             return f"{name} {getattr(problem, name)}: the narrowest tile has 16 columns"
     if problem.dtype is DType.FP32:
-        return "dtype fp32: its tiles are of 16-bit operands"
+        return "dtype fp32: tiles hold 16-bit operands"
     if max(problem.heads, problem.batch) > MAX_GRID_YZ:
         return f"batch {problem.batch} or heads {problem.heads} exceeds {MAX_GRID_YZ}, the grid's limit in y and z"
     if problem.use_s_aux:
-        return "use_s_aux: its launches sum up no gradient of s_aux; mma_sync does"
+        return "use_s_aux: no launch sums the gradient of s_aux; use mma_sync"
     if problem.use_window:
-        return "use_window: its tiles begin with the first key or query; mma_sync leaves out those outside of windows"
+        return "use_window: its tiles start at the first key or query; mma_sync skips those outside windows"
     return None
 
 
@@ -87,10 +87,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("a panel no wider than D, or one panel", lambda c: (c.columns < 2 * widest) | (c.columns == 16)),
             Constraint("two warpgroups share the keys of a split", lambda c: ~c.kv_split | (c.kv_warpgroups == 2)),
-            Constraint("only D > 96 is worth a split", lambda c: ~c.kv_split | (D + DV > 192)),
-            Constraint("only a block that sums both is chained or not", lambda c: ~c.kv_split | ~c.kv_chained),
+            Constraint("a split is worthwhile only for D > 96", lambda c: ~c.kv_split | (D + DV > 192)),
+            Constraint("only a block that sums both dK and dV can be chained", lambda c: ~c.kv_split | ~c.kv_chained),
             Constraint(
-                "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+                "a wgmma of N > 192 needs more than the 128 registers per thread at launch of one or three warpgroups",
                 lambda c: ((widest <= 192) | (c.kv_warpgroups == 2)) & ((D <= 192) | (c.q_warpgroups == 2)),
             ),
             *limits(arch, *_blocks(problem)),
@@ -147,7 +147,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def rows_launch(problem: Problem, BM: int) -> Launch:
-    """Makes a shift and a sum for each query, in tiles of BM."""
+    """The launch that computes shift and delta of each query, in tiles of BM."""
     rows = problem.batch * problem.heads * tiles(problem, problem.seq_q, BM) * BM
     grid = (-(-rows * row_lanes(problem.head_dim_v) // ROW_THREADS), 1, 1)
     names = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
@@ -155,20 +155,21 @@ def rows_launch(problem: Problem, BM: int) -> Launch:
 
 
 def row_values(problem: Problem, BM: int) -> Workspace:
-    """What that launch leaves for those that follow."""
+    """The output of that launch for those that follow."""
     tiles_of_queries = tiles(problem, problem.seq_q, BM)
     return Workspace("row_values", DType.FP32, (problem.batch, problem.heads, tiles_of_queries, 2, BM))
 
 
 def constants(problem: Problem, kv_smem: int, q_smem: int) -> dict[str, Scalar]:
-    """What the templates of two passes read."""
+    """Constants that the templates of two passes read."""
     sizes = {"row_threads": ROW_THREADS, "row_lanes": row_lanes(problem.head_dim_v)}
     of_passes = {"kv_smem_bytes": kv_smem, "q_smem_bytes": q_smem}
     return {**sizes, **of_passes, **lse_gradient_row(problem), **gradient_rows(problem)}
 
 
 def gradient_rows(problem: Problem) -> dict[str, str]:
-    """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
+    """`<name>_rows_argument` → the address of a sequence's rows of a gradient, and the row stride; null if only TMA
+    stores."""
     values, of_keys = {}, ("seq.first_key", "seq_k", "kv_head", "kv_heads")
     coordinates = {"dk": of_keys, "dv": of_keys, "dq": ("seq.first_query", "seq_q", "head", "heads")}
     for name, (first, rows, head, heads) in coordinates.items():
@@ -180,7 +181,7 @@ def gradient_rows(problem: Problem) -> dict[str, str]:
 
 @cache
 def pass_maps(columns: int, value_columns: int, BM: int, BN: int, own: int) -> tuple[TensorMap, ...]:
-    """Boxes of so many own rows, and of the tiles that pass by: panels of D columns, and of DV."""
+    """Boxes of `own` rows of a block, and of the streamed tiles: panels of D columns, and of DV."""
     rows = {f"{name}_rows": (name, own) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
     tiles = {"q_tiles": ("q", BM), "dout_tiles": ("dout", BM), "k_tiles": ("k", BN), "v_tiles": ("v", BN)}
     width = dict.fromkeys("qk", columns) | {"dq": columns, "dk": columns}
@@ -193,11 +194,11 @@ def pass_maps(columns: int, value_columns: int, BM: int, BN: int, own: int) -> t
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """The largest tiles that fit, by counts and not by times.
+    """The largest tiles that fit, chosen by counts and not by measured times.
 
-    Queries that pass by keys: chained where that leaves tiles of 64, otherwise not; beyond D = 128, where both sums
-    leave no room for such a tile, split. Three warpgroups for dQ where their registers hold 64 keys or more, since they
-    share what is loaded. As many stages as fit, up to three.
+    Queries streamed through keys: chained if that leaves tiles of 64, otherwise not; above D = 128, where both sums
+    leave no room for such a tile, split. Three warpgroups for dQ if their registers hold 64 keys or more, since they
+    share the loaded tiles. As many stages as fit, up to three.
     """
     D, DV = problem.head_dim, problem.head_dim_v
     columns, passes = max(panel_width(D), panel_width(DV)), product(_of_keys(D + DV), _of_queries(problem))
@@ -207,7 +208,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:
-    """BM_kv, kv_warpgroups, kv_stages, kv_split, kv_chained, the best first, for so many columns of dK and dV."""
+    """BM_kv, kv_warpgroups, kv_stages, kv_split, kv_chained, the best first, for `summed` columns of dK and dV."""
     if summed <= 256:
         yield from ((BM, 2, stages, False, True) for BM in range(128, 63, -16) for stages in (3, 2))
         yield from ((BM, 2, stages, False, False) for BM in range(128, 15, -16) for stages in (3, 2))
@@ -216,7 +217,7 @@ def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:
 
 
 def _of_queries(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """BN_q, q_warpgroups, q_stages, the best first. With a mask, a wider tile on the diagonal is mostly hidden."""
+    """BN_q, q_warpgroups, q_stages, the best first. With a mask, most of a wider tile on the diagonal is masked."""
     widest = 128 if problem.causal else 144
     if problem.head_dim <= 96 and problem.seq_q > 2 * ROWS:
         yield from ((BN, 3, stages) for BN in range(widest, 63, -16) for stages in (3, 2))

@@ -1,4 +1,4 @@
-"""What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of wgmma on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 import numpy as np
 
@@ -11,13 +11,13 @@ from ..mma_sync.work import in_grid, rows_in_tiles, tiles, unevenness, with_soft
 from ..problem import Problem, key_rows, query_rows
 from .config import ROWS, VALUES_BYTES, Config, kv_owners, row_bytes
 
-_WARPS = 4  # a warpgroup
+_WARPS = 4  # per warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
+    """wgmma and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
     keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, ROWS * int(kv_owners(config)))
     queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, ROWS * config.q_warpgroups)
     passes = (with_softcap(rows) if problem.use_softcap else rows for rows in (keys, queries))
@@ -25,17 +25,17 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def rows_work(problem: Problem, config: Config) -> Work:
-    """dO and O once; rows past the last fill a tile."""
+    """dO and O are read once; the last tile is padded with rows."""
     return rows_in_tiles(problem, tiles(problem, problem.seq_q, config.BM_kv) * config.BM_kv)
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
-    """dK and dV: tiles of queries pass by, from the first that attends any key of the block."""
+    """dK and dV: tiles of queries are streamed, from the first that attends any key of the block."""
     D, DV, owners = problem.head_dim, problem.head_dim_v, int(kv_owners(config))
     every = problem.batch * problem.kv_heads
     steps = key_steps(problem, ROWS * owners, config.BM_kv)
     passed = every * int(np.sum(steps))
-    scores = 2 if config.kv_split else 1  # of 64 owned rows and a tile; the product with V or dO is made once
+    scores = 2 if config.kv_split else 1  # of 64 keys and a tile; the product with V or dO is computed once
     warps = passed * owners * _WARPS
     lanes = 16 * config.BM_kv / _WARP
     rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
@@ -61,7 +61,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
 
 
 def queries_work(problem: Problem, config: Config) -> Work:
-    """dQ: tiles of keys pass by, up to the last that any query of the block attends."""
+    """dQ: tiles of keys are streamed, up to the last that any query of the block attends."""
     D, DV, groups = problem.head_dim, problem.head_dim_v, config.q_warpgroups
     heads = problem.batch * problem.heads
     steps = query_steps(problem, ROWS * config.q_warpgroups, config.BN_q)
@@ -91,7 +91,7 @@ def queries_work(problem: Problem, config: Config) -> Work:
 
 
 def key_steps(problem: Problem, rows: int, BM: int) -> Array:
-    """Tiles of BM queries, of all heads that share them, that pass by each block of so many rows of keys."""
+    """Tiles of BM queries, of all heads that share them, that stream through each block of `rows` keys."""
     first_keys = np.arange(0, problem.seq_k, rows)
     reach = problem.seq_k - problem.seq_q
     skipped = np.maximum(first_keys - reach, 0) // BM if problem.causal else np.zeros_like(first_keys)
@@ -100,13 +100,13 @@ def key_steps(problem: Problem, rows: int, BM: int) -> Array:
 
 
 def query_steps(problem: Problem, rows: int, BN: int) -> Array:
-    """Tiles of BN keys that pass by each block of so many rows of queries."""
+    """Tiles of BN keys that stream through each block of `rows` queries."""
     last = np.minimum(np.arange(0, problem.seq_q, rows) + rows, problem.seq_q) - 1
     steps: Array = -(-visible_keys(problem)[last] // BN)
     return steps
 
 
 def _operand_bytes(tile: int, multiplied: int, summed: int) -> int:
-    """What the wgmmas of 64 rows and a tile read of shared memory: both operands of products over `multiplied` columns
-    in all, one of sums of `summed` columns."""
+    """Bytes of shared memory that the wgmmas of 64 rows and a tile read: both operands of products over `multiplied`
+    columns in total, one operand of sums of `summed` columns."""
     return ELEMENT * ((ROWS + tile) * multiplied + tile * summed)

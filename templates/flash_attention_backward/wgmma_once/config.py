@@ -1,4 +1,5 @@
-"""What wgmma_once is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+"""The search space of wgmma_once, and the sizes that follow; every function accepts a config or columns of many
+configs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,52 +7,54 @@ from typing import Any
 from ...flash_attention.wgmma.config import ELEMENT
 from ..wgmma.config import ROWS, VALUES_BYTES, padded
 
-WARPGROUPS = 2  # that compute
-TILE_ROWS = 64  # queries a tile: what a wgmma makes of dQ
+WARPGROUPS = 2  # consumer warpgroups
+TILE_ROWS = 64  # queries per tile: the rows of dQ that one wgmma computes
 BLOCK_KEYS = ROWS * WARPGROUPS
-_LAUNCHED = 168  # registers of a thread, by ptxas: what one warpgroup takes beyond, others have given back
+_LAUNCHED = 168  # registers per thread at launch; warpgroups redistribute them
 
 _SUM = 4  # bytes of fp32
-_TILE_UNIT = 1024  # bytes: the swizzle of 128-byte rows repeats
+_TILE_UNIT = 1024  # bytes: period of the swizzle of 128-byte rows
 _BARRIER = 8  # bytes
 _OTHER_REGISTERS = 28  # besides sums, scores and products
-_OTHER_HELD = 2  # more for each held operand
+_OTHER_HELD = 2  # additional registers per held operand
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    stages: int  # slots for tiles of Q, and as many of dO
-    parts: int  # of dQ that wait for their turn in shared memory
-    held: int  # of K and V as operands in registers: 1 is K
-    columns: int  # of a panel: narrow ones waste no columns, wide ones need fewer boxes
+    stages: int  # slots for tiles of Q, and the same number for dO
+    parts: int  # of dQ that wait in shared memory to be added in order
+    held: int  # of K and V, operands held in registers: 1 is K
+    columns: int  # of a panel: narrow panels waste no columns, wide ones need fewer boxes
 
 
 def registers(*, packed: bool) -> tuple[int, int]:
-    """Of a thread that computes, and of the others: who loads packed sequences spills with 24."""
+    """Registers of a consumer thread, and of the others: a producer of packed sequences spills with 24."""
     spare = 40 if packed else 24
     return (_LAUNCHED * (WARPGROUPS + 1) - spare) // WARPGROUPS, spare
 
 
 def widest(*, packed: bool) -> int:
-    """The largest head_dim whose sums leave registers for scores."""
+    """The largest head_dim whose sums leave enough registers for scores."""
     return 112 if packed else 128
 
 
 def register_estimate(D: int, held: Any) -> Any:
-    """Registers of a thread: the sums of dK and dV, scores, products, P and dS in 16 bits, held operands, the rest."""
+    """Registers per thread: the sums of dK and dV, scores, products, P and dS in 16 bits, held operands, and the
+    rest."""
     return D + 1.25 * TILE_ROWS + held * (4 * -(-D // 16) + _OTHER_HELD) + _OTHER_REGISTERS
 
 
 def part_bytes(D: int) -> int:
-    """A tile's part of dQ."""
+    """Bytes of a tile's part of dQ."""
     return _SUM * TILE_ROWS * D
 
 
 def smem_bytes(D: int, c: Any, *, packed: bool) -> Any:
-    """K, V, the rings of Q, dO and their values; dS of two tiles; parts; barriers and the block's rank."""
+    """Bytes of K, V, the rings of Q, dO and their values; dS of two tiles; parts; barriers and the index of the
+    block."""
     row = ELEMENT * padded(D, c.columns)
     own, ring = 2 * BLOCK_KEYS * row, c.stages * TILE_ROWS * (2 * row + VALUES_BYTES)
     copied = own + ring + _BARRIER * (WARPGROUPS + 4 * c.stages + packed)
     slopes = 2 * ELEMENT * BLOCK_KEYS * TILE_ROWS
-    whole = -(-copied // _TILE_UNIT) * _TILE_UNIT
-    return whole + slopes + c.parts * part_bytes(D) + _BARRIER * (5 + 2 * c.parts)
+    aligned = -(-copied // _TILE_UNIT) * _TILE_UNIT
+    return aligned + slopes + c.parts * part_bytes(D) + _BARRIER * (5 + 2 * c.parts)

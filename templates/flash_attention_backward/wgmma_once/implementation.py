@@ -1,4 +1,4 @@
-"""flash_attention_backward on wgmma (sm_90a) in one pass: blocks of keys add their parts of dQ in turn."""
+"""flash_attention_backward on wgmma (sm_90a) in one pass: blocks of keys add their parts of dQ in a fixed order."""
 
 from itertools import product
 
@@ -43,21 +43,21 @@ _SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k")
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if not arch.has_wgmma:
-        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+        return f"{arch.name} has no wgmma instructions: sm_90a has them"
     if problem.head_dim < 16:
         return f"head_dim {problem.head_dim}: the narrowest tile has 16 columns"
     if problem.head_dim_v != problem.head_dim:
-        return f"head_dim_v {problem.head_dim_v}: the block's tiles have one width, head_dim {problem.head_dim}"
+        return f"head_dim_v {problem.head_dim_v}: all tiles have the width head_dim {problem.head_dim}"
     if problem.head_dim > widest(packed=problem.use_cu_seqlens):
-        return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; wgmma splits them"
+        return f"head_dim {problem.head_dim}: sums of dK and dV leave no registers for scores; use wgmma"
     if problem.dtype is DType.FP32:
-        return "dtype fp32: its tiles are of 16-bit operands"
+        return "dtype fp32: tiles hold 16-bit operands"
     if problem.use_s_aux:
-        return "use_s_aux: its launches sum up no gradient of s_aux; mma_sync does"
+        return "use_s_aux: no launch sums the gradient of s_aux; use mma_sync"
     if problem.use_window:
-        return "use_window: every block of keys takes its turn in every dQ from the first on; mma_sync serves it"
+        return "use_window: every block of keys adds to every dQ in order from the first; use mma_sync"
     if problem.use_softcap:
-        return "softcap: at the widest heads its slopes find no registers; wgmma serves it"
+        return "softcap: its slopes do not fit the registers at the widest heads; use wgmma"
     return None
 
 
@@ -131,7 +131,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def _gradient_rows(problem: Problem) -> dict[str, str]:
-    """`<name>_rows_argument` → where a sequence's rows of a gradient lie, and the step; null where TMA alone stores."""
+    """`<name>_rows_argument` → the address of a sequence's rows of a gradient, and the row stride; null if only TMA
+    stores."""
     values = {}
     for name in ("dk", "dv"):
         address = f"{name} + seq.first_key * {name}_seq_k_stride + kv_head * {name}_kv_heads_stride"
@@ -140,7 +141,7 @@ def _gradient_rows(problem: Problem) -> dict[str, str]:
 
 
 def _maps(columns: int) -> tuple[TensorMap, ...]:
-    """Boxes of a warpgroup's own rows, and of the tiles that pass by."""
+    """Boxes of the rows of a warpgroup, and of the streamed tiles."""
     boxes = {f"{name}_rows": (name, ROWS) for name in ("k", "v", "dk", "dv")}
     boxes |= {"q_tiles": ("q", TILE_ROWS), "dout_tiles": ("dout", TILE_ROWS)}
     return tuple(
@@ -150,7 +151,8 @@ def _maps(columns: int) -> tuple[TensorMap, ...]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """By counts and not by times: two parts, so that no warpgroup waits for the other's, before a third stage."""
+    """Chosen by counts and not by measured times: two parts, so that no warpgroup waits for the other's, before a third
+    stage."""
     columns, sizes = panel_width(problem.head_dim), product(((3, 2), (2, 2), (2, 1)), (2, 1, 0))
     configs = (Config(stages, parts, held, columns) for (stages, parts), held in sizes)
     return first_fit(space(problem, arch).allowed(configs), arch, f"the smallest tiles of head_dim {problem.head_dim}")
@@ -158,7 +160,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 IMPLEMENTATION = Implementation(
     name="wgmma_once",
-    summary="one pass on wgmma: five products a tile, parts of dQ added by the copy engine in turn; up to head_dim 128",
+    summary="one pass on wgmma: five products per tile, parts of dQ added by TMA in order; up to head_dim 128",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""What wgmma_once does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of wgmma_once on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 import numpy as np
 
@@ -11,30 +11,30 @@ from ..problem import Problem, key_rows, query_rows
 from ..wgmma.config import ROWS, VALUES_BYTES, padded
 from .config import BLOCK_KEYS, TILE_ROWS, WARPGROUPS, Config, part_bytes
 
-_WARPS = 4  # a warpgroup
+_WARPS = 4  # per warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 _SECTION_BYTES = 24 << 20
-_TURN_STEPS = 0.5  # assumed: of a step, from one block's sums to the next one's
+_TURN_STEPS = 0.5  # assumed: delay between the sums of one block and of the next, in steps
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of the copy engine are exact; the other instructions are those that the mathematics needs."""
+    """wgmma and the bytes of bulk copies are exact; the other instructions are the minimum of the algorithm."""
     rows = rows_in_tiles(problem, query_tiles(problem) * TILE_ROWS)
     keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, BLOCK_KEYS)
     return rows, keys, sums_work(problem)
 
 
 def keys_work(problem: Problem, config: Config) -> Work:
-    """dK, dV and parts of dQ: tiles of queries pass by, down to the first that attends any key of the block."""
+    """dK, dV and parts of dQ: tiles of queries are streamed, back to the first that attends any key of the block."""
     D, every = problem.head_dim, problem.batch * problem.kv_heads
     steps = key_steps(problem)
     passed = every * int(np.sum(steps))
     warps = passed * WARPGROUPS * _WARPS
     lanes = 16 * TILE_ROWS / _WARP
     row = ELEMENT * int(padded(D, config.columns))
-    own = every * len(steps) * BLOCK_KEYS
-    loaded = 2 * row * own + passed * TILE_ROWS * (2 * row + VALUES_BYTES)
+    block_keys = every * len(steps) * BLOCK_KEYS
+    loaded = 2 * row * block_keys + passed * TILE_ROWS * (2 * row + VALUES_BYTES)
     stored = 2 * row * every * round_up(problem.seq_k, ROWS)
     return Work(
         ctas=every * len(steps),
@@ -61,12 +61,12 @@ def sums_work(problem: Problem) -> Work:
 
 
 def query_tiles(problem: Problem) -> int:
-    """Tiles of queries of a head."""
+    """Tiles of queries per head."""
     return tiles(problem, problem.seq_q, TILE_ROWS)
 
 
 def key_steps(problem: Problem) -> Array:
-    """Tiles of queries, of all heads that share them, that pass by each block of keys."""
+    """Tiles of queries, of all heads that share them, that stream through each block of keys."""
     first_keys = np.arange(0, problem.seq_k, BLOCK_KEYS)
     reach = problem.seq_k - problem.seq_q
     skipped = np.maximum(first_keys - reach, 0) // TILE_ROWS if problem.causal else np.zeros_like(first_keys)
@@ -75,8 +75,8 @@ def key_steps(problem: Problem) -> Array:
 
 
 def sections(problem: Problem) -> list[int]:
-    """Heads of K and V whose blocks begin side by side, section after section: about as many as leave their Q, dO and
-    sums of dQ in half of L2, and alike (`Owned` of the template)."""
+    """Heads of K and V whose blocks start together, section by section: sections of equal size, for which Q, dO and the
+    sums of dQ fit in half of L2 (`Owned` of the template)."""
     every, group = problem.batch * problem.kv_heads, problem.heads // problem.kv_heads
     fit = min(every, max(1, _SECTION_BYTES // (8 * problem.head_dim) // group // problem.seq_q))
     count = (2 * every + fit) // (2 * fit)
@@ -84,12 +84,12 @@ def sections(problem: Problem) -> list[int]:
 
 
 def _latest(steps: Array) -> float:
-    """Steps until the last of a head's blocks is done, if all begin together and each waits for the one before."""
+    """Steps until the last block of a head is done, if all start together and each waits for the previous one."""
     return float(np.max(steps + _TURN_STEPS * np.arange(len(steps))))
 
 
 def _shared_bytes(D: int, held: int) -> int:
-    """What a tile moves in shared memory: operands of wgmma, dS, and a part of dQ, which is written and read."""
+    """Bytes that a tile moves in shared memory: operands of wgmma, dS, and a part of dQ, which is written and read."""
     scores = WARPGROUPS * ((2 - held) * ROWS + 2 * TILE_ROWS) * round_up(D, 16)
     sums = 2 * WARPGROUPS * TILE_ROWS * D
     of_part = TILE_ROWS * BLOCK_KEYS + BLOCK_KEYS * D
@@ -97,15 +97,15 @@ def _shared_bytes(D: int, held: int) -> int:
 
 
 def _query_bytes(problem: Problem) -> int:
-    """One of dO, Q, O, dQ."""
+    """Bytes of one of dO, Q, O, dQ."""
     return ELEMENT * problem.head_dim * query_rows(problem)
 
 
 def _key_bytes(problem: Problem) -> int:
-    """One of K, V, dK, dV."""
+    """Bytes of one of K, V, dK, dV."""
     return ELEMENT * problem.head_dim * key_rows(problem)
 
 
 def _sum_bytes(problem: Problem) -> int:
-    """Of dQ in fp32."""
+    """Bytes of dQ in fp32."""
     return part_bytes(problem.head_dim) * problem.batch * problem.heads * query_tiles(problem)

@@ -1,4 +1,4 @@
-"""kda in one launch on mma.sync (sm_80 and up): some warps prepare chunks, others carry the state through them."""
+"""kda in one launch on mma.sync (sm_80 and up): producer warps prepare chunks, consumer warps carry the state."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
     if next(_fitting(problem, arch), None) is None:
         return (
             f"no block on {arch.name} has shared memory and registers for chunks of key_dim {problem.key_dim} in "
-            f"{problem.operands} and for what prepares them: use prep_scan"
+            f"{problem.operands} and for the warps that prepare them: use prep_scan"
         )
     return None
 
@@ -66,33 +66,33 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((launch,), {**constants, **pool_strides(problem)})
 
 
-# Threads that leave each 168 registers, or 255, where no arch spills.
+# Block sizes at which a thread has 168 registers, or 255, and no arch spills.
 _THREADS = {"bf16": 384, "tf32": 384, "fp32": 256}
-_WIDEST_FP32 = 160  # channels: beside its operands, a warp's state of 192 spills in each config
-_THREADS_OF_CHUNKS = 256  # where a thread has a chunk's 16 tokens: 255 registers
-SHORT = (16, 32, 64)  # keys of which one warp prepares a chunk with eight tokens per thread or fewer
-LONG = 256  # tokens: shorter chains do not pay for chunks that more blocks prepare
+_WIDEST_FP32 = 160  # channels: with fp32 operands, a warp's state of 192 channels spills in each config
+_THREADS_OF_CHUNKS = 256  # if a thread has the 16 tokens of a chunk: 255 registers
+SHORT = (16, 32, 64)  # key_dim for which one warp prepares a chunk with at most eight tokens per thread
+LONG = 256  # tokens: for shorter sequences, preparing chunks in more blocks is not profitable
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Columns of a block by the SMs of a large device, and as many groups of producers as registers and shared memory
-    hold: of one warp, where these have the registers."""
+    """Columns per block according to the SMs of a large device, and as many groups of producers as registers and shared
+    memory allow, of one warp each if they have enough registers."""
     return first_fit(_fitting(problem, arch), arch, f"the smallest chunk of key_dim {problem.key_dim}")
 
 
 def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
     if problem.operands == "fp32" and problem.key_dim > _WIDEST_FP32:
         return
-    found = space(problem, arch)
+    allowed = space(problem, arch)
     for config in _candidates(problem, arch):
         most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else threads_with_registers(problem)
-        if threads(problem.key_dim, config) <= most and found.refusal(config) is None:
+        if threads(problem.key_dim, config) <= most and allowed.refusal(config) is None:
             yield config
 
 
 def threads_with_registers(problem: Problem) -> int:
-    """Threads of a block that leave each the registers it needs. Beside lengths and the kernel's own gate, of any size,
-    168 spill 8 to 16 bytes."""
+    """Threads of a block at which each has enough registers. With in-kernel normalization and gates of any size, 168
+    registers spill 8 to 16 bytes."""
     gated = problem.use_gate_in_kernel and problem.use_qk_l2norm_in_kernel and not problem.safe_gate
     return 256 if gated else _THREADS[problem.operands]
 
@@ -109,8 +109,8 @@ def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
 
 
 def warps_prepare_chunks(problem: Problem) -> bool:
-    """Whether one warp prepares a chunk of long keys, 16 tokens per thread: it issues three quarters of what two warps
-    do, and takes half as long again. Lengths that are found in the kernel spill beside gates in fp32."""
+    """Whether one warp prepares a chunk of long keys, 16 tokens per thread: it issues three quarters of the
+    instructions of two warps, and takes 1.5 times as long. In-kernel normalization with fp32 gates spills."""
     return _long_keys(problem) and problem.mean_len >= LONG and not _crowded(problem)
 
 
@@ -123,13 +123,14 @@ def _crowded(problem: Problem) -> bool:
 
 
 def rows_of(BV: int) -> int:
-    """Columns a warp beside such producers: few warps have many registers, and wide ones read images half as often."""
+    """Columns per warp next to such producers: few warps have many registers, and wide ones read images half as
+    often."""
     return 32 if BV % 32 == 0 else 16
 
 
 def widths(problem: Problem, arch: Arch) -> Iterator[int]:
-    """Columns of a block, the best first: 64, or fewer where a large device has an SM for each block. Where it has not
-    even for blocks of 64, each chunk is prepared for as many as registers hold."""
+    """Columns per block, the best first: 64, or fewer if a large device has an SM for each block. If it has too few
+    even for blocks of 64, blocks are as wide as registers allow, so that fewer blocks prepare each chunk."""
     heads, sms = problem.sequences * problem.value_heads, arch.sm_count
     if problem.mean_len >= LONG:
         yield from (BV for BV in (16, 32, 48) if heads * (problem.value_dim // BV) <= sms)
@@ -139,8 +140,8 @@ def widths(problem: Problem, arch: Arch) -> Iterator[int]:
 
 
 def _warps_carry_128(problem: Problem, arch: Arch) -> bool:
-    """Whether there are registers for it: groups of one warp leave room. Long keys spill 8 bytes on sm_100a beside
-    lengths and a bounded gate with dt_bias."""
+    """Whether the registers suffice: producers of one warp leave enough. Long keys spill 8 bytes on sm_100a with
+    in-kernel normalization and a bounded gate with dt_bias."""
     if problem.key_dim in SHORT:
         return problem.operands == "bf16"
     full = problem.use_qk_l2norm_in_kernel and problem.use_lower_bound and problem.use_dt_bias
@@ -148,8 +149,8 @@ def _warps_carry_128(problem: Problem, arch: Arch) -> bool:
 
 
 def producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """prep_groups, stages and producers. Groups of one warp need two barriers each and no third, so that there may be
-    more. Eight tokens a thread take fewer instructions than four."""
+    """prep_groups, stages and producers. Groups of one warp need two barriers each instead of three, so that there may
+    be more. Eight tokens per thread need fewer instructions than four."""
     if problem.operands == "bf16":
         if problem.key_dim in SHORT:
             yield from ((128 // problem.key_dim, turns, turns) for turns in (7, 6, 5))
@@ -159,7 +160,7 @@ def producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
 
 IMPLEMENTATION = Implementation(
     name="fused",
-    summary="one launch without a workspace: warps that prepare chunks beside warps that carry the state",
+    summary="one launch without a workspace: producer warps prepare chunks, consumer warps carry the state",
     config=Config,
     refusal=refusal,
     space=space,

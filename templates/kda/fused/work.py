@@ -1,4 +1,4 @@
-"""What fused does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of fused on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from typing import Any
 
@@ -24,8 +24,8 @@ from .config import Config, block_threads, chunk_barriers
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact unless sequences are packed; other instructions are those that the mathematics
-    needs."""
+    """mma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum of the
+    algorithm."""
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT
@@ -45,7 +45,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=heads * blocks * (chunk_barriers(problem, config) * NT + max(0, NT - config.stages)),
-        chain=1 + NT,  # the first chunk is prepared before the state can move
+        chain=1 + NT,  # the first chunk is prepared before the state can advance
         stages=config.stages,
         tf32=operands.tf32(mma),
         step_mma=step_mma(K, config, operands),
@@ -55,5 +55,5 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def prepared_in_turn(problem: Problem, config: Any) -> float:
-    """What a step waits for beside its own products where groups of producers make chunks more slowly."""
+    """Time that a step waits besides its own products if the producers are slower."""
     return prep_step(problem, config) / config.producers - step_mma(problem.key_dim, config, operands_of(problem))

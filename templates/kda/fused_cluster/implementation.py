@@ -1,4 +1,4 @@
-"""fused in clusters (sm_90 and up): the blocks of a head prepare each chunk once, and copy it to each other."""
+"""fused with clusters (sm_90 and up): the blocks of a head prepare each chunk once, and copy it to each other."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -21,13 +21,13 @@ ENTRY = "kda_fused_cluster"
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if arch.compute_capability < 90:
-        return f"{arch.name} has no clusters: they begin with sm_90"
+        return f"{arch.name} has no clusters: they need sm_90 or newer"
     if reason := refused_by_chunks(problem, arch):
         return reason
     if problem.operands != "bf16":
-        return f"operands {problem.operands}: images of bf16 are copied between blocks, others are for fused"
+        return f"operands {problem.operands}: only bf16 images are copied between blocks: use fused"
     if problem.value_dim < 32:
-        return f"value_dim {problem.value_dim}: two blocks have 16 columns each, use fused"
+        return f"value_dim {problem.value_dim}: two blocks need 16 columns each: use fused"
     if next(_fitting(problem, arch), None) is None:
         return (
             f"no two blocks on {arch.name} share value_dim {problem.value_dim} with shared memory and registers for "
@@ -54,9 +54,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("clusters share the columns of the state evenly", lambda c: V % (c.BV * c.cluster) == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
             Constraint("a producer has 1 to 16 tokens", tokens_fit),
-            Constraint("a group of producers is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
+            Constraint("a group of producers consists of complete warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint(
-                "a stage is always filled by the same producers of the same block: its barriers keep their order",
+                "a stage is always filled by the same producers of the same block, so that its barriers stay in order",
                 lambda c: c.stages % (c.producers * c.cluster) == 0,
             ),
             *limits(arch, _block(problem)),
@@ -78,26 +78,26 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def default(problem: Problem, arch: Arch) -> Config:
     """Pairs of blocks as wide as those of fused, with six groups of producers, or as many as shared memory and
-    registers hold. Larger clusters copy more than they save."""
+    registers allow. Larger clusters copy more than they save."""
     return first_fit(_fitting(problem, arch), arch, f"the smallest chunk of key_dim {problem.key_dim}")
 
 
 def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
-    K, found = problem.key_dim, space(problem, arch)
+    K, allowed = problem.key_dim, space(problem, arch)
     for BV, (groups, stages, producers) in product(widths(problem, arch), _producing(problem)):
         config = Config(16, BV, 2, rows_of(BV), stages, 1, groups, producers)
-        if arch.registers_for(threads(K, config)) >= _registers(config) and found.refusal(config) is None:
+        if arch.registers_for(threads(K, config)) >= _registers(config) and allowed.refusal(config) is None:
             yield config
 
 
 def _registers(config: Config) -> int:
-    """A thread's, with which no arch spills."""
+    """Registers per thread with which no arch spills."""
     return 255 if config.rows == 32 or config.prep_groups == 1 else 168
 
 
 def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk takes, and the
-    longer: single warps take turns with several."""
+    """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk needs, but the
+    longer it takes: single warps take turns with several."""
     for stages, producers in ((12, 6), (8, 4), (6, 3), (4, 2), (2, 1)):
         alone = (1,) if producers > 2 and warps_prepare_chunks(problem) else ()
         yield from ((groups, stages, producers) for groups in (*alone, 2, 4, 8, 16))

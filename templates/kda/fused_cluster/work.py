@@ -1,4 +1,4 @@
-"""What fused_cluster does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of fused_cluster on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from tuner.arch import GPU
 from tuner.spec import Work
@@ -22,12 +22,12 @@ from .config import Config, copied_bytes, threads
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact unless sequences are packed; other instructions are those that the mathematics
-    needs. What goes from block to block also leaves and enters shared memory."""
+    """mma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum of the
+    algorithm. Copies between blocks also read and write shared memory."""
     K, V, C = problem.key_dim, problem.value_dim, config.C
     NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT
-    prepared = chunks * blocks // config.cluster  # once a cluster
+    prepared = chunks * blocks // config.cluster  # once per cluster
     prep, scan = instructions(problem, config)
     copied = cluster_bytes(problem, config)
     row = blocks // config.cluster * prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
@@ -43,7 +43,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         l2_bytes=float(problem.batch * problem.seq_len * problem.value_heads * row + gate + state_bytes(problem)),
         dram_bytes=float(cost(problem).bytes),
         barriers=5 * prepared * int(prep_threads(K, config) > WARP),
-        chain=1 + NT,  # the first chunk is prepared before the state can move
+        chain=1 + NT,  # the first chunk is prepared before the state can advance
         stages=config.stages,
         step_mma=step_mma(K, config, BF16),
         step_other=max(step_other(config), _prepared_in_turn(problem, config)),
@@ -53,12 +53,12 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def cluster_bytes(problem: Problem, config: Config) -> int:
-    """Copied from block to block, in all."""
+    """Total bytes copied between blocks."""
     chunks = problem.sequences * problem.value_heads * -(-problem.mean_len // config.C)
     copies = problem.value_dim // config.BV // config.cluster * (config.cluster - 1)
     return chunks * copies * int(copied_bytes(problem.key_dim, config))
 
 
 def _prepared_in_turn(problem: Problem, config: Config) -> float:
-    """What a step waits for beside its own products where the cluster's producers make chunks more slowly."""
+    """Time that a step waits besides its own products if the producers of the cluster are slower."""
     return prep_step(problem, config) / (config.producers * config.cluster) - step_mma(problem.key_dim, config, BF16)

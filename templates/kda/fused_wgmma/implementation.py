@@ -1,4 +1,5 @@
-"""fused on wgmma (sm_90a): warpgroups carry 64 columns of a state each, and read what warps prepare once for all."""
+"""fused on wgmma (sm_90a): consumer warpgroups carry 64 columns of a state each, and read chunks that producer warps
+prepare once for all of them."""
 
 from tuner.arch import Arch
 from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Space, first_fit, limits
@@ -26,25 +27,25 @@ from .work import work
 
 ENTRY = "kda_fused_wgmma"
 KEY_DIMS = (64, 128)  # a warp prepares a chunk, and wgmma reads panels of 64 channels
-WIDTHS = (64, 128)  # columns of a block: of one warpgroup, or two
+WIDTHS = (64, 128)  # columns of a block: of one or two warpgroups
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if not arch.has_wgmma:
-        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+        return f"{arch.name} has no wgmma instructions: sm_90a has them"
     if reason := refused_by_chunks(problem, arch):
         return reason
     if problem.operands != "bf16":
-        return f"operands {problem.operands}: wgmma reads images of bf16, others are for fused"
+        return f"operands {problem.operands}: wgmma reads bf16 images: use fused"
     if problem.key_dim not in KEY_DIMS:
-        return f"key_dim {problem.key_dim}: a warp prepares chunks of 64 or 128 channels, use fused"
+        return f"key_dim {problem.key_dim}: a warp prepares chunks of 64 or 128 channels: use fused"
     if overfull(problem):
         return (
-            "key_dim 128 with lengths and raw gates of fp32 that may be of any size: a producer's registers do not "
-            "hold them, promise a safe_gate or use fused"
+            "key_dim 128 with in-kernel normalization and raw fp32 gates of any size does not fit the registers of  "
+            "a producer: set safe_gate or use fused"
         )
     if problem.value_dim % COLUMNS:
-        return f"value_dim {problem.value_dim} is no multiple of {COLUMNS}, the columns of a warpgroup: use fused"
+        return f"value_dim {problem.value_dim} is not a multiple of {COLUMNS}, the columns of a warpgroup: use fused"
     return None
 
 
@@ -61,9 +62,9 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 "a stage is always filled by the same producer of the same block",
                 lambda c: c.stages % (c.producers * c.cluster) == 0,
             ),
-            Constraint("more warps have too few registers each", lambda c: threads(c) <= WARP * MOST),
+            Constraint("with more warps, each has too few registers", lambda c: threads(c) <= WARP * MOST),
             Constraint(
-                "beside more warps producers have no registers for the lengths of long rows",
+                "with more warps, producers have too few registers to normalize long rows",
                 lambda c: few(c) | (not crowded(problem)),
             ),
             *limits(arch, *_blocks(problem)),
@@ -94,8 +95,9 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Few producers. Blocks of one warpgroup, where every thread has registers for every option, or of two where those
-    would be more than a large device has SMs: each prepares chunks for all its columns. Pairs where a head has such."""
+    """Few producers. Blocks of one warpgroup, in which every thread has enough registers for every option, or of two if
+    there would be more blocks than a large device has SMs, since each block prepares chunks for all its columns. Pairs
+    of blocks if a head has several."""
     many = problem.sequences * problem.value_heads * problem.value_dim > COLUMNS * arch.sm_count
     candidates = [Config(columns, cluster, 8, FEW) for columns in WIDTHS[:: -1 if many else 1] for cluster in (2, 1)]
     return first_fit(space(problem, arch).allowed(candidates), arch, f"chunks of key_dim {problem.key_dim}")
@@ -103,7 +105,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 IMPLEMENTATION = Implementation(
     name="fused_wgmma",
-    summary="fused on wgmma: warpgroups carry 64 columns of a state each, and read each chunk once for all of them",
+    summary="fused on wgmma: warpgroups carry 64 columns of a state each, and share each prepared chunk",
     config=Config,
     refusal=refusal,
     space=space,

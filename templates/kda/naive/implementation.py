@@ -1,4 +1,4 @@
-"""kda with one thread for a column of the state, in fp32: the first step of the ladder."""
+"""kda in fp32 with one thread per column of the state: the baseline."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # a block: columns of the state
+    threads: int  # per block: columns of the state
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -25,7 +25,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         choices={"threads": (32, 64, 128, 256)},
         constraints=(
             *limits(arch, _block(problem)),
-            Constraint("no thread without a column in every block", lambda c: c.threads < problem.value_dim + WARP),
+            Constraint("at most one warp of a block has no columns", lambda c: c.threads < problem.value_dim + WARP),
         ),
     )
 
@@ -46,11 +46,11 @@ def default(_problem: Problem, _arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Every thread reads q, k and g through L1 for itself, and passes over its column twice a token."""
+    """Every thread reads q, k and g through L1 by itself, and passes over its column twice per token."""
     K = problem.key_dim
     blocks = _blocks(problem, config) * problem.value_heads * problem.sequences
     warps = config.threads // WARP
-    steps = blocks * warps * problem.mean_len  # warps' tokens
+    steps = blocks * warps * problem.mean_len  # tokens, summed over warps
     norms = 2 * K * problem.use_qk_l2norm_in_kernel
     element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
     launch = Work(
@@ -62,7 +62,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         smem_wavefronts=steps * (8 * K + norms),  # the column four times; g, k, k and q through L1, which is as fast
         l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + state_bytes(problem),
         dram_bytes=cost(problem).bytes,
-        chain=problem.mean_len * max(1, 2 * K // WARP),  # two passes, of which 32 rows take as long as a loop step
+        chain=problem.mean_len * max(1, 2 * K // WARP),  # two passes, in which 32 rows take as long as a loop step
     )
     return (launch,)
 
@@ -77,7 +77,7 @@ def _blocks(problem: Problem, config: Config) -> int:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a column of the state, fp32 arithmetic; the oracle of the others",
+    summary="one thread per column of the state, fp32 arithmetic; the oracle of the others",
     config=Config,
     space=space,
     plan=plan,

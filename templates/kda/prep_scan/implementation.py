@@ -1,4 +1,5 @@
-"""kda in two launches on mma.sync (sm_80 and up): chunks are prepared in parallel, then the state passes through."""
+"""kda in two launches on mma.sync (sm_80 and up): chunks are prepared in parallel, then the state is scanned over
+them."""
 
 from functools import partial
 from itertools import product
@@ -24,12 +25,12 @@ from .config import (
 from .work import images, work
 
 SMALLEST = Config(16, 16, 16, 2, True, 1, 0, 1, 1)  # in shared memory
-WIDEST_SPLIT = 224  # channels of a state that leave a thread registers to split operands: beyond, scan spills
+WIDEST_SPLIT = 224  # channels of a state that leave a thread enough registers to split operands: above, scan spills
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.inplace_final_state:
-        return "chunks pay for many tokens, and take no pool of states: use recurrent"
+        return "inplace_final_state: chunks do not support a pool of states: use recurrent"
     if problem.operands == "fp32" and problem.key_dim > WIDEST_SPLIT:
         return f"key_dim {problem.key_dim} and operands split for fp32 do not fit the registers: use recurrent, or tf32"
     needed = int(scan_smem_bytes(problem.key_dim, SMALLEST, operands_of(problem), problem.dtype.itemsize))
@@ -60,17 +61,17 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("blocks share the columns of the state evenly", lambda c: V % c.BV == 0),
             Constraint("warps share the columns of a block evenly", lambda c: c.BV % c.rows == 0),
-            Constraint("loading ahead takes a stage more", lambda c: (c.ahead == 0) | (c.stages > 2)),
-            Constraint("no more keys are ahead than there are", lambda c: operands.step * c.ahead <= K),
+            Constraint("loading ahead needs one more stage", lambda c: (c.ahead == 0) | (c.stages > 2)),
+            Constraint("at most all keys are loaded ahead", lambda c: operands.step * c.ahead <= K),
             Constraint("a thread of prep has 1 to 16 tokens", tokens_fit),
-            Constraint("a block of prep is whole warps", lambda c: prep_threads(K, c) % WARP == 0),
+            Constraint("a block of prep consists of complete warps", lambda c: prep_threads(K, c) % WARP == 0),
             Constraint("a block of prep has at most 512 threads", lambda c: prep_threads(K, c) <= 512),
             Constraint(
-                "the blocks of prep asked for fit the threads of an SM",
+                "prep_min_ctas blocks of prep fit the threads of an SM",
                 lambda c: prep_threads(K, c) * c.prep_min_ctas <= arch.threads_per_sm,
             ),
             Constraint(
-                "a thread of prep keeps 40 registers, and its tokens' q, k and g",
+                "a thread of prep has 40 registers besides q, k and g of its tokens",
                 lambda c: (
                     prep_threads(K, c) * c.prep_min_ctas * (40 + a_token * c.C // c.prep_groups)
                     <= arch.registers_per_sm
@@ -120,14 +121,15 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Narrow blocks and short chunks: what fits every arch and never spills."""
-    apart, sizes = loads_apart(problem), product((64, 48, 32, 16), (4, 3, 2), (4, 8, 2, 16))
-    configs = (Config(16, BV, 16, stages, apart, 2, 0, groups, 1) for BV, stages, groups in sizes)
+    """Narrow blocks and short chunks, which fit every arch and never spill."""
+    loader, sizes = loads_apart(problem), product((64, 48, 32, 16), (4, 3, 2), (4, 8, 2, 16))
+    configs = (Config(16, BV, 16, stages, loader, 2, 0, groups, 1) for BV, stages, groups in sizes)
     return first_fit(space(problem, arch).allowed(configs), arch, f"the smallest chunk of key_dim {problem.key_dim}")
 
 
 def loads_apart(problem: Problem) -> bool:
-    """Whether a default has a loader: not with split operands of the dims at which ptxas spills beside one."""
+    """Whether the default has a loader warp: not with split operands at the key dims for which ptxas spills with
+    one."""
     return operands_of(problem).products == 1 or problem.key_dim not in (160, 176)
 
 

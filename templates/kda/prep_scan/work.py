@@ -1,4 +1,4 @@
-"""What prep_scan does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of prep_scan on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +24,14 @@ from .config import (
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact; other instructions are those that the mathematics needs. With packed
-    sequences, counts are bounds from above."""
+    """mma, bytes and barriers are exact; other instructions are the minimum of the algorithm. With packed sequences,
+    counts are upper bounds."""
     return prep_work(problem, config), scan_work(problem, config)
 
 
 def prep_work(problem: Problem, config: Any) -> Work:
-    """The launch that makes the images; `config` says C, prep_groups and what `instructions` reads."""
+    """The launch that computes the images; C, prep_groups and the fields that `instructions` reads are those of
+    `config`."""
     K, C, operands = problem.key_dim, config.C, operands_of(problem)
     chunks = chunk_count(problem, C)
     mma = chunks * prep_mma(K, C, operands)
@@ -42,7 +43,7 @@ def prep_work(problem: Problem, config: Any) -> Work:
         fma=chunks * prep.fma,
         mufu=chunks * prep.mufu,
         alu=chunks * prep.alu,
-        smem_wavefronts=chunks * (prep.wavefronts + used_image_bytes(K, C, operands) / 128),  # copied out
+        smem_wavefronts=chunks * (prep.wavefronts + used_image_bytes(K, C, operands) / 128),  # copied to the workspace
         l2_bytes=float(_prep_bytes(problem, config, chunks)),
         dram_bytes=float(key_bytes(problem) + chunks * used_image_bytes(K, C, operands)),
         barriers=(5 + large_gate_barriers(problem, config)) * chunks,
@@ -53,7 +54,7 @@ def prep_work(problem: Problem, config: Any) -> Work:
 
 
 def scan_work(problem: Problem, config: Config) -> Work:
-    """The launch that carries the state through the images."""
+    """The launch that scans the state over the images."""
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     chunks, blocks, image = chunk_count(problem, C), V // config.BV, int(used_image_bytes(K, C, operands))
     mma = chunks * V // 16 * scan_mma(K, C, operands)
@@ -84,65 +85,66 @@ def chunk_count(problem: Problem, C: int) -> int:
 
 
 def key_bytes(problem: Problem) -> int:
-    """q, k, g, beta, and what the gate takes, once."""
+    """Bytes of q, k, g, beta, and the parameters of the gate, each moved once."""
     keys = 2 * problem.heads * problem.dtype.itemsize * problem.key_dim
     gates = problem.value_heads * (problem.gate_dtype.itemsize * problem.key_dim + problem.beta_dtype.itemsize)
     return problem.batch * problem.seq_len * (keys + gates) + gate_bytes(problem)
 
 
 def images(problem: Problem, C: int) -> int:
-    """Chunks of a batch's head that have an image: with packed sequences, what any lengths may need."""
+    """Images per batch entry and head: with packed sequences, the maximum over all lengths."""
     return problem.seq_len // C + problem.sequences if problem.use_cu_seqlens else -(-problem.seq_len // C)
 
 
 def prepared_row_bytes(problem: Problem, outputs: bool = True) -> int:
-    """That preparing a token and head reads, q only for `outputs`: q and k once more where the threads of a row are no
-    part of a warp, and its length is found first."""
+    """Bytes that preparing a token and head reads, including q only for `outputs`: q and k are read twice if normalized
+    in the kernel by threads that are no part of a warp, since their norm is computed first."""
     again = problem.use_qk_l2norm_in_kernel and WARP % (problem.key_dim // 4) != 0
     keys = (1 + outputs) * problem.dtype.itemsize * (1 + again)
     return problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
 
 
 def read_gate_bytes(problem: Problem, config: Any, groups: int) -> int:
-    """That `groups` of threads which prepare chunks read of A_log, and of dt_bias: once a thread, four channels."""
+    """Bytes of A_log and dt_bias that `groups` groups of preparing threads read: once per thread, for four channels."""
     reads = problem.use_gate_in_kernel + 4 * problem.use_dt_bias
     return 4 * int(prep_threads(problem.key_dim, config)) * groups * reads
 
 
 def prep_mma(K: int, C: int, operands: Operands = BF16_OPERANDS, outputs: bool = True) -> int:
-    """m16n8k16 of one chunk, or twice as many m16n8k8: M and the updates; for `outputs` P and P T' too."""
+    """m16n8k16 of one chunk, or twice as many m16n8k8: M and the updates; with `outputs` also P and P T'."""
     subs, blocks = C // 16, int(triangle_blocks(C))
     tiles = 4 * blocks * K // 16 + outputs * (2 * blocks * K // 16 + subs * (subs + 1) * (subs + 2) // 3)
     return operands.products * tiles
 
 
 def prepared_mma(problem: Problem, config: Any) -> int:
-    """m16n8k16 of one chunk where a warp may make M and P of registers: then gates are summed by products too."""
+    """m16n8k16 of one chunk if a warp may compute M and P from registers: then gates are summed by products too."""
     K = problem.key_dim
     return prep_mma(K, config.C, operands_of(problem)) + by_registers(problem, config) * K // 4
 
 
 def scan_mma(K: int, C: int, operands: Operands = BF16_OPERANDS) -> int:
-    """m16n8k16 of one chunk and 16 columns of the state, or twice as many m16n8k8: keys, queries, the update; tokens
-    of the same chunk."""
+    """m16n8k16 of one chunk and 16 columns of the state, or twice as many m16n8k8: keys, queries and the update;
+    products between tokens of the same chunk."""
     return operands.products * (3 * (K // 16) * (C // 8) + 2 * int(triangle_blocks(C)))
 
 
 def step_mma(K: int, config: Any, operands: Operands = BF16_OPERANDS) -> float:
-    """mma in a row of one chunk: the sums of what the state recalls, then the updates of one tile of the state."""
+    """Dependent mma of one chunk: the sums of the values recalled from the state, then the updates of one tile of the
+    state."""
     return operands.products * (K // operands.step / config.partials + config.C // operands.step)
 
 
 def step_other(config: Any) -> float:
-    """Other instructions in that row: the state is packed, partial sums are added, what is new is packed."""
+    """Other dependent instructions: the state is packed, partial sums are added, new values are packed."""
     return 2 + (config.partials - 1)
 
 
 def prep_step(problem: Problem, config: Any) -> float:
-    """What preparing a chunk takes of a warp, in results that are waited for: 45 (by registers 30), and 4 a token of a
-    thread; more where the kernel finds lengths, and for a gate of its own.
+    """Time for a warp to prepare a chunk, in dependent results: 45 (from registers 30), plus 4 per token of a thread;
+    more with in-kernel normalization and gates.
 
-    Most of it are instructions that a warp issues in order: the README has the count.
+    Most of it is instructions that a warp issues in order: the README has the count.
     """
     token = 4 + problem.use_qk_l2norm_in_kernel + 2 * problem.use_gate_in_kernel
     return 45 - 15 * by_registers(problem, config) + token * config.C / config.prep_groups
@@ -150,7 +152,7 @@ def prep_step(problem: Problem, config: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """Of a warp, for one chunk: fp32, integer and special ones, and cycles of shared memory."""
+    """Per warp and chunk: fp32, integer and special instructions, and shared-memory wavefronts."""
 
     fma: float
     alu: float
@@ -159,26 +161,26 @@ class Instructions:
 
 
 def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructions]:
-    """What preparing a chunk takes, and what all columns of the state do with it; copies are not among them."""
+    """Instructions to prepare a chunk, and those of all columns of the state for it; copies are not included."""
     K, C, V = problem.key_dim, config.C, problem.value_dim
     elements, values, state = C * K / WARP, C * V / WARP, K * V / WARP
     blocks, steps, warps = triangle_blocks(C), K / 16, V // config.rows
     operands = operands_of(problem)
-    wide = operands.nbytes / 2  # 16-bit tiles are the measure
-    # Four tiles stored, P and M multiplied, the updates multiplied and stored. A single warp reads k^ once for P and M,
-    # and in bf16 T' once for all updates.
+    wide = operands.nbytes / 2  # relative to 16-bit tiles
+    # Four tiles are stored, P and M multiplied, the updates multiplied and stored. A single warp reads k^ once for P
+    # and M, and in bf16 T' once for all updates.
     alone = prep_threads(K, config) == WARP
     kept = 4 * blocks * (steps - 1) * (alone and operands == BF16_OPERANDS)
     prep_wavefronts = wide * (2.5 * elements + (20 if alone else 24) * blocks * steps) - kept
     if by_registers(
         problem, config
-    ):  # three tiles stored; gates and k¯ turned, pair by pair; the decay, there and back
+    ):  # three tiles are stored; gates and k¯ are transposed, pair by pair; the decay is stored and loaded
         prep_wavefronts = 1.5 * elements + elements + elements / 2
     # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
     scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
     packs = wide * state / 2 + values  # of the state, and of x and o
     halves = _halves(K, config, V, operands)
-    fma, alu, mufu = (elements * each for each in _of_an_element(problem, by_registers(problem, config)))
+    fma, alu, mufu = (elements * count for count in _of_an_element(problem, by_registers(problem, config)))
     return (
         Instructions(fma + C * C / 2, alu, mufu, prep_wavefronts),
         Instructions(
@@ -188,8 +190,8 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
 
 
 def _of_an_element(problem: Problem, registers: bool) -> tuple[float, float, float]:
-    """fp32, integer and special instructions that a token's channel of q, k and g takes before any product; lengths are
-    two squares, which are unpacked and summed, and a factor."""
+    """fp32, integer and special instructions per token and channel of q, k and g before any product; a norm needs two
+    squares, which are unpacked and summed, and a factor."""
     lengths, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
     if registers:
         return 5 + 3 * lengths, 4 + 2 * lengths, 2
@@ -199,7 +201,7 @@ def _of_an_element(problem: Problem, registers: bool) -> tuple[float, float, flo
 
 
 def _halves(K: int, config: Any, V: int, operands: Operands) -> float:
-    """Conversions, and as many subtractions, that split operands of scan: the state, x, and an image a warp."""
+    """Conversions, and as many subtractions, that split operands of scan: the state, x, and one image per warp."""
     if operands.products == 1:
         return 0
     image = 3 * config.C * K + 256 * triangle_blocks(config.C)
@@ -207,14 +209,14 @@ def _halves(K: int, config: Any, V: int, operands: Operands) -> float:
 
 
 def _prep_bytes(problem: Problem, config: Config, chunks: int) -> float:
-    """q, k, g and its gate in, images out."""
+    """Bytes of q, k, g and its gate read, and images written."""
     tokens = problem.batch * problem.value_heads * problem.seq_len
     image = int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
     return tokens * prepared_row_bytes(problem) + chunks * image + read_gate_bytes(problem, config, chunks)
 
 
 def _scan_bytes(problem: Problem, config: Config, visits: int) -> float:
-    """Images in, once a block; v in, o out; the states."""
+    """Bytes of images read, once per block; v read, o written; the states."""
     tokens = problem.batch * problem.value_heads * problem.seq_len
     images = visits * int(used_image_bytes(problem.key_dim, config.C, operands_of(problem)))
     return images + 2 * tokens * problem.dtype.itemsize * problem.value_dim + state_bytes(problem)

@@ -1,4 +1,4 @@
-"""kda one token after the other, the state in registers: for few tokens, for fp32, and where nothing else fits."""
+"""kda one token after the other, with the state in registers: for few tokens, for fp32, and if nothing else fits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    BV: int  # columns of the state a block
-    columns: int  # of them, a thread
+    BV: int  # columns of the state per block
+    columns: int  # columns per thread
     splits: int  # lanes that share a column: each holds every splits-th group of 4 rows
-    BT: int  # tokens that are staged in shared memory at once
+    BT: int  # tokens staged in shared memory at once
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -37,12 +37,12 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             Constraint("blocks share the columns evenly", lambda c: V % c.BV == 0),
             Constraint("threads share a block's columns evenly", lambda c: c.BV % c.columns == 0),
-            Constraint("lanes share a column by whole groups of 4 rows", lambda c: K % (4 * c.splits) == 0),
-            Constraint("a block is whole warps", lambda c: threads(c) % WARP == 0),
+            Constraint("lanes share a column in complete groups of 4 rows", lambda c: K % (4 * c.splits) == 0),
+            Constraint("a block consists of complete warps", lambda c: threads(c) % WARP == 0),
             Constraint("a block has 32 to 512 threads", lambda c: (threads(c) >= WARP) & (threads(c) <= 512)),
             Constraint("every warp stages at least one token", lambda c: threads(c) <= c.BT * WARP),
             Constraint("the state fits the registers", lambda c: K // c.splits * c.columns <= 128),
-            Constraint("the tokens on their way fit the registers", lambda c: staged_registers(K, c) <= 64),
+            Constraint("the prefetched tokens fit the registers", lambda c: staged_registers(K, c) <= 64),
             *limits(arch, *_blocks(problem)),
         ),
     )
@@ -53,12 +53,12 @@ def threads(c: Any) -> Any:
 
 
 def staged_registers(K: int, c: Any) -> Any:
-    """Elements that a thread carries while the tokens before them are computed."""
+    """Elements that a thread prefetches while the previous tokens are computed."""
     return 3 * -(-K // WARP) * -(-c.BT * WARP // threads(c)) + -(-c.BT * c.BV // threads(c))
 
 
 def smem_bytes(K: int, c: Any) -> Any:
-    """q, k and loss; v and o; beta and q·k: of BT tokens in fp32."""
+    """Bytes of q, k and decay; v and o; beta and q·k: of BT tokens in fp32."""
     return 4 * c.BT * (3 * K + 2 * c.BV + 2)
 
 
@@ -73,15 +73,16 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((launch,), {"smem_bytes": smem, **pool_strides(problem)})
 
 
-_VALUES = 64  # of the state, a thread
+_VALUES = 64  # of the state, per thread
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Columns that fill whole vectors and sectors of stored states, and few enough values a thread that none spills.
+    """Columns that fill complete vectors and sectors of stored states, and few enough values per thread that none
+    spill.
 
-    With a pool there are few tokens, which stage no others: more blocks fit, and so do more loads of states.
+    With a pool there are few tokens, so fewer are staged: more blocks fit, and more loads of states are in flight.
     """
-    found = space(problem, arch)
+    allowed = space(problem, arch)
     wanted = [
         Config(BV, columns, splits, BT)
         for columns in (4, 2, 1)
@@ -90,18 +91,18 @@ def default(problem: Problem, arch: Arch) -> Config:
         for BT in ((2, 4) if problem.inplace_final_state else (4,))
         if problem.key_dim // splits * columns <= _VALUES
     ]
-    return next(config for config in wanted if found.refusal(config) is None)
+    return next(config for config in wanted if allowed.refusal(config) is None)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Global bytes and barriers are exact unless sequences are packed; instructions are those that the mathematics
-    needs."""
+    """Global bytes and barriers are exact unless sequences are packed; instructions are the minimum of the
+    algorithm."""
     K, warps = problem.key_dim, int(threads(config)) // WARP
     ctas = problem.value_dim // config.BV * problem.value_heads * problem.sequences
     steps, groups = ctas * problem.mean_len, -(-problem.mean_len // config.BT)
-    values = K // config.splits * config.columns  # of the state, a thread
+    values = K // config.splits * config.columns  # of the state, per thread
     shuffles = 2 * config.columns * np.log2(config.splits)
-    staged = -(-K // WARP)  # elements a lane, of each of q, k and g
+    staged = -(-K // WARP)  # elements per lane, of each of q, k and g
     norms = 15 + 15 * problem.use_qk_l2norm_in_kernel  # of a warp's three sums, q·k always
     element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
     token_bytes = K * (2 * element + gate) + 2 * element * config.BV + problem.beta_dtype.itemsize
@@ -117,7 +118,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         barriers=ctas * 2 * groups,
         chain=problem.mean_len,
         stages=1 + config.BT,  # those of the next group of tokens
-        step_other=2 + np.log2(config.splits) + K / config.splits / 8,  # loads; shuffles; fma, an eighth of either
+        # loads; shuffles; fma, at an eighth of the latency of either
+        step_other=2 + np.log2(config.splits) + K / config.splits / 8,
     )
     return (launch,)
 

@@ -1,4 +1,4 @@
-"""What segmented is free to choose, and the sizes that follow besides those of prep_scan."""
+"""The search space of segmented, and the sizes that follow besides those of prep_scan."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +10,15 @@ from ..problem import Problem
 from ..sizes import MAX_BLOCKS
 
 MERGE_STAGES = 4
-MERGE_ROWS = 16  # of a map, a tile
+MERGE_ROWS = 16  # of a map, per tile
 FP32 = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Config(ScanConfig):
-    segments: int  # of a sequence, scanned side by side
-    scan_min_ctas: int  # blocks of map and scan that the registers of an SM must hold
-    merge_columns: int  # of the state, a thread of merge
+    segments: int  # of a sequence, scanned in parallel
+    scan_min_ctas: int  # blocks of map and scan that must fit the registers of an SM
+    merge_columns: int  # of the state, per thread of merge
 
 
 def within_grid(problem: Problem) -> Constraint:
@@ -27,9 +27,9 @@ def within_grid(problem: Problem) -> Constraint:
 
 
 def exceeds_grid(problem: Problem, segments: int) -> str | None:
-    """Why not even the fewest segments that there are of each sequence fit it."""
+    """Why not even the fewest segments of each sequence fit the grid."""
     if problem.sequences * segments > MAX_BLOCKS:
-        return f"{problem.sequences} sequences: so many need no segments, and exceed the grid"
+        return f"{problem.sequences} sequences: segments would exceed the grid, and this many need none"
     return None
 
 
@@ -42,5 +42,5 @@ def merge_block(K: int) -> Block:
 
 
 def merge_smem_bytes(K: int, c: Any) -> Any:
-    """A ring of tiles of the maps, and two states: the one that is read and the one that is written."""
+    """Bytes of a ring of tiles of the maps, and of two states: the one being read and the one being written."""
     return FP32 * K * (MERGE_STAGES * MERGE_ROWS + 4 * c.merge_columns)

@@ -1,4 +1,4 @@
-"""kda for few heads and long sequences on mma.sync (sm_80 and up): each sequence is cut into segments, exactly."""
+"""kda for few heads and long sequences on mma.sync (sm_80 and up): each sequence is split into segments, exactly."""
 
 from dataclasses import replace
 from itertools import product
@@ -18,9 +18,9 @@ from .config import MERGE_STAGES, Config, exceeds_grid, merge_block, merge_smem_
 from .work import work
 
 SEGMENTS = (4, 8, 16, 32, 64)
-BLOCKS = 256  # a default does not cut further once a scan has so many
-CHUNKS = 16  # nor below so many chunks a segment
-WIDEST_SPLIT = 176  # channels of a state that leave a thread registers to split operands: beyond, map spills
+BLOCKS = 256  # the default does not split further once a scan has this many blocks
+CHUNKS = 16  # nor below this many chunks per segment
+WIDEST_SPLIT = 176  # channels of a state that leave a thread enough registers to split operands: above, map spills
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -41,7 +41,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             *scan.constraints,
             Constraint("a block has columns of the state or of its map, not both", lambda c: K % c.BV == 0),
             Constraint(
-                "the blocks of a scan asked for fit the registers of an SM",
+                "scan_min_ctas blocks of a scan fit the registers of an SM",
                 lambda c: register_estimate(K, c, operands) <= arch.registers_for(c.scan_min_ctas * scan_threads(c)),
             ),
             *limits(arch, merge_block(K)),
@@ -51,7 +51,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """prep as prep_scan launches it; then maps, their merge, and the scan."""
+    """prep as launched by prep_scan; then maps, their merge, and the scan."""
     K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
     chunks, smem = scan_plan(problem, config), int(merge_smem_bytes(K, config))
     prep, scan = chunks.launches
@@ -75,7 +75,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def _scan_launch(problem: Problem, scan: Launch, entry: str, blocks: int, segments: int, *written: str) -> Launch:
-    """`blocks` as `scan` has them share the columns of what is carried through each of `segments` segments."""
+    """`blocks` blocks like those of `scan`, which share the columns carried through each of `segments` segments."""
     return replace(
         scan,
         entry=entry,
@@ -85,14 +85,14 @@ def _scan_launch(problem: Problem, scan: Launch, entry: str, blocks: int, segmen
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Blocks as prep_scan's, and segments until there are enough of them. Two blocks on an SM where half of its
-    registers hold the state and its operands."""
-    found, operands, K = space(problem, arch), operands_of(problem), problem.key_dim
+    """Blocks like those of prep_scan, and enough segments for many blocks. Two blocks per SM if half of its registers
+    hold the state and its operands."""
+    allowed, operands, K = space(problem, arch), operands_of(problem), problem.key_dim
     scans = (2, 1) if operands.products == 1 and operands.nbytes * K <= 512 and K < 192 else (1,)
     for BV, stages, groups, ctas in product((64, 48, 32, 16), (4, 3, 2), (4, 8, 2, 16), scans):
         segments, columns = _segments(problem, BV), _merge_columns(problem)
         config = Config(16, BV, 16, stages, loads_apart(problem), 2, 0, groups, 1, segments, ctas, columns)
-        if found.refusal(config) is None:
+        if allowed.refusal(config) is None:
             return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {problem.key_dim}")
 
@@ -104,13 +104,13 @@ def _segments(problem: Problem, BV: int) -> int:
 
 
 def _merge_columns(problem: Problem) -> int:
-    """As many as leave a block for half of a large device's SMs."""
+    """The maximum that leaves blocks for half of the SMs of a large device."""
     return 8 if problem.sequences * problem.value_heads * problem.value_dim // 16 >= 64 else 4
 
 
 IMPLEMENTATION = Implementation(
     name="segmented",
-    summary="sequences cut into segments that are scanned side by side, joined by their affine maps in fp32",
+    summary="sequences split into segments that are scanned in parallel, joined by their affine maps in fp32",
     config=Config,
     refusal=refusal,
     space=space,

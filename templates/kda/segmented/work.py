@@ -1,4 +1,4 @@
-"""What segmented does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of segmented on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,8 +24,8 @@ from .config import FP32, Config, merge_threads
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact; packed sequences are taken to be of equal length. Other instructions are those
-    that the mathematics needs."""
+    """mma, bytes and barriers are exact; packed sequences are assumed to have equal lengths. Other instructions are the
+    minimum of the algorithm."""
     return (
         prep_work(problem, config),
         _map_work(problem, config, MapVisits.of(problem, config)),
@@ -40,26 +40,26 @@ def map_mma(K: int, C: int, operands: Operands) -> int:
 
 
 def map_image_bytes(K: int, C: int, operands: Operands) -> int:
-    """What of an image says how the state moves on: keys, updates, decay."""
+    """Bytes of the part of an image that advances the state: keys, updates, decay."""
     return int(used_image_bytes(K, C, operands)) - operands.nbytes * (C * K + 256 * int(triangle_blocks(C)))
 
 
 def chunks_of_segments(problem: Problem, config: Any) -> list[int]:
-    """Chunks of each segment that has any: as many in each as it takes, fewer in the last."""
+    """Chunks of each segment that has any: the same number in each, fewer in the last."""
     NT = -(-problem.mean_len // config.C)
-    each = -(-NT // config.segments)
-    return [min(each, NT - first) for first in range(0, NT, each)]
+    per_segment = -(-NT // config.segments)
+    return [min(per_segment, NT - first) for first in range(0, NT, per_segment)]
 
 
 @dataclass(frozen=True, slots=True)
 class MapVisits:
-    """Where the blocks of map come by, summed over all heads."""
+    """What the blocks of map visit, summed over all heads."""
 
-    chunks: int  # whose v is read: those of every segment but the last
+    chunks: int  # whose v is read: those of every segment except the last
     tokens: int  # in them
-    columns: int  # of B and A together, a chunk
-    states: int  # B, written
-    maps: int  # A, written
+    columns: int  # of B and A together, per chunk
+    states: int  # number of B written
+    maps: int  # number of A written
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> "MapVisits":
@@ -75,14 +75,14 @@ class MapVisits:
 
 
 def _map_work(problem: Problem, config: Config, visits: MapVisits) -> Work:
-    """B of every segment but the last, A of those between: columns of the state without queries and o."""
+    """B of every segment except the last, A of those in between: columns of the state without queries and o."""
     K, V, C, S = problem.key_dim, problem.value_dim, config.C, config.segments
     heads, passes = problem.sequences * problem.value_heads, visits.columns // config.BV  # chunks, by blocks
     operands, element = operands_of(problem), problem.dtype.itemsize
     image, mma = map_image_bytes(K, C, operands), map_mma(K, C, operands)
     share = mma / scan_mma(K, C, operands)
     _, scan = instructions(problem, config)  # of V columns
-    blocks = (visits.states * V + visits.maps * K) // config.BV  # that do not return at once
+    blocks = (visits.states * V + visits.maps * K) // config.BV  # without those that return at once
     moved = element * V * visits.tokens + FP32 * K * (visits.states * V + visits.maps * K)
     if visits.states:
         moved += state_bytes(replace(problem, output_final_state=False))
@@ -109,7 +109,7 @@ def merge_work(problem: Problem, config: Any) -> Work:
     K, V, heads = problem.key_dim, problem.value_dim, problem.sequences * problem.value_heads
     blocks, maps = V // (2 * config.merge_columns), max(0, len(chunks_of_segments(problem, config)) - 2)
     products = heads * maps * K * K * V / WARP
-    states = FP32 * heads * K * V * (2 * maps + (maps > 0))  # each read once, and all but the first written
+    states = FP32 * heads * K * V * (2 * maps + (maps > 0))  # each is read once, and all but the first are written
     return Work(
         ctas=blocks * heads,
         warps=merge_threads(K) // WARP,
@@ -121,12 +121,12 @@ def merge_work(problem: Problem, config: Any) -> Work:
         barriers=heads * blocks * maps * (K // 16),
         chain=max(maps, 1),
         stages=2,
-        step_other=K / 4,  # 16 rows of a map: a barrier, a load, and as many fma as take twice as long
+        step_other=K / 4,  # 16 rows of a map: a barrier, a load, and enough fma to take twice as long
     )
 
 
 def _scan_work(problem: Problem, config: Config) -> Work:
-    """All columns of the state through all images once more, from where each segment starts."""
+    """All columns of the state over all images once more, from the initial state of each segment."""
     K, V, C = problem.key_dim, problem.value_dim, config.C
     operands, chunks, blocks = operands_of(problem), chunk_count(problem, C), V // config.BV
     image = int(used_image_bytes(K, C, operands))

@@ -1,4 +1,4 @@
-"""What segmented_fused is free to choose, and the sizes that follow besides those of fused."""
+"""The search space of segmented_fused, and the sizes that follow besides those of fused."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +12,10 @@ from ..problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config(FusedConfig):
-    segments: int  # of a sequence, scanned side by side
-    map_columns: int  # of B and A together, a block of map
-    map_rows: int  # of them, a warp
-    merge_columns: int  # of the state, a thread of merge
+    segments: int  # of a sequence, scanned in parallel
+    map_columns: int  # of B and A together, per block of map
+    map_rows: int  # columns per warp
+    merge_columns: int  # of the state, per thread of merge
 
 
 def scan_threads(K: int, c: Any) -> Any:
@@ -23,12 +23,12 @@ def scan_threads(K: int, c: Any) -> Any:
 
 
 def map_threads(K: int, c: Any) -> Any:
-    """Of a launch in which some blocks scan the first segment."""
+    """Threads of the launch in which some blocks scan the first segment."""
     return np.maximum(scan_threads(K, c), block_threads(K, c, c.map_columns, c.map_rows))
 
 
 def map_values(problem: Problem, c: Any) -> Any:
-    """Columns of v that a block of map has room for."""
+    """Columns of v that a block of map reserves space for."""
     return np.minimum(c.map_columns, problem.value_dim)
 
 

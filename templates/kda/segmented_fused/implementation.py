@@ -1,5 +1,5 @@
-"""kda for few heads on mma.sync (sm_80 and up): sequences cut into segments, whose chunks are prepared where they are
-needed."""
+"""kda for few heads on mma.sync (sm_80 and up): sequences split into segments, whose chunks are prepared by the blocks
+that need them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,23 +20,23 @@ from ..segmented.config import MERGE_STAGES, exceeds_grid, merge_block, merge_sm
 from .config import Config, map_bytes, map_threads, scan_threads
 from .work import work
 
-SEGMENTS = (3, 5, 9, 17, 33, 65)  # all but one of them at a time
-BLOCKS = 128  # a default does not cut further once a launch has so many
-CHUNKS = 16  # nor below so many chunks a segment
-WIDEST = 128  # channels: a map of more takes so many blocks that images in memory are cheaper
+SEGMENTS = (3, 5, 9, 17, 33, 65)  # all but one of them in parallel
+BLOCKS = 128  # the default does not split further once a launch has this many blocks
+CHUNKS = 16  # nor below this many chunks per segment
+WIDEST = 128  # channels: a wider map needs so many blocks that images in memory are less expensive
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if reason := exceeds_grid(problem, SEGMENTS[0]):
         return reason
     if problem.key_dim > WIDEST:
-        return f"key_dim {problem.key_dim}: each block of a map would prepare its chunks anew: use segmented"
+        return f"key_dim {problem.key_dim}: each block of a map would prepare its chunks again: use segmented"
     if reason := refused_by_chunks(problem, arch):
         return reason
     if next(_fitting(problem, arch), None) is None:
         return (
             f"no block on {arch.name} has shared memory and registers for maps of key_dim {problem.key_dim} in "
-            f"{problem.operands} and for what prepares chunks: use segmented"
+            f"{problem.operands} and for the warps that prepare chunks: use segmented"
         )
     return None
 
@@ -62,7 +62,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("warps share the columns of a map evenly", lambda c: c.map_columns % c.map_rows == 0),
             Constraint("a warp of map has columns of B or of A, not both", lambda c: V % c.map_rows == 0),
             Constraint(
-                "the first segment has a block of map for each of its own",
+                "the first segment has at least as many blocks of map as of scan",
                 lambda c: c.map_columns * V <= c.BV * (K + V),
             ),
             *limits(arch, *_blocks(problem)),
@@ -78,7 +78,7 @@ def _blocks(problem: Problem) -> tuple[Block, ...]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """The first segments and the maps of others; their merge; and the scan of all but the first."""
+    """The first segments and the maps of the others; their merge; and the scan of all but the first."""
     K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
     N, merge_smem = problem.sequences, int(merge_smem_bytes(K, config))
     smem = int(map_bytes(problem, config))
@@ -117,35 +117,35 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """All columns of B and A a block where it holds them, so that each chunk is prepared once a launch, and segments
-    until a large device has a block for each SM."""
+    """All columns of B and A in one block if they fit, so that each chunk is prepared once per launch, and enough
+    segments for a block on each SM of a large device."""
     return first_fit(_fitting(problem, arch), arch, f"the smallest maps of key_dim {problem.key_dim}")
 
 
 def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
-    K, V, found = problem.key_dim, problem.value_dim, space(problem, arch)
+    K, V, allowed = problem.key_dim, problem.value_dim, space(problem, arch)
     for (BV, columns), (groups, stages, producers), map_rows in product(_widths(K, V), producing(problem), (32, 16)):
         segments = _segments(problem, max(V // BV, (V + K) // columns))
         config = Config(16, BV, 16, stages, 1, groups, producers, segments, columns, map_rows, 4)
-        if map_threads(K, config) <= _threads(problem, arch) and found.refusal(config) is None:
+        if map_threads(K, config) <= _threads(problem, arch) and allowed.refusal(config) is None:
             yield config
 
 
 def _threads(problem: Problem, arch: Arch) -> int:
-    """On sm_120a ptxas spills a whole state that map stores V-first, unless a thread has 255 registers."""
+    """On sm_120a, ptxas spills the state that map stores V-first unless a thread has 255 registers."""
     stored = problem.output_final_state and problem.state_v_first
     return 256 if stored and arch.name == "sm_120a" else threads_with_registers(problem)
 
 
 def _widths(K: int, V: int) -> Iterator[tuple[int, int]]:
-    """Columns a block: of the state, and of B and A."""
+    """Columns per block: of the state, and of B and A."""
     if V <= 64:
         yield V, V + K
-    yield from ((each, each) for each in (64, 48, 32, 16))
+    yield from ((width, width) for width in (64, 48, 32, 16))
 
 
 def _segments(problem: Problem, blocks: int) -> int:
-    """So many that a launch has BLOCKS blocks, with `blocks` a segment."""
+    """Enough segments for a launch to have BLOCKS blocks, with `blocks` per segment."""
     blocks *= problem.value_heads * problem.sequences
     chunks = -(-problem.mean_len // 16)
     return max(n for n in SEGMENTS if n == SEGMENTS[0] or (n * CHUNKS <= chunks and (n - 1) * blocks <= BLOCKS))
@@ -153,7 +153,7 @@ def _segments(problem: Problem, blocks: int) -> int:
 
 IMPLEMENTATION = Implementation(
     name="segmented_fused",
-    summary="segments scanned side by side by warps that prepare their chunks beside warps that carry the state",
+    summary="segments scanned in parallel by producer warps (chunks) and consumer warps (the state)",
     config=Config,
     refusal=refusal,
     space=space,

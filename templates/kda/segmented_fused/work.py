@@ -1,4 +1,4 @@
-"""What segmented_fused does for a problem, counted from its loops; the emulator agrees with the exact counts."""
+"""The work of segmented_fused on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass
 
@@ -26,31 +26,31 @@ from .config import Config, map_threads, scan_threads
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """Segments that the blocks of a launch walk, of one sequence and head."""
+    """Segments that the blocks of a launch process, of one sequence and head."""
 
     chunks: tuple[int, ...]  # of each segment
-    tokens: int  # of all
+    tokens: int  # in total
     blocks: int  # that share a segment's columns
     columns: int  # of a segment
-    outputs: bool  # whether o is wanted, or only the state
+    outputs: bool  # whether o is computed, or only the state
 
     def prep_mma(self, problem: Problem, C: int) -> int:
         return self.blocks * prep_mma(problem.key_dim, C, operands_of(problem), self.outputs)
 
     def chunk_mma(self, problem: Problem, C: int) -> int:
-        """Of a chunk, in all blocks."""
+        """Per chunk, over all blocks."""
         carry = scan_mma if self.outputs else map_mma
         return self.prep_mma(problem, C) + self.columns // 16 * carry(problem.key_dim, C, operands_of(problem))
 
     def l2_bytes(self, problem: Problem, config: Config) -> int:
-        """q, k, g, dt_bias and beta a block; v, and o."""
+        """Bytes of q, k, g, dt_bias and beta, once per block; of v, and of o."""
         producers = self.blocks * len(self.chunks) * config.producers * int(prep_threads(problem.key_dim, config))
-        bias = 4 * FP32 * producers * problem.use_dt_bias  # four channels a thread
+        bias = 4 * FP32 * producers * problem.use_dt_bias  # four channels per thread
         rows = self.blocks * prepared_row_bytes(problem, self.outputs) + self.value_bytes(problem)
         return self.tokens * rows + bias
 
     def dram_bytes(self, problem: Problem) -> float:
-        """Each tensor once."""
+        """Each tensor is moved once."""
         keys = (1 + self.outputs) * problem.dtype.itemsize * problem.heads / problem.value_heads
         gates = problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
         return self.tokens * (gates + self.value_bytes(problem))
@@ -59,13 +59,13 @@ class Visits:
         return (1 + self.outputs) * problem.dtype.itemsize * problem.value_dim
 
     def barriers(self, problem: Problem, config: Config) -> int:
-        each = (n * chunk_barriers(problem, config) + max(0, n - config.stages) for n in self.chunks)
-        return self.blocks * sum(each)
+        counts = (n * chunk_barriers(problem, config) + max(0, n - config.stages) for n in self.chunks)
+        return self.blocks * sum(counts)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact; packed sequences are taken to be of equal length. Other instructions are those
-    that the mathematics needs."""
+    """mma, bytes and barriers are exact; packed sequences are assumed to have equal lengths. Other instructions are the
+    minimum of the algorithm."""
     K, V, chunks = problem.key_dim, problem.value_dim, chunks_of_segments(problem, config)
     first = min(problem.mean_len, chunks[0] * config.C)
     inner, scanned = chunks[1:-1], chunks[1:]
@@ -94,17 +94,17 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 def _launch_work(
     problem: Problem, config: Config, visits: tuple[Visits, ...], blocks: int, threads: int, states: int
 ) -> Work:
-    """`blocks` a segment that prepare and carry; `states`: bytes of states and maps read and written."""
+    """`blocks` blocks per segment that prepare and carry; `states`: bytes of states and maps read and written."""
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     heads = problem.sequences * problem.value_heads
     prep, scan = instructions(problem, config)
-    mma = sum(heads * sum(each.chunks) * each.chunk_mma(problem, C) for each in visits)
-    # Each kind's instructions in proportion to its products, since those of a map are fewer by what makes o.
+    mma = sum(heads * sum(visit.chunks) * visit.chunk_mma(problem, C) for visit in visits)
+    # Instructions of each kind are proportional to its products, since a map needs fewer because it does not compute o.
     prepared = heads * sum(sum(v.chunks) * v.prep_mma(problem, C) for v in visits) / prep_mma(K, C, operands)
     carried = (mma - prepared * prep_mma(K, C, operands)) / (V // 16 * scan_mma(K, C, operands))
-    segments = sum(len(each.chunks) for each in visits)
-    rates = FP32 * threads * heads * blocks * segments * problem.use_gate_in_kernel  # A_log, once a thread
-    longest = max(max(each.chunks, default=0) for each in visits)
+    segments = sum(len(visit.chunks) for visit in visits)
+    rates = FP32 * threads * heads * blocks * segments * problem.use_gate_in_kernel  # A_log, once per thread
+    longest = max(max(visit.chunks, default=0) for visit in visits)
     return Work(
         ctas=blocks * heads * (config.segments - 1),
         warps=threads // WARP,
@@ -113,9 +113,9 @@ def _launch_work(
         mufu=prepared * prep.mufu,
         alu=prepared * prep.alu + carried * scan.alu,
         smem_wavefronts=prepared * prep.wavefronts + carried * scan.wavefronts,
-        l2_bytes=float(heads * sum(each.l2_bytes(problem, config) for each in visits) + rates + states),
-        dram_bytes=float(heads * sum(each.dram_bytes(problem) for each in visits) + states),
-        barriers=heads * sum(each.barriers(problem, config) for each in visits),
+        l2_bytes=float(heads * sum(visit.l2_bytes(problem, config) for visit in visits) + rates + states),
+        dram_bytes=float(heads * sum(visit.dram_bytes(problem) for visit in visits) + states),
+        barriers=heads * sum(visit.barriers(problem, config) for visit in visits),
         chain=1 + longest,
         stages=config.stages,
         tf32=operands.tf32(mma),

@@ -1,4 +1,4 @@
-"""What segmented_once is free to choose, and the sizes that follow besides those of fused."""
+"""The search space of segmented_once, and the sizes that follow besides those of fused."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,13 @@ from ..segmented.config import FP32, MERGE_ROWS, MERGE_STAGES
 @dataclass(frozen=True, slots=True)
 class Config:
     C: int  # tokens per chunk
-    rows: int  # columns of B or A a warp of pass
+    rows: int  # columns of B or A per warp of pass
     stages: int  # slots for chunks
-    partials: int  # sums that the state's product with k is split into: shorter chains of mma
-    prep_groups: int  # threads that share four channels of a chunk, each C / prep_groups tokens
+    # accumulators that the product of the state with k is split into, for shorter dependency chains of mma
+    partials: int
+    prep_groups: int  # threads that share four channels of a chunk, each with C / prep_groups tokens
     producers: int  # groups of threads that prepare chunks in turn
-    segments: int  # of a sequence, walked side by side
+    segments: int  # of a sequence, processed in parallel
 
 
 def pass_threads(problem: Problem, c: Any) -> Any:
@@ -29,11 +30,12 @@ def pass_bytes(problem: Problem, c: Any) -> Any:
 
 
 def correct_threads(problem: Problem) -> int:
-    """A channel of 16 columns of the state each."""
+    """Each thread has one channel of 16 columns of the state."""
     return problem.key_dim * problem.value_dim // 16
 
 
 def correct_bytes(problem: Problem) -> int:
-    """A ring of tiles of maps; of the state the one that is read, the one that is written, and the one in bf16."""
+    """Bytes of a ring of tiles of maps, and of three states: the one being read, the one being written, and a copy in
+    bf16."""
     K, V = problem.key_dim, problem.value_dim
     return FP32 * K * (MERGE_STAGES * MERGE_ROWS + 2 * V) + BF16 * K * V

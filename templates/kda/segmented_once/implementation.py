@@ -1,5 +1,5 @@
-"""kda for few heads of short keys on mma.sync (sm_80 and up): sequences cut into segments, whose chunks are walked
-once; what a segment starts from is added to its outputs."""
+"""kda for few heads of short keys on mma.sync (sm_80 and up): sequences split into segments, whose chunks are processed
+once; the contribution of a segment's initial state is added to its outputs."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,20 +18,20 @@ from ..segmented.config import MERGE_STAGES, exceeds_grid, within_grid
 from .config import Config, correct_bytes, correct_threads, pass_bytes, pass_threads
 from .work import work
 
-SEGMENTS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # a state is made anew in each from all before: there are few
-BLOCKS = 128  # a default does not cut further once pass has so many
-CHUNKS = 16  # nor below so many chunks a segment
-THREADS = 384  # of a block of pass, that leave each 168 registers
-CORRECT_THREADS = 256  # of correct, that leave each 255: a thread holds K V / 64 of the state, and tokens
+SEGMENTS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # few, since each recomputes its state from all previous ones
+BLOCKS = 128  # the default does not split further once pass has this many blocks
+CHUNKS = 16  # nor below this many chunks per segment
+THREADS = 384  # per block of pass, so that each has 168 registers
+CORRECT_THREADS = 256  # of correct, so that each has 255: a thread holds K V / 64 of the state, and tokens
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.operands != "bf16":
-        return f"operands in {problem.operands}: outputs from zero would be rounded to the tensors' bits: use segmented"
+        return f"operands {problem.operands}: partial outputs would be rounded to the dtype of o: use segmented"
     if (threads := correct_threads(problem)) % WARP or threads > CORRECT_THREADS:
         return (
-            f"key_dim {problem.key_dim} by value_dim {problem.value_dim}: correct takes multiples of {16 * WARP} up to "
-            f"{16 * CORRECT_THREADS}: use segmented_fused"
+            f"key_dim {problem.key_dim} by value_dim {problem.value_dim}: correct supports multiples of {16 * WARP} "
+            f"up to {16 * CORRECT_THREADS}: use segmented_fused"
         )
     if reason := exceeds_grid(problem, SEGMENTS[0]):
         return reason
@@ -40,7 +40,7 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
     if next(_fitting(problem, arch), None) is None:
         return (
             f"no block on {arch.name} has shared memory and registers for all columns of key_dim {problem.key_dim} and "
-            f"value_dim {problem.value_dim} and for what prepares chunks: use segmented_fused"
+            f"value_dim {problem.value_dim} and for the warps that prepare chunks: use segmented_fused"
         )
     return None
 
@@ -68,7 +68,7 @@ def _block(problem: Problem) -> Block:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """The maps of all segments, with the outputs from zero; and what these lack."""
+    """The maps of all segments, with outputs from a zero state; and the correction of these outputs."""
     K, V, heads, S = problem.key_dim, problem.value_dim, problem.value_heads, config.segments
     N, smem, correct_smem = problem.sequences, int(pass_bytes(problem, config)), correct_bytes(problem)
     workspaces = (
@@ -96,15 +96,16 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Segments until a large device has a block for each SM; 32 columns a warp: images are read half as often."""
+    """Enough segments for a block on each SM of a large device; 32 columns per warp, so that images are read half as
+    often."""
     return first_fit(_fitting(problem, arch), arch, f"all columns of key_dim {problem.key_dim}")
 
 
 def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
-    found, most = space(problem, arch), min(THREADS, threads_with_registers(problem))
+    allowed, most = space(problem, arch), min(THREADS, threads_with_registers(problem))
     for rows, (groups, stages, producers) in product((32, 16), producing(problem)):
         config = Config(16, rows, stages, 1, groups, producers, _segments(problem))
-        if pass_threads(problem, config) <= most and found.refusal(config) is None:
+        if pass_threads(problem, config) <= most and allowed.refusal(config) is None:
             yield config
 
 
@@ -115,7 +116,7 @@ def _segments(problem: Problem) -> int:
 
 IMPLEMENTATION = Implementation(
     name="segmented_once",
-    summary="segments walked once, side by side; what each starts from is added to its outputs",
+    summary="segments processed once, in parallel; the contribution of their initial states is added to the outputs",
     config=Config,
     example=Problem(key_dim=64, value_dim=64, batch=2, heads=16, seq_len=4096),
     refusal=refusal,

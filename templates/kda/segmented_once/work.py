@@ -1,4 +1,4 @@
-"""What segmented_once does for a problem, counted from its loops; the emulator agrees with the exact counts."""
+"""The work of segmented_once on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass
 
@@ -25,17 +25,17 @@ from ..segmented.config import FP32
 from ..segmented.work import chunks_of_segments
 from .config import Config, correct_threads, pass_threads
 
-TILE = 16  # tokens that a warp of correct has at a time, and rows of a map
+TILE = 16  # tokens of a warp of correct at a time, and rows of a map
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Of one sequence and head."""
+    """The segments of one sequence and head."""
 
-    chunks: tuple[int, ...]  # of each
-    tokens: int  # of all
-    pulled: int  # tokens whose query is taken back: those after the first segment
-    ends: int  # segments whose end pass stores: another starts there, or the last state is wanted
+    chunks: tuple[int, ...]  # of each segment
+    tokens: int  # in total
+    pulled: int  # tokens after the first segment, whose queries are multiplied by the map back to its start
+    ends: int  # segments whose final state pass stores: another starts there, or it is an output
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> "Segments":
@@ -44,18 +44,18 @@ class Segments:
         return cls(tuple(chunks), tokens, tokens - min(tokens, chunks[0] * config.C), ends)
 
     def stored_bytes(self, K: int, V: int) -> int:
-        """B of each, A of all but the first, and queries taken back."""
+        """Bytes of B of each, A of all but the first, and pulled queries."""
         return FP32 * K * (self.ends * V + max(0, self.ends - 1) * K) + BF16 * K * self.pulled
 
     @property
     def products(self) -> int:
-        """Of a map and a state: what follows each segment is made anew from all before."""
+        """Products of a map and a state: the final state of each segment is recomputed from all previous ones."""
         return sum(range(self.ends))
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact; packed sequences are taken to be of equal length. Other instructions are those
-    that the mathematics needs."""
+    """mma, bytes and barriers are exact; packed sequences are assumed to have equal lengths. Other instructions are the
+    minimum of the algorithm."""
     segments = Segments.of(problem, config)
     return (
         _pass_work(problem, config, segments),
@@ -64,7 +64,8 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
 
 
 def _lasting_bytes(problem: Problem, segments: Segments) -> int:
-    """That pass leaves in L2 as they come: v, o and what it stores. Rows of q, k and g are the first to leave it."""
+    """Bytes that pass leaves in L2 in order of access: v, o and its stores. Rows of q, k and g are the first to be
+    evicted."""
     heads, values = problem.sequences * problem.value_heads, 2 * problem.dtype.itemsize * problem.value_dim
     return heads * (segments.tokens * values + segments.stored_bytes(problem.key_dim, problem.value_dim))
 
@@ -72,12 +73,12 @@ def _lasting_bytes(problem: Problem, segments: Segments) -> int:
 def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     heads, chunks = problem.sequences * problem.value_heads, sum(segments.chunks)
-    columns = chunks * V + sum(segments.chunks[1:]) * K  # that all chunks pass
+    columns = chunks * V + sum(segments.chunks[1:]) * K  # over all chunks
     prep, scan = instructions(problem, config)
     prepared, carried = heads * chunks, heads * columns / V
     row = prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
     final = FP32 * K * V * problem.final_states * problem.value_heads
-    states = state_bytes(problem) - final * (len(segments.chunks) > 1)  # there correct writes the last ones
+    states = state_bytes(problem) - final * (len(segments.chunks) > 1)  # then correct writes the last states
     stored = heads * segments.stored_bytes(K, V)
     gate = read_gate_bytes(problem, config, heads * len(segments.chunks) * config.producers)
     return Work(
@@ -99,7 +100,7 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
 
 
 def _correct_work(problem: Problem, config: Config, segments: Segments, kept: float) -> Work:
-    """`kept`: of what pass wrote, the part that is still in L2, since it is read from the end."""
+    """`kept`: the fraction of the data written by pass that is still in L2, since it is read from the end."""
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     heads, threads, starts = problem.sequences * problem.value_heads, correct_threads(problem), len(segments.chunks) - 1
     tiles = heads * -(-segments.pulled // TILE)
@@ -107,8 +108,8 @@ def _correct_work(problem: Problem, config: Config, segments: Segments, kept: fl
     maps, states = FP32 * heads * segments.products * K * K, FP32 * heads * K * V * sum(range(1, segments.ends + 1))
     pulled, outputs = heads * segments.pulled * BF16 * K, heads * segments.pulled * element * V
     final = FP32 * K * V * problem.final_states * problem.value_heads * (starts > 0)
-    # One after the other: maps, 16 rows at a time with a barrier, a load, and as many fma as take twice as long; then
-    # each warp's tiles, that are loaded one ahead.
+    # In sequence: maps, 16 rows at a time with a barrier, a load, and enough fma to take twice as long; then the tiles
+    # of each warp, which are loaded one ahead.
     merges, walked = max(0, segments.ends - 1), -(-segments.chunks[0] * config.C // TILE * WARP // threads)
     chain = merges + walked
     return Work(

@@ -1,4 +1,5 @@
-"""kda_backward in four launches on mma.sync (sm_80 and up): two scans between what chunks do in parallel."""
+"""kda_backward in four launches on mma.sync (sm_80 and up): two scans between launches that are parallel over
+chunks."""
 
 from tuner.arch import Arch
 from tuner.errors import TemplateError
@@ -22,10 +23,10 @@ from .config import (
 )
 from .work import chunks, work
 
-_SCANNED = ("states", "state_gradients", "errors", "solved")  # what the scans leave for the gradients
+_SCANNED = ("states", "state_gradients", "errors", "solved")  # outputs of the scans that gradients reads
 
 
-WIDEST_SPLIT = 160  # channels of a state that leave a thread registers to split operands: beyond, scans spill
+WIDEST_SPLIT = 160  # channels of a state that leave a thread enough registers to split operands: above, scans spill
 SMALLEST = Config(16, 16, 2, 1, 16, 1, 16, 1, 1, 1)  # in shared memory
 
 
@@ -63,7 +64,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint("warps share the channels of a chunk evenly", lambda c: K % c.channels == 0),
             *limits(arch, *_blocks(problem)),
             Constraint("each warp of a chunk has channels", lambda c: c.slab_warps * c.channels <= K),
-            Constraint("states are made for even pieces of the values", lambda c: V % c.values == 0),
+            Constraint("states are computed for equal parts of the values", lambda c: V % c.values == 0),
             Constraint("a block of gradients has at most 512 threads", lambda c: gradient_threads(c) <= 512),
             Constraint(
                 "the chunks of prepare fit the registers",
@@ -197,22 +198,22 @@ _GRADIENTS = (
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Narrow blocks of the scans, few states, and wide slabs: what fits every arch and does not spill."""
-    found, K = space(problem, arch), problem.key_dim
+    """Narrow blocks of the scans, few states, and wide slabs, which fit every arch and do not spill."""
+    allowed, K = space(problem, arch), problem.key_dim
     widest = {"bf16": 32 if _crowded(problem, arch) else 64, "tf32": 32, "fp32": 16}[problem.operands]
-    longest = 2 if problem.operands == "fp32" and K <= 32 else 8  # else ptxas spills an address here or there
-    # A state of 208 channels and more leaves few registers: with more warps, each copies less of a stage.
+    longest = 2 if problem.operands == "fp32" and K <= 32 else 8  # for longer spans, ptxas spills an address
+    # A state of 208 or more channels leaves few registers: with more warps, each copies less of a stage.
     for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
         for stages in (4, 3, 2):
             for span, channels, slab_warps, values in _GRADIENTS:
                 config = Config(BV, 16, stages, span, channels, slab_warps, values, 4, 2, 1)
-                if channels <= widest and span <= longest and found.refusal(config) is None:
+                if channels <= widest and span <= longest and allowed.refusal(config) is None:
                     return config
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")
 
 
 def _crowded(problem: Problem, arch: Arch) -> bool:
-    """Whether ptxas spills a loop's counter beside slabs of 64 channels."""
+    """Whether ptxas spills a loop counter with slabs of 64 channels."""
     packed = problem.use_cu_seqlens and problem.key_dim > 128
     return arch.has_tcgen05 and problem.key_dim >= 128 and (problem.use_qk_l2norm_in_kernel or packed)
 

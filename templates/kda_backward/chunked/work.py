@@ -1,4 +1,4 @@
-"""What chunked does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of chunked on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from tuner.arch import GPU
 from tuner.spec import Work
@@ -8,14 +8,14 @@ from ..problem import Problem
 from .config import CHUNK, FP32, WARP, Config, image_of, scan_threads
 
 _BETAS = 6 * 4 * WARP  # bytes of beta that a warp of gradients reads
-_LENGTHS = 4 * 4 * WARP  # the same of inverse lengths
+_LENGTHS = 4 * 4 * WARP  # the same for inverse norms
 _RATE = 4 * WARP  # of A_log
 _BIAS = 8 * WARP  # of dt_bias: a lane has two channels
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact where exponents are small; other instructions are those that the mathematics
-    needs. With packed sequences, counts are bounds from above."""
+    """mma, bytes and barriers are exact if exponents are small; other instructions are the minimum of the algorithm.
+    With packed sequences, counts are upper bounds."""
     image = image_of(problem)
     return (
         _prepare(problem, config),
@@ -33,7 +33,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def chunks(problem: Problem) -> int:
-    """NT: chunks of a batch's head."""
+    """NT: chunks per batch entry and head."""
     return problem.pieces(CHUNK)
 
 
@@ -47,7 +47,7 @@ def _tokens(problem: Problem, heads: int) -> int:
 
 def _prepare(problem: Problem, config: Config) -> Work:
     K, count, steps, image = problem.key_dim, _all_chunks(problem), problem.key_dim // 16, image_of(problem)
-    elements = CHUNK * K / WARP  # a lane
+    elements = CHUNK * K / WARP  # per lane
     keys = 2 * problem.dtype.itemsize * K
     gates = problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize
     norms = problem.use_qk_l2norm_in_kernel
@@ -72,14 +72,14 @@ def _prepare(problem: Problem, config: Config) -> Work:
 
 
 def _bias_bytes(problem: Problem) -> int:
-    """That all lanes read of dt_bias for a chunk: two channels a lane and tile."""
+    """Bytes of dt_bias that all lanes read for a chunk: two channels per lane and tile."""
     return 8 * WARP * (problem.key_dim // 8) * problem.use_dt_bias
 
 
 def _scan(problem: Problem, config: Config, part: int, products: int, states: int) -> Work:
-    """One of the scans: it copies `part` bytes of an image, has so many `products` of 16 × 16 channels and values, and
-    one with a block of tokens; `states` of fp32 are read or written. In a row of one chunk: the product with P T in
-    reverse, those of all channels with the state, and one of the update."""
+    """One of the scans: it copies `part` bytes of an image, and computes `products` products of 16 × 16 channels and
+    values, and one with a block of tokens; `states` states in fp32 are read or written. The dependent mma of one chunk
+    are the product with P T in reverse, those of all channels with the state, and one of the update."""
     K, V, count, element = problem.key_dim, problem.value_dim, _all_chunks(problem), problem.dtype.itemsize
     columns, steps, warps = V // config.BV, K // 16, V // config.rows
     reverse = products == 6
@@ -105,7 +105,7 @@ def _scan(problem: Problem, config: Config, part: int, products: int, states: in
         chain=-(-problem.mean_len // CHUNK),
         stages=config.stages,
         step_mma=operands.products * (K + CHUNK + CHUNK * reverse) / operands.step,
-        step_other=4,  # the barrier, keys are loaded, the state is packed, what it recalls is scaled and packed
+        step_other=4,  # the barrier; keys are loaded; the state is packed; the recalled values are scaled and packed
     )
 
 
@@ -124,16 +124,17 @@ def _gradients(problem: Problem, config: Config) -> Work:
     norms, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
     small = count * slabs * (_BETAS + _LENGTHS * norms + _RATE * gated + 2 * _BIAS * problem.use_dt_bias)
     left, made = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
-    ends = count // problem.group * config.slab_warps  # warps that make gradients of rows that were normalised
+    ends = count // problem.group * config.slab_warps  # warps that compute gradients of rows before their normalization
     again = (_tokens(problem, problem.heads) * 2 * K * element + ends * _LENGTHS) * norms
     again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
     again += tokens * K * problem.gate_dtype.itemsize * gated
-    a_pair = 6 if image.twice else 8  # the sums of S ⊙ dS take products of bf16, and additions in 32 bits
+    a_pair = 6 if image.twice else 8  # the sums of S ⊙ dS use bf16 products, and additions in 32 bits
     levels = 4 if operands.products > 1 else 1  # of pairs of tokens, for an exact dg
     made_mma = spans * (config.span - 1) * 6 * (K // 16) * steps
     mma = operands.products * (count * slabs * (steps * (4 + a_pair * pairs) + 8 * levels * pairs) + made_mma)
     shares = spans * (config.span > 1)  # blocks whose warps wait for each other
-    # In 16 × 16 elements: states and gradients both ways; what makes them is stored once, and loaded for each.
+    # In 16 × 16 elements: states and gradients in both orientations; their operands are stored once, and loaded for
+    # each.
     made_blocks = (6 * K // 16 * steps + 3 * (slabs * steps + K // 16)) * (config.span > 1)
     summed = 4 * elements * (problem.group > 1 or norms)  # dq and dk
     summed += (4 + 2 * (config.span > 1)) * elements  # columns of exponents and of dg
@@ -157,14 +158,14 @@ def _gradients(problem: Problem, config: Config) -> Work:
 
 
 def _made_bytes(problem: Problem, config: Config) -> int:
-    """What the chunks of a span read to make each other's states: keys, queries and gates, once more."""
+    """Bytes that the chunks of a span read again to compute each other's states: keys, queries and gates."""
     if config.span == 1:
         return 0
     heads, slabs = problem.batch * problem.value_heads, problem.key_dim // config.channels
     gated, norms = problem.use_gate_in_kernel, problem.use_qk_l2norm_in_kernel
     keys = problem.key_dim * (2 * problem.dtype.itemsize + problem.gate_dtype.itemsize)
     small = chunks(problem) * slabs * (_BETAS + _LENGTHS * norms)
-    every = problem.pieces(CHUNK * config.span) * config.span  # chunks, empty ones too
+    every = problem.pieces(CHUNK * config.span) * config.span  # chunks, including empty ones
     return _tokens(problem, problem.value_heads) * keys + heads * (
         small + every * slabs * (_RATE * gated + _BIAS * problem.use_dt_bias)
     )

@@ -1,4 +1,4 @@
-"""kda_backward with one thread for a column of the state, in fp32: the first step of the ladder."""
+"""kda_backward in fp32 with one thread per column of the state: the baseline."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from ..gate_gradients import gate_constants, gate_launch, gate_sums, gate_sums_b
 from ..operator import cost
 from ..problem import Problem
 
-COLUMNS = 32  # of a block: a warp
+COLUMNS = 32  # per block: a warp
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    span: int  # tokens from one stored state to the next: memory for arithmetic
+    span: int  # tokens between stored states: trades memory for arithmetic
 
 
 def space(_problem: Problem, _arch: Arch) -> Space[Config]:
@@ -60,8 +60,8 @@ def default(_problem: Problem, _arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Each warp reads q, k and g for itself; a token of reverse takes span / 2 of forward's steps besides its own."""
-    steps = problem.batch * problem.value_heads * _blocks(problem) * problem.seq_len  # warps' tokens
+    """Each warp reads q, k and g by itself; a token of reverse repeats span / 2 steps of forward besides its own."""
+    steps = problem.batch * problem.value_heads * _blocks(problem) * problem.seq_len  # tokens, summed over warps
     again = (config.span + 1) / 2
     floor = cost(problem).bytes
     return (
@@ -73,7 +73,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def _passes(problem: Problem, config: Config, tokens: int, steps: float, fma: float, smem: float, dram: float) -> Work:
-    """A launch that walks all `tokens`, each with `steps` updates of a column."""
+    """A launch that processes all `tokens`, each with `steps` updates of a column."""
     K, element = problem.key_dim, problem.dtype.itemsize
     row = K * (2 * element + problem.gate_dtype.itemsize) + 3 * element * COLUMNS
     states = 4 * problem.batch * problem.value_heads * problem.pieces(config.span) * K * problem.value_dim
@@ -107,7 +107,7 @@ def _sum_work(problem: Problem) -> Work:
 
 
 def _smem_bytes(problem: Problem) -> int:
-    """A column of the state and one of its gradient a thread."""
+    """Each thread has a column of the state and one of its gradient."""
     return 2 * 4 * problem.key_dim * COLUMNS
 
 
@@ -117,7 +117,7 @@ def _blocks(problem: Problem) -> int:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a column of the state, fp32 arithmetic; the oracle of the others",
+    summary="one thread per column of the state, fp32 arithmetic; the oracle of the others",
     config=Config,
     space=space,
     plan=plan,

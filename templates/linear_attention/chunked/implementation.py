@@ -1,4 +1,4 @@
-"""linear_attention in three launches: sums of tiles, a scan of them, outputs from what each tile starts from."""
+"""linear_attention in three launches: sums of tiles, a scan over them, and outputs from the state before each tile."""
 
 from tuner.arch import GPU
 from tuner.spec import DType, Implementation, Launch, Plan, Work, Workspace
@@ -35,8 +35,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
-    """k and v are read twice, from DRAM where L2 is too small to keep them; every tile's pair of floats a channel is
-    written and read twice."""
+    """k and v are read twice, from DRAM if L2 cannot hold them; a pair of floats per tile and channel is written and
+    read twice."""
     ctas, in_shared = blocks(problem, config), bool(staged(problem, config))
     exchanged = pair_bytes(problem, config) + tile_beta_bytes(problem, config)
     fits = tensor_bytes(problem, 2) < gpu.device.l2_bytes / 2

@@ -1,4 +1,4 @@
-"""linear_attention where β is bounded below 1: a tile reads again the tokens before it that fp32 can feel."""
+"""linear_attention for β bounded below 1: a tile rereads the preceding tokens that affect the fp32 result."""
 
 import math
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from ..problem import Problem
 from ..tiles import Shape, register_estimate, shape_constraints, sum_bytes, tile_block, widths
 from ..work import blocks, state_bytes, tile_beta_bytes, tiled
 
-MAX_BETA = 0.95  # beyond, the halo is longer than any tile
-PRECISION_BITS = 24  # what is left out is below half an ulp of n
+MAX_BETA = 0.95  # above, the halo is longer than any tile
+PRECISION_BITS = 24  # the omitted tokens contribute less than half an ulp of n
 
 
 ENTRY = "linear_attention_halo"
@@ -22,24 +22,25 @@ ENTRY = "linear_attention_halo"
 
 @dataclass(frozen=True, slots=True)
 class Config(Shape):
-    """Of tiles in registers."""
+    """A config of tiles in registers."""
 
 
 def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.beta_bound > MAX_BETA:
-        return f"beta_bound {problem.beta_bound}: only up to {MAX_BETA} is the past forgotten soon enough"
+        return f"beta_bound {problem.beta_bound}: must be at most {MAX_BETA}, or the halo gets too long"
     if problem.use_initial_state:
-        return "an initial state may outweigh any number of tokens"
+        return "use_initial_state: use_initial_state: an initial state may outweigh any number of tokens"
     return None
 
 
 def reach_bits(problem: Problem) -> float:
-    """log2 of what β^W has to undo, for what is left out to be nothing: the largest ratio of two weights, and 2^24."""
+    """log2 of the factor 1 / β^W at which omitted tokens are negligible: the largest ratio of two weights, times
+    2^24."""
     return PRECISION_BITS + problem.key_floor * math.log2(math.e)
 
 
 def reach(problem: Problem) -> int:
-    """W: tokens before a tile that it reads again, when β is at its bound."""
+    """W: tokens before a tile that it rereads, with β at its bound."""
     return math.ceil(reach_bits(problem) / -math.log2(problem.beta_bound)) if problem.beta_bound else 0
 
 
@@ -70,20 +71,19 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
-    """8 tokens of the widest vector a thread, or 4 where it has sequences to keep apart; long tiles, which read little
-    of their past again."""
+    """8 tokens of the widest vector per thread, or 4 with packed sequences; long tiles, which reread few tokens."""
     width = widths(problem)[-1]
     return Config((16 if problem.varlen else 32) * width, 32, 128, width, 1, False)
 
 
 def halo_tokens(problem: Problem, config: Config) -> int:
-    """Tokens that tiles of one row read again, when β is at its bound and sequences are not packed."""
+    """Tokens that the tiles of one row reread, with β at its bound and without packed sequences."""
     starts = np.arange(0, problem.seq_len, config.BT)
     return int(np.sum(np.minimum(starts, reach(problem))))
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """k and v of the halo come on top, mostly from L2: their own tile has just read them."""
+    """k and v of the halo are extra reads, mostly from L2: the preceding tile has just read them."""
     again = halo_tokens(problem, config)
     share = again / problem.seq_len
     launch = tiled(
@@ -106,7 +106,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="halo",
-    summary="β bounded below 1: a tile reads again what it can feel of the tokens before it, and waits for nobody",
+    summary="β bounded below 1: a tile rereads the preceding tokens that matter, and no block waits for another",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""linear_attention in one pass over the tensors: tiles learn from earlier ones what they start from."""
+"""linear_attention in one pass over the tensors: tiles get their initial state from earlier tiles."""
 
 from tuner.arch import GPU, Arch
 from tuner.spec import DType, Implementation, Launch, Plan, Space, Work, Workspace
@@ -11,8 +11,8 @@ from ..tiles import WARP, smem_bytes, staged
 from ..work import CARRY, blocks, clearing, row_tiles, state_bytes, tile_beta_bytes, tiled
 
 CLEAR_THREADS = 256
-ROUND_TRIPS = 6  # of a block, one after the other: its ticket, its tile, a release, flags, an end, a release
-TICKET = 16  # bytes of shared memory for the block's ticket, which keep what follows it aligned
+ROUND_TRIPS = 6  # sequential memory round trips of a block: its ticket, its tile, a release, flags, an end, a release
+TICKET = 16  # bytes of shared memory for the ticket of the block, which keep subsequent data aligned
 
 
 Config = tiles.Budgeted
@@ -55,20 +55,20 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def flag_words(problem: Sizes, config: tiles.Shape) -> int:
-    """One for the channels of a warp in each tile."""
+    """One flag for the channels of a warp in each tile."""
     return blocks(problem, config) * config.BK // WARP
 
 
 def exchanged_bytes(problem: Sizes, config: tiles.Shape) -> int:
-    """What blocks tell each other when every tile finds its neighbour done, as the emulator's order has it."""
+    """Bytes that blocks exchange if every tile finds its predecessor complete, as in the emulator's order."""
     tiles, channels, flags = row_tiles(problem, config), problem.channels, flag_words(problem, config)
     published = CARRY * channels * tiles + 4 * flags
     read = CARRY * channels * (tiles - problem.batch) + 4 * (flags - flags // tiles * problem.batch)
-    return published + read + 8 * blocks(problem, config)  # tickets read and written
+    return published + read + 8 * blocks(problem, config)  # tickets are read and written
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Flags are cleared; then every tensor moves once."""
+    """Flags are cleared; then every tensor is moved once."""
     flags = flag_words(problem, config)
     clear = clearing(-(-flags // CLEAR_THREADS), CLEAR_THREADS, 4 * (flags + 1))  # and the ticket
     main = tiled(

@@ -1,4 +1,4 @@
-"""linear_attention with one thread for a channel of a sequence: the first step of the ladder."""
+"""linear_attention with one thread per channel of a sequence: the baseline."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ ENTRY = "linear_attention_naive"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # a block
+    threads: int  # per block
 
 
 def space(_problem: Problem, _arch: Arch) -> Space[Config]:
@@ -26,13 +26,13 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Nothing is read twice; loads wait for each other."""
+    """Nothing is read twice; loads are dependent."""
     return (per_thread(problem, config.threads, width=1, ahead=1),)
 
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a channel, one token after the other; the oracle of the others",
+    summary="one thread per channel, one token after the other; the oracle of the others",
     config=Config,
     space=space,
     plan=plan,

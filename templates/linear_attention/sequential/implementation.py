@@ -1,4 +1,4 @@
-"""linear_attention with one thread for a vector of channels of a sequence, its next tokens on their way."""
+"""linear_attention with one thread per vector of channels of a sequence, which prefetches its next tokens."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +13,14 @@ from ..tiles import widths
 from ..work import per_thread
 
 ENTRY = "linear_attention_sequential"
-THREADS = 2**15  # about what fills a GPU
+THREADS = 2**15  # approximately what fills a GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # a block
-    width: int  # channels a thread, loaded at once
-    ahead: int  # tokens that are on their way while as many are computed
+    threads: int  # per block
+    width: int  # channels per thread, loaded at once
+    ahead: int  # tokens in flight while the same number is computed
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -36,8 +36,8 @@ def _block(problem: Problem) -> Block:
 
 
 def register_estimate(problem: Problem, c: Any) -> Any:
-    """A thread's: q, k and v of twice `ahead` tokens and their addresses, s, n, what they lost and β of each channel,
-    and 40 more."""
+    """Registers per thread: q, k and v of twice `ahead` tokens and their addresses, s, n, their compensation terms and
+    β of each channel, and 40 more."""
     vectors = 6 * np.maximum(problem.dtype.itemsize * c.width / 4, 1)
     return c.ahead * (vectors + 8) + 6 * c.width + 40
 
@@ -48,7 +48,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
-    """The widest vectors that leave threads enough to fill a GPU, or 4 bytes; small blocks, since threads are few."""
+    """The widest vectors that leave enough threads to fill a GPU, or 4 bytes; small blocks, since there are few
+    threads."""
     items = problem.sequences * problem.channels
     wide = [width for width in widths(problem) if items // width >= THREADS or width * problem.dtype.itemsize <= 4]
     return Config(32, wide[-1], 8 if wide[-1] * problem.dtype.itemsize <= 4 else 4)
@@ -61,7 +62,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="sequential",
-    summary="one thread for a vector of channels, one token after the other, the next ones on their way",
+    summary="one thread per vector of channels, one token after the other, with prefetching",
     config=Config,
     space=space,
     plan=plan,

@@ -1,4 +1,4 @@
-"""linear_attention_backward in one pass over all tensors, behind one over k and v."""
+"""linear_attention_backward in one pass over all tensors, after one over k and v."""
 
 from tuner.arch import GPU
 from tuner.spec import DType, Implementation, Launch, Plan, Work, Workspace
@@ -59,7 +59,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 _NAME = "linear_attention_backward"
 IMPLEMENTATION = Implementation(
     name="lookback",
-    summary="states before tiles, then one pass that learns from later tiles; k and v are read twice",
+    summary="states before tiles, then one reverse pass with lookback; k and v are read twice",
     config=Config,
     space=space,
     plan=plan,

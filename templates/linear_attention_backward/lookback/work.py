@@ -1,4 +1,4 @@
-"""What the launches of linear_attention_backward's lookback move and compute, counted by formula."""
+"""The work of the launches of linear_attention_backward's lookback, counted by formula."""
 
 from tuner.spec import Work
 
@@ -24,19 +24,19 @@ from ..problem import Problem
 from ..tiles import TENSORS, Config, staged
 from ..work import state_bytes
 
-# An element's instructions besides those of weights and states, conversions and the key floor among the ALU's.
-_FORWARD_FMA, _FORWARD_MUFU, _FORWARD_ALU = 9, 1, 4  # n, 1 / n, error, how far it moves m, q do / n, dq
+# Instructions per element besides those of weights and states; conversions and the key floor count as ALU.
+_FORWARD_FMA, _FORWARD_MUFU, _FORWARD_ALU = 9, 1, 4  # n, 1 / n, error, change of m, q do / n, dq
 _BACK_FMA = 4  # the gradients of s and n with a token and before it
 _OUT_FMA, _OUT_ALU = 4, 5  # dx, dk, dv
 
 
 def work(problem: Problem, config: Config) -> tuple[Work, ...]:
-    """k and v are read twice, from DRAM: between the two lie all tokens."""
+    """k and v are read twice, from DRAM: all tokens are processed between the two reads."""
     return _sums(problem, config), scan.work(problem, config), _gradients(problem, config)
 
 
 def _group_wavefronts(config: Config, folds: int) -> float:
-    """Of a block: what groups of threads tell each other, written, folded and read."""
+    """Wavefronts per block of the values that groups of threads exchange: written, folded and read."""
     return folds * 3 * sum_bytes(config) / 128
 
 
@@ -63,7 +63,7 @@ def _sums(problem: Problem, config: Config) -> Work:
 def _gradients(problem: Problem, config: Config) -> Work:
     ctas, lanes, in_shared = blocks(problem, config), problem.elements / WARP, bool(staged(problem, config))
     weights, betas = 1 if config.keep_weights else 3, problem.decay != "scalar"
-    read_back = 2 + 1 + 1 + max(weights, 2)  # v, do, q, and k: also where only its floor is asked for
+    read_back = 2 + 1 + 1 + max(weights, 2)  # v, do, q, and k: also if only its floor is needed
     addresses = (TENSORS + 3) * 4 / config.width
     return Work(
         ctas=ctas,

@@ -1,4 +1,4 @@
-"""linear_attention_backward with one thread for a channel of a sequence: the first step of the ladder."""
+"""linear_attention_backward with one thread per channel of a sequence: the baseline."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ ENTRY = "linear_attention_backward_naive"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # a block
-    span: int  # tokens from one stored state to the next: memory for registers
+    threads: int  # per block
+    span: int  # tokens between stored states: trades memory for registers
 
 
 def space(_problem: Problem, _arch: Arch) -> Space[Config]:
@@ -37,8 +37,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """k and v are read twice, from DRAM: a thread is through its sequence before it comes back. Loads of a span wait
-    for those of the one before it."""
+    """k and v are read twice, from DRAM: a thread finishes its sequence before it returns to a token. Loads of a span
+    wait for those of the previous span."""
     lanes = problem.elements / WARP
     states = 2 * 16 * _stored(problem, config) * problem.channels  # written and read
     betas = problem.sequences * problem.channels * (beta_bytes(problem, 1) + 8 * problem.varlen)
@@ -65,7 +65,7 @@ def _blocks(problem: Problem, config: Config) -> int:
 
 
 def _stored(problem: Problem, config: Config) -> int:
-    """Spans that the tokens of all sequences fall into; with packed ones, what any lengths may need."""
+    """Spans of the tokens of all sequences; for packed sequences, the maximum over all lengths."""
     if problem.varlen:
         return problem.seq_len // config.span + problem.sequences
     return problem.batch * -(-problem.seq_len // config.span)
@@ -73,7 +73,7 @@ def _stored(problem: Problem, config: Config) -> int:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a channel, one token after the other, in fp64; the oracle of the others",
+    summary="one thread per channel, one token after the other, in fp64; the oracle of the others",
     config=Config,
     space=space,
     plan=plan,

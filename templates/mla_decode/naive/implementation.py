@@ -1,4 +1,4 @@
-"""mla_decode with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+"""mla_decode in fp32 with one thread per few elements of a row: the baseline."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from ..problem import Problem, attended_rows
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    (launch,) = dense.plan(problem, config).launches  # type: ignore[arg-type]  # of which it reads the sizes
+    (launch,) = dense.plan(problem, config).launches  # type: ignore[arg-type]  # only sizes are read
     return Plan((replace(launch, entry="mla_decode_naive"),), {})
 
 
@@ -26,7 +26,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other, and the one for fp32",
+    summary="one thread per few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
     config=Config,
     space=dense.space,
     plan=plan,

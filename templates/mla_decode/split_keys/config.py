@@ -1,4 +1,4 @@
-"""What split_keys is free to choose, and the sizes that follow; functions take a config or columns of many."""
+"""The search space of split_keys, and the sizes that follow; functions accept a config or columns of many configs."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +14,8 @@ from ...flash_attention.split_keys.config import SPLITS, WARP, filling, merge_bl
 from ..problem import Problem
 
 ENTRIES = ("mla_decode_split_keys", "mla_decode_merge")
-# Splits of a batch, at least, by BM: sequences longer than others take what the others leave; the more rows a block
-# has, the larger are the parts that it leaves to the merge.
+# Minimum number of splits of a batch, by BM, so that blocks of short sequences are available for longer ones; the more
+# rows a block has, the larger are its partial results for the merge.
 RAGGED = {16: 4, 32: 4, 64: 2}
 
 
@@ -24,9 +24,9 @@ class Config:
     BM: int  # rows per block: queries times query heads
     BN: int  # latent rows per tile
     warps: int
-    parts: int  # warps that share their rows: each multiplies a part of the keys, then makes a part of O's columns
+    parts: int  # warps that share their rows: each handles a part of the keys, then a part of O's columns
     stages: int  # slots for tiles: one is read while the others are filled
-    splits: int  # shares a sequence, on average
+    splits: int  # shares per sequence, on average
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
@@ -47,10 +47,14 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 def _constraints(problem: Problem, arch: Arch) -> tuple[Constraint, ...]:
     DV = problem.head_dim_v
     return (
-        Constraint("warps share rows in whole groups", lambda c: c.warps % c.parts == 0),
+        Constraint("the number of warps is a multiple of the warps that share rows", lambda c: c.warps % c.parts == 0),
         Constraint("a warp owns 16 or 32 rows", lambda c: _rows_fit(c.BM * c.parts / c.warps)),
-        Constraint("warps that share rows score 8 keys each, or 16 at a time", lambda c: _scored(c.BN / c.parts)),
-        Constraint("warps that share rows own whole pairs of column tiles of O", lambda c: DV % (16 * c.parts) == 0),
+        Constraint(
+            "warps that share rows compute scores of 8 keys, or of multiples of 16", lambda c: _scored(c.BN / c.parts)
+        ),
+        Constraint(
+            "warps that share rows hold complete pairs of column tiles of O", lambda c: DV % (16 * c.parts) == 0
+        ),
         *limits(arch, block(problem, ENTRIES[0])),
     )
 
@@ -69,14 +73,14 @@ def _scored(keys: Any) -> Any:
 
 
 def smem_bytes(D: int, c: Any) -> Any:
-    """Shared memory of a block, in bytes: Q, the ring, P, and a float a row and part for maxima and sums."""
+    """Shared memory of a block, in bytes: Q, the ring, P, and one float per row and part for maxima and sums."""
     weights = c.BM * (ELEMENT * c.BN + 4 * np.where(c.parts > 1, c.parts, 0))
     return (c.BM + c.stages * c.BN) * ELEMENT * D + weights
 
 
 def register_estimate(DV: int, c: Any) -> Any:
-    """Registers a thread: O, scores before and after they are rounded, the addresses of the rows that it copies, and 60
-    for what no config does without."""
+    """Registers per thread: O, scores before and after rounding, the addresses of the rows it copies, and 60 for
+    everything else."""
     return c.BM * (DV + 2 * c.BN) / (WARP * c.warps) + 9 * np.ceil(c.BN / (4 * c.warps)) + 60
 
 
@@ -85,7 +89,7 @@ def row_tiles(problem: Problem, config: Config) -> int:
 
 
 def plan(problem: Problem, config: Config, entries: tuple[str, str]) -> Plan:
-    """`splits` shares a sequence, that all use by their lengths; the second kernel merges where there are several."""
+    """On average `splits` shares per sequence, distributed by sequence length; the second kernel merges several."""
     split, threads, smem = config.splits > 1, WARP * config.warps, int(smem_bytes(problem.head_dim, config))
     shares = config.splits * problem.batch
     attend = Launch(entries[0], (shares * row_tiles(problem, config), 1, 1), threads, smem)
@@ -100,7 +104,7 @@ def plan(problem: Problem, config: Config, entries: tuple[str, str]) -> Plan:
     return Plan((attend, merge) if split else (attend,), {"smem_bytes": smem}, workspaces)
 
 
-# BM, BN, warps, parts: of those that fit, the first whose rows the problem fills is the default. The last four are for
+# BM, BN, warps, parts: the default is the first shape that fits and whose rows the problem fills. The last four are for
 # values that several warps cannot share.
 _SHAPES = (
     (64, 64, 8, 4),
@@ -117,8 +121,8 @@ _SHAPES = (
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """The widest tile that the rows fill and shared memory holds, and the splits that fill the SMs; of a batch a few at
-    least, as far as there are tiles."""
+    """The widest tile that the rows fill and that fits shared memory, with the splits that fill the SMs; for a batch at
+    least a few, as far as there are tiles."""
     return with_splits(problem, arch, deepest(_shape(problem, arch), problem.head_dim, arch))
 
 
@@ -141,7 +145,7 @@ def _shape(problem: Problem, arch: Arch) -> Config:
 
 
 def deepest(config: Config, D: int, arch: Arch) -> Config:
-    """With more tiles under way, where shared memory holds one block only."""
+    """The config with more stages if shared memory fits only one block."""
     if 2 * (smem_bytes(D, config) + arch.smem_reserved) <= arch.smem_per_sm:
         return config
     deeper = (replace(config, stages=stages) for stages in (4, 3, 2))

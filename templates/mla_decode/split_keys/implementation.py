@@ -1,4 +1,4 @@
-"""mla_decode on mma.sync: blocks share the latent rows of all sequences, and a second launch merges what they found."""
+"""mla_decode on mma.sync: blocks split the latent rows of all sequences, and a second launch merges their results."""
 
 from tuner.arch import GPU, Arch
 from tuner.spec import DType, Implementation, Plan, Work
@@ -14,7 +14,7 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
         return "dtype fp32: mma.sync multiplies 16-bit operands"
     if DV > 256 and DV % 32:
-        return f"head_dim_v {DV}: over 256, warps share O's columns in pairs of 16, so that it is a multiple of 32"
+        return f"head_dim_v {DV}: above 256, warps share O's columns in pairs of 16, which requires a multiple of 32"
     return None
 
 
@@ -28,7 +28,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="split_keys",
-    summary="tensor cores, heads and queries as rows; a latent row is loaded once; blocks share all sequences",
+    summary="tensor cores, heads and queries as rows; latent rows are loaded once; blocks split all sequences",
     config=Config,
     refusal=refusal,
     space=sizes.space,

@@ -1,4 +1,4 @@
-"""What split_keys of mla_decode does where every table is full: the emulator's counters agree with the exact ones."""
+"""The work of split_keys of mla_decode if every table is full; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,13 @@ _INT = 4  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """What the blocks of one sequence visit, whose rows are cut into `parts` shares of `most` tiles at most."""
+    """The tiles that the blocks of one sequence visit; its rows are split into `parts` shares of at most `most`
+    tiles."""
 
     parts: int
     most: int
     steps: int  # tiles that the last query attends
-    keys: Array  # [row tiles]: rows of the cache that the last query of each attends
+    keys: Array  # [row tiles]: cache rows that the last query of each tile attends
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> "Visits":
@@ -49,8 +50,8 @@ def _attend(problem: Problem, config: Config, visits: Visits) -> Work:
     tiles, rows = problem.batch * int(np.sum(of_sequence)), _rows(problem)
     blocks = config.splits * problem.batch * len(of_sequence)
     active = visits.parts * problem.batch * len(of_sequence)
-    groups = BM * config.parts // config.warps // 16  # mma tiles of 16 rows that a warp has
-    scored, weighed = BM * BN * D / 16**3 * 2, BM * BN * DV / 16**3 * 2  # mma a tile
+    groups = BM * config.parts // config.warps // 16  # mma tiles of 16 rows per warp
+    scored, weighed = BM * BN * D / 16**3 * 2, BM * BN * DV / 16**3 * 2  # mma per tile
     keys = 4 * D / 16 * config.warps * (groups + BN / config.parts / 16)  # wavefronts of Q and of K
     values = 4 * BN / 16 * config.warps * (groups + DV / config.parts / 16)  # of P and of V
     exponentials = BM * BN / WARP
@@ -77,38 +78,38 @@ def _attend(problem: Problem, config: Config, visits: Visits) -> Work:
 
 
 def _rows(problem: Problem) -> int:
-    """Of O."""
+    """Rows of O."""
     return problem.batch * problem.heads * problem.seq_q
 
 
 def _lookups(config: Config) -> int:
-    """Entries of the table that the threads of a block read for a tile: 8 threads copy a row."""
+    """Table entries that the threads of a block read for a tile: 8 threads copy a row."""
     return 8 * config.BN
 
 
 def _named(config: Config) -> int:
-    """Groups of warps that wait for each other, beside the block."""
+    """Groups of warps with a named barrier."""
     return config.warps // config.parts if config.parts > 1 else 0
 
 
 def _lengths_read(problem: Problem, config: Config, visits: Visits, active: int) -> int:
-    """Entries of cache_seqlens that the lanes of all blocks read: `share_of` of shares.cuh, where all are equal."""
+    """Entries of cache_seqlens that the lanes of all blocks read: `share_of` of shares.cuh if all lengths are equal."""
     batch, blocks = problem.batch, config.splits * problem.batch
-    own = active * config.warps * WARP
+    single_reads = active * config.warps * WARP
     if config.splits == 1:
-        return own
-    a_share = config.warps * row_tiles(problem, config)  # warps that look for one
+        return single_reads
+    a_share = config.warps * row_tiles(problem, config)  # warps that search for a share
     bound = -(-batch * visits.steps // (blocks - batch))
-    tried = visits.most < max(min(bound, max(visits.steps, 1)), visits.most)
+    with_bound = visits.most < max(min(bound, max(visits.steps, 1)), visits.most)
     before = [min(WARP * (b // WARP + 1), batch) for b in range(batch)]
     lookups = visits.parts * sum(before) + (blocks - visits.parts * batch) * batch
-    return own + a_share * ((1 + tried) * batch * blocks + lookups)
+    return single_reads + a_share * ((1 + with_bound) * batch * blocks + lookups)
 
 
 def _merge(problem: Problem, config: Config, visits: Visits) -> Work:
-    """A thread takes four elements of a row through its parts, and reads which these are and their sums for itself."""
+    """A thread merges four elements of a row over its parts, and reads the range of parts and their sums by itself."""
     rows, vectors = _rows(problem), problem.head_dim_v // 4
-    parts = visits.parts if visits.parts > 1 else 0  # else everything is stored already
+    parts = visits.parts if visits.parts > 1 else 0  # with one part, the outputs are already stored
     elements = rows * parts * problem.head_dim_v / WARP
     outputs = rows * (ELEMENT * problem.head_dim_v + 4) if parts else 0
     looked_up = 2 * _INT * rows * vectors
@@ -119,6 +120,6 @@ def _merge(problem: Problem, config: Config, visits: Visits) -> Work:
         mufu=elements / 2,
         alu=elements + rows * vectors / WARP,
         l2_bytes=float(rows * parts * (4 * problem.head_dim_v + 8 * vectors) + outputs + looked_up),
-        dram_bytes=float(outputs),  # the parts have just been written, and are few: they are still in L2
+        dram_bytes=float(outputs),  # the few parts have just been written and are still in L2
         chain=1.0,
     )

@@ -1,4 +1,5 @@
-"""mla_decode on wgmma (sm_90a): two warpgroups score a half of the keys each, and make a half of O's columns."""
+"""mla_decode on wgmma (sm_90a): each of two warpgroups computes the scores of half of the keys, then half of O's
+columns."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,21 +17,21 @@ from ..split_keys.work import Visits
 from ..split_keys.work import work as work_on_mma
 
 ENTRIES = ("mla_decode_wgmma", "mla_decode_wgmma_merge")
-ROWS = 64  # a block
-PRODUCT = 16 * 8 * 16  # of an m16n8k16, in which Work counts
+ROWS = 64  # per block
+PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16, the unit of Work
 HELD = (0, 64, 128, 192, 256)
-MOST_HELD = 192  # by default: with 256, 10 registers are left of 255
+MOST_HELD = 192  # by default: with 256, only 10 of the 255 registers are left
 THREADS = 256
-PAIRS = 4  # of warps, one of each warpgroup, that have the same rows
+PAIRS = 4  # pairs of warps, one from each warpgroup, that have the same rows
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     BN: int  # latent rows per tile
     stages: int  # slots for tiles: one is read while the others are filled
-    held: int  # columns of Q that stay in registers
-    late: int  # the last rows of a tile, whose product with P runs under the next tile's exponentials
-    splits: int  # shares a sequence, on average
+    held: int  # columns of Q that are kept in registers
+    late: int  # the last rows of a tile, whose product with P overlaps the exponentials of the next tile
+    splits: int  # shares per sequence, on average
 
     @property
     def tile(self) -> tiles.Config:
@@ -41,13 +42,13 @@ class Config:
 def refusal(problem: Problem, arch: Arch) -> str | None:
     D, DV = problem.head_dim, problem.head_dim_v
     if not arch.has_wgmma:
-        return f"{arch.name} has no wgmma: it is an instruction of sm_90a"
+        return f"{arch.name} has no wgmma instructions: sm_90a has them"
     if problem.dtype is DType.FP32:
-        return "dtype fp32: operands have 16 bits"
+        return "dtype fp32: wgmma operands have 16 bits"
     if D % 64:
         return f"head_dim {D}: panels of the latent rows have 64 columns"
     if DV % 128 or DV > 512:
-        return f"head_dim_v {DV}: two warpgroups make whole panels of 64 columns, four at most: 128, 256, 384 or 512"
+        return f"head_dim_v {DV}: two warpgroups compute up to four panels of 64 columns each: 128, 256, 384 or 512"
     return None
 
 
@@ -57,7 +58,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         Config,
         choices={"BN": (32, 64), "stages": (2, 3, 4), "held": HELD, "late": (16, 32), "splits": SPLITS},
         constraints=(
-            Constraint("Q has the columns that stay in registers", lambda c: c.held <= D),
+            Constraint("Q has the columns that are kept in registers", lambda c: c.held <= D),
             Constraint("some rows of a tile are not late", lambda c: c.late < c.BN),
             *limits(arch, *blocks(problem)),
         ),
@@ -69,7 +70,8 @@ def blocks(problem: Problem) -> tuple[Block, ...]:
 
 
 def smem_bytes(D: int, c: Any) -> Any:
-    """Shared memory of a block, in bytes: Q, the ring, P, a float a row and warpgroup; `c` may be columns of many."""
+    """Shared memory of a block, in bytes: Q, the ring, P, and one float per row and warpgroup; `c` may be columns of
+    many configs."""
     return (ROWS + c.stages * c.BN) * ELEMENT * D + ROWS * (ELEMENT * c.BN + 8)
 
 
@@ -85,7 +87,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """That of split_keys with the same tiles, with the products and the barriers of wgmma."""
+    """The work of split_keys with the same tiles, with the products and barriers of wgmma."""
     attend, *merge = work_on_mma(problem, config.tile)
     D, DV, BN = problem.head_dim, problem.head_dim_v, config.BN
     visits = Visits.of(problem, config.tile)
@@ -93,7 +95,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     visited = problem.batch * int(np.sum(of_sequence))
     walks = problem.batch * int(np.sum(-(-of_sequence // visits.most)))  # shares of row tiles that have a tile
     idle = walks * ROWS * config.late * DV / PRODUCT  # before a block's first tile, zeros are multiplied
-    from_shared = 2 * ROWS * (D - config.held) + BN * (D + 2 * ROWS + DV)  # operands of both warpgroups a tile
+    from_shared = 2 * ROWS * (D - config.held) + BN * (D + 2 * ROWS + DV)  # operands of both warpgroups per tile
     into_shared = BN * (D + 2 * ROWS)  # the tile, and P
     holding = visits.parts * problem.batch * len(of_sequence) if config.held else 0
     return (
@@ -102,7 +104,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
             mma=0.0,
             wgmma=attend.mma + idle,
             smem_wavefronts=visited * ELEMENT * (from_shared + into_shared) / 128,
-            barriers=attend.barriers + visited * (1 - PAIRS) + holding,  # P is exchanged by all, not by pairs of warps
+            barriers=attend.barriers + visited * (1 - PAIRS) + holding,  # P is exchanged by all warps, not by pairs
         ),
         *merge,
     )
@@ -110,7 +112,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="wgmma",
-    summary="wgmma: 64 rows of heads and queries, two warpgroups that share the keys' scores and then O's columns",
+    summary="wgmma: 64 rows of heads and queries, two warpgroups that split the scores by keys and O by columns",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""paged_attention on mma.sync (sm_80 and up), for prompts: flash_attention's tiles, gathered out of pages."""
+"""paged_attention on mma.sync (sm_80 and up), for prefill: flash_attention's tiles, gathered from pages."""
 
 from dataclasses import asdict, replace
 
@@ -25,7 +25,7 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    """flash_attention's for the same head_dim, each with narrow spans of several widths and without."""
+    """The space of flash_attention for the same head_dim, with narrow spans of several widths and without."""
     tiles = dense.space(plain(problem), arch)
     choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
     constraints = (
@@ -33,7 +33,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
         Constraint("P V takes 16 keys per step", lambda c: c.narrow % (16 * c.d_warps) == 0),
         Constraint(
-            "8-bit tiles are on their way beside two that are read, widened",
+            "8-bit tiles need a third stage: they are loaded while two widened tiles are read",
             lambda c: (c.stages > 2) | (not problem.eight_bits),
         ),
     )
@@ -41,7 +41,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """A block for each tile of rows, KV head and share; where queries are packed, for as many tiles as there may be."""
+    """One block per row tile, KV head and share; with packed queries, for the maximum possible number of row tiles."""
     D, split, threads = problem.head_dim, config.splits > 1, WARP * config.warps
     smem, shares = int(smem_bytes(D, config)), blocks(problem, config)
     attend = Launch(ENTRIES[0], (shares, 1, 1), threads, smem)
@@ -51,19 +51,20 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((attend, merge) if split else (attend,), {**constants, **optional_constants(problem)}, spaces)
 
 
-_FEW = 64  # rows that four warps take 16 each of
-_LEAST = 4  # tiles of keys a share
-_TILES = 4  # of rows, up to which a sequence has few
-# Registers by estimate: flash_attention's default spills with the masks and pages here if it takes more
-_WIDE = 180  # in tiles of over 32 keys,
-_CAPPED = 156  # in these with a softcap,
-_MOST = 196  # and in others,
-_WIDENED = 156  # or with 8-bit caches in any,
-_TAIL = 16  # of which a softcap takes some beside the last 8 columns of an odd number of them.
+_FEW = 64  # rows, 16 for each of four warps
+_LEAST = 4  # tiles of keys per share
+_TILES = 4  # row tiles below which a sequence counts as short
+# Estimated registers above which flash_attention's default spills here, because of masks and pages:
+_WIDE = 180  # in tiles of over 32 keys
+_CAPPED = 156  # in those with a softcap
+_MOST = 196  # in other tiles
+_WIDENED = 156  # in any tile with 8-bit caches
+_TAIL = 16  # registers that a softcap needs for the last 8 columns of an odd number of them
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """flash_attention's for the same head_dim, with narrow spans of half a tile; and fewer rows where there are few."""
+    """The default of flash_attention for the same head_dim, with narrow spans of half a tile, and smaller row tiles for
+    few rows."""
     D, tile = problem.head_dim, dense.default(plain(problem), arch)
     registers = register_estimate(D, tile) + _TAIL * (problem.use_softcap and D % 16 > 0)
     if registers > (_CAPPED if problem.use_softcap else _WIDE) and tile.BN > 32:
@@ -84,8 +85,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _splits(problem: Problem, arch: Arch, config: Config) -> int:
-    """The fewest that fill the SMs; but some for sequences with few tiles of rows: a long one would keep a few SMs busy
-    while others idle."""
+    """The fewest splits that fill the SMs, but at least a few for sequences with few row tiles: a long one would
+    otherwise keep a few SMs busy while others idle."""
     most = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
     ragged = problem.batch > 1 and problem.seq_q * (problem.heads // problem.kv_heads) <= _TILES * config.BM
     least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
@@ -98,7 +99,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="mma_sync",
-    summary="for prompts: tensor cores, full tiles of rows against keys out of pages, which blocks may share",
+    summary="for prefill: tensor cores, full row tiles against keys in pages, which blocks may split",
     config=Config,
     refusal=refusal,
     space=space,

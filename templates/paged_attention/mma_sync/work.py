@@ -1,4 +1,4 @@
-"""What mma_sync does where every table is full: the emulator's counters agree with the exact ones."""
+"""The work of mma_sync if every table is full; exact counts equal the emulator's counters."""
 
 from dataclasses import replace
 from math import gcd
@@ -25,8 +25,8 @@ _INT = 4  # bytes
 def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:
     """Work of each launch; mma, bytes and barriers are exact.
 
-    Of packed queries as if each sequence had equally many, in a grid that has room for any; what threads read of
-    cu_seqlens_q is not counted.
+    Packed queries are counted as if each sequence had the same number, in a grid for any numbers; reads of cu_seqlens_q
+    are not counted.
     """
     equal = unpacked(problem)
     visited, cut = visits(equal, config), _cut(equal, config)
@@ -39,14 +39,15 @@ def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:
     attend = replace(attend, ctas=ctas, longest_cta=attend.longest_cta * ctas / attend.ctas)
     if config.splits == 1:
         return (attend,)
-    parted: Any = replace(config, splits=cut.parts)  # with what split_keys reads of its own
+    parted: Any = replace(config, splits=cut.parts)  # with the fields of its config that split_keys reads
     _, *merge = work_of_walks(equal, parted, Walked(visited.blocks, visited.rows_of_keys), cost(problem))
     merged = merge_work(equal, config, merge[0] if merge else None)
     return attend, replace(merged, ctas=merge_blocks(problem, parted))
 
 
 def blocks(problem: Problem, config: Config) -> int:
-    """Shares of tiles of rows of all KV heads; where queries are packed, of as many tiles as there may be."""
+    """Blocks for the shares of the row tiles of all KV heads; with packed queries, for the maximum possible number of
+    tiles."""
     group, N = problem.heads // problem.kv_heads, problem.sequences
     most = N * -(-problem.longest * group // config.BM)
     if problem.use_cu_seqlens_q:
@@ -55,51 +56,52 @@ def blocks(problem: Problem, config: Config) -> int:
 
 
 def _attend(problem: Problem, config: Config, visited: Visits, cut: Shared) -> Work:
-    """Where each sequence has as many queries: each part of its keys takes Q, barriers, and outputs of its own."""
+    """Work if each sequence has the same number of queries: each part of its keys loads Q and has barriers and outputs
+    of its own."""
     D, heads = problem.head_dim, problem.batch * problem.kv_heads
     rows = Rows(problem.batch, problem.kv_heads, problem.seq_q * (problem.heads // problem.kv_heads), D)
-    whole = work_of_visits(rows, config, visited, cost(problem))
+    unsplit = work_of_visits(rows, config, visited, cost(problem))
     narrower = (
         heads * visited.rows_of_keys * 2 * D * (ELEMENT - problem.kv_cache_dtype.itemsize)
-    )  # than 16 bits, in bytes
+    )  # bytes saved compared with 16 bits
     items, tiles = heads * rows.seq_q, heads * int(np.sum(visited.blocks))
     results = cut.parts * (4 * D + 8) if cut.parts > 1 else ELEMENT * D + 4
-    written = items * (results - ELEMENT * D - 4)  # more than the outputs
-    active, longest = whole.ctas * cut.parts, min(cut.most, whole.chain)
+    written = items * (results - ELEMENT * D - 4)  # bytes in excess of the outputs
+    active, longest = unsplit.ctas * cut.parts, min(cut.most, unsplit.chain)
     lengths = lengths_read(problem, config, cut, active) if config.splits > 1 else active * config.warps * WARP
     integers = lengths + tiles * config.warps * WARP * keys_a_lane(problem, config)
     integers += 2 * problem.batch * (config.splits > 1)
     integers += 2 * active * config.warps * WARP * (problem.descales > 0)
     return replace(
-        whole,
+        unsplit,
         ctas=blocks(problem, config),
-        barriers=2 * tiles + cut.parts * (whole.barriers - 2 * tiles),
-        l2_bytes=whole.l2_bytes - narrower + written + items * (cut.parts - 1) * ELEMENT * D + _INT * integers,
-        dram_bytes=whole.dram_bytes + written,
+        barriers=2 * tiles + cut.parts * (unsplit.barriers - 2 * tiles),
+        l2_bytes=unsplit.l2_bytes - narrower + written + items * (cut.parts - 1) * ELEMENT * D + _INT * integers,
+        dram_bytes=unsplit.dram_bytes + written,
         longest_cta=max(longest * blocks(problem, config) / max(tiles, 1), 1.0),
         chain=float(longest),
     )
 
 
 def _cut(problem: Problem, config: Config) -> Shared:
-    """How the keys that all rows of a sequence attend are cut."""
+    """How the keys that all rows of a sequence attend are split."""
     rows = problem.seq_q * (problem.heads // problem.kv_heads)
     tiles = int(Walks(_keys(problem, rows, 1), config.BN).tiles[0])
     return Shared.of(tiles, replace(config, warps=1))  # a step is a tile
 
 
 def visits(problem: Problem, config: Config) -> Visits:
-    """Of one KV head of one sequence."""
+    """Visits of one KV head of one sequence."""
     group = problem.heads // problem.kv_heads
     blocks, warps = -(-problem.seq_q * group // config.BM), config.BM // config.rows_per_warp
     walks = Walks(_keys(problem, config.BM, blocks), config.BN)
-    whole, narrow = walks.spans(_keys(problem, config.rows_per_warp, blocks * warps), config.narrow)
-    steps = (whole * config.BN + narrow * config.narrow) // 16
-    return Visits(walks.tiles, whole + narrow, steps, int(np.sum(walks.keys_read)))
+    full, narrow = walks.spans(_keys(problem, config.rows_per_warp, blocks * warps), config.narrow)
+    steps = (full * config.BN + narrow * config.narrow) // 16
+    return Visits(walks.tiles, full + narrow, steps, int(np.sum(walks.keys_read)))
 
 
 def _keys(problem: Problem, rows: int, tiles: int) -> Keys:
-    return Keys.of(problem, rows, tiles, problem.heads // problem.kv_heads)  # type: ignore[arg-type]  # reads sizes
+    return Keys.of(problem, rows, tiles, problem.heads // problem.kv_heads)  # type: ignore[arg-type]  # only sizes are read
 
 
 def keys_a_lane(problem: Problem, config: Config) -> int:

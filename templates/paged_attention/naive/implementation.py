@@ -1,4 +1,4 @@
-"""paged_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+"""paged_attention in fp32 with one thread per few elements of a row: the baseline."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Of packed queries as if each sequence had equally many."""
+    """Packed queries are counted as if each sequence had the same number."""
     (launch_work,) = work_of(unpacked(problem), config, cost(problem))
     (launch,) = plan(problem, config).launches
     return (replace(launch_work, ctas=launch.grid[0]),)
@@ -24,7 +24,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
+    summary="one thread per few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
     config=Config,
     space=space,
     plan=plan,

@@ -1,4 +1,4 @@
-"""paged_attention for few queries: warps and blocks share the keys of all sequences, and a second launch merges."""
+"""paged_attention for few queries: warps and blocks split the keys of all sequences, and a second launch merges."""
 
 from dataclasses import replace
 from math import prod
@@ -22,7 +22,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """`splits` shares a sequence, that all use by their lengths; the merge runs where there is more than one."""
+    """On average `splits` shares per sequence, distributed by sequence length; the merge runs if there is more than
+    one."""
     split, threads = config.splits > 1, WARP * config.warps
     element = problem.kv_cache_dtype.itemsize
     smem = int(shared.smem_bytes(problem.head_dim, config, element=element))
@@ -35,7 +36,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
-    """What blocks leave to the merge, in rows of this shape; without any, names for what nobody reads."""
+    """Workspaces for the partial results that blocks pass to the merge, with rows of this shape; of size 1 without a
+    merge."""
     spaces = (
         Workspace("part_o", DType.FP32, (*rows, problem.head_dim)),
         Workspace("part_rows", DType.FP32, (*rows, 2)),
@@ -45,14 +47,14 @@ def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Of a batch, a few splits at least: of these, sequences longer than others take what the others leave."""
+    """For a batch, at least a few splits, so that blocks of short sequences are available for longer ones."""
     equal = unpacked(problem)
     least = RAGGED if equal.batch > 1 else 1
     return shared.default(equal, arch, min(equal.reach, equal.seq_k), least, equal.kv_cache_dtype.itemsize)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
-    """Of packed queries as if each sequence had equally many; what threads read of cu_seqlens is not counted."""
+    """Packed queries are counted as if each sequence had the same number; reads of cu_seqlens are not counted."""
     attend, *merge = work_when_full(unpacked(problem), config)
     if problem.use_softcap:
         attend = with_softcap_work(problem.head_dim, attend)
@@ -66,7 +68,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="split_keys",
-    summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
+    summary="for few queries: tensor cores, query heads of a KV head as rows, keys split over warps and blocks",
     config=Config,
     refusal=shared.refusal,
     space=space,

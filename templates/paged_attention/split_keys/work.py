@@ -1,4 +1,4 @@
-"""What split_keys does where every table is full: the emulator's counters agree with the exact ones."""
+"""The work of split_keys if every table is full; exact counts equal the emulator's counters."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,11 +20,11 @@ _INT = 4  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """How full sequences are cut: `share_of` of shares.cuh, where all have equally many steps."""
+    """How full sequences are split: `share_of` of shares.cuh if all have the same number of steps."""
 
-    steps: int  # tiles for each warp of a block
-    most: int  # steps a part
-    parts: int  # of a sequence
+    steps: int  # steps of a block, one tile per warp each
+    most: int  # steps per part
+    parts: int  # parts per sequence
 
     @classmethod
     def of(cls, tiles: int, config: Any) -> "Shared":
@@ -44,7 +44,7 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
     blocks = config.splits * problem.batch * problem.kv_heads * len(walked.tiles)
     looked_up = problem.batch * problem.kv_heads * int(np.sum(walked.tiles)) * WARP * -(-config.BN // WARP)
     shares = 2 * problem.batch if config.splits > 1 else 0
-    scales = 2 * attend.ctas * config.warps * WARP if problem.descales else 0  # each thread reads its sequence's
+    scales = 2 * attend.ctas * config.warps * WARP if problem.descales else 0  # each thread reads those of its sequence
     attend = replace(
         attend,
         ctas=blocks,
@@ -57,8 +57,8 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
 
 
 def with_widening(problem: Problem, arch: Arch, attend: Work, whole: float, apart: float = 0.0) -> Work:
-    """With what fp8.cuh does to registers of four 8-bit elements: `whole` become pairs of the dtype of q, and `apart`
-    pairs of fp16 that are two bytes apart."""
+    """Adds the conversions of fp8.cuh for registers of four 8-bit elements: `whole` become pairs of the dtype of q, and
+    `apart` become pairs of fp16 that are two bytes apart."""
     through_fp32 = whole if problem.dtype is DType.BF16 else 0.0
     direct = arch.compute_capability >= 89
     fma, alu = (0.0, 2 * whole + 3 * apart) if direct else (6 * (whole + apart), 6 * (whole + apart))
@@ -66,32 +66,32 @@ def with_widening(problem: Problem, arch: Arch, attend: Work, whole: float, apar
 
 
 def _walks(problem: Problem, config: Config, rows: int, tiles: int) -> Walks:
-    keys = Keys.of(problem, rows, tiles, problem.heads // problem.kv_heads)  # type: ignore[arg-type]  # reads sizes
+    keys = Keys.of(problem, rows, tiles, problem.heads // problem.kv_heads)  # type: ignore[arg-type]  # only sizes are read
     return Walks(keys, config.BN)
 
 
 def _most_tiles(problem: Problem, config: Config) -> int:
-    """Of all rows of a sequence together, by which it is cut."""
+    """Tiles of all rows of a sequence together, which determine the split."""
     rows = problem.seq_q * problem.heads // problem.kv_heads
     return int(_walks(problem, config, rows, 1).tiles[0])
 
 
 def lengths_read(problem: Problem, config: Any, cut: Shared, active: int) -> int:
     """Entries of cache_seqlens that the lanes of all blocks read."""
-    own = active * config.warps * WARP
-    a_sequence = config.warps * problem.kv_heads * shared.row_tiles(problem, config)  # warps of one of its parts
+    single_reads = active * config.warps * WARP
+    a_sequence = config.warps * problem.kv_heads * shared.row_tiles(problem, config)  # warps of one part of a sequence
     if config.splits == 1:
-        return own + a_sequence * problem.batch * WARP
+        return single_reads + a_sequence * problem.batch * WARP
     blocks = config.splits * problem.batch
     bound = -(-problem.batch * cut.steps // (blocks - problem.batch))
-    tried = cut.most < max(min(bound, max(cut.steps, 1)), cut.most)
+    with_bound = cut.most < max(min(bound, max(cut.steps, 1)), cut.most)
     before = [min(WARP * (b // WARP + 1), problem.batch) for b in range(problem.batch)]
     lookups = cut.parts * sum(before) + (blocks - cut.parts * problem.batch) * problem.batch
-    return own + a_sequence * ((1 + tried) * problem.batch * blocks + lookups)
+    return single_reads + a_sequence * ((1 + with_bound) * problem.batch * blocks + lookups)
 
 
 def merge_work(problem: Problem, config: Any, merge: Work | None) -> Work:
-    """Each thread reads which parts its sequence has; where that is one, nothing else."""
+    """Each thread reads which parts its sequence has, and nothing else if there is only one."""
     blocks, items = shared.merge_blocks(problem, config), problem.batch * problem.heads * problem.seq_q
     read = 2.0 * _INT * items * (problem.head_dim // 4)
     if merge is not None:

@@ -1,4 +1,4 @@
-"""paged_attention on tcgen05, for prompts: flash_attention's kernel, with K and V copied out of pages by TMA."""
+"""paged_attention on tcgen05, for prefill: flash_attention's kernel, with K and V loaded from pages by TMA."""
 
 from dataclasses import replace
 
@@ -33,23 +33,24 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """A block for each share of a row tile of heads; where queries are packed, for as many tiles as there may be."""
+    """One block per share of a row tile and group of heads; with packed queries, for the maximum possible number of
+    tiles."""
     split, heads, grid = config.splits > 1, heads_of_tile(problem, config), blocks(problem, config)
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, box_rows(problem, config), 1)
     maps = attention_maps(D, D, config.value_columns, rows, keys, "_cache")
     spaces = parts(problem, (grid, ROWS * config.row_tiles)) if split else ()
-    left = tuple(workspace.name for workspace in spaces)
+    workspace_names = tuple(workspace.name for workspace in spaces)
     optional, spelled = wgmma.optional_arguments(problem, split=split)
-    given = (*wgmma.others(optional), *left)
-    attend = dense.block_plan(ENTRY, problem, config, grid, maps, given, spelled, WORK)
-    merge = (wgmma.merge_launch(ENTRY, problem, optional, left),) if split else ()
+    arguments = (*wgmma.others(optional), *workspace_names)
+    attend = dense.block_plan(ENTRY, problem, config, grid, maps, arguments, spelled, WORK)
+    merge = (wgmma.merge_launch(ENTRY, problem, optional, workspace_names),) if split else ()
     return replace(attend, launches=(*attend.launches, *merge), workspaces=spaces)
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Two row tiles with the largest tile of keys that fits, as in flash_attention; one where two find no room, or a
-    sequence has few rows. V in one panel, or in panels of 32 columns where these are exact and 64 are not, or of 64
-    with zeros in the last. All heads that can share rows do: they read keys once.
+    """Two row tiles with the largest tile of keys that fits, as in flash_attention; one if two do not fit or a sequence
+    has few rows. V in one panel, or in panels of 32 columns if they divide it and 64 does not, or of 64 with zeros in
+    the last. All heads that can share rows do, so that they read keys once.
     """
     configs, rows = space(problem, arch), problem.longest * packs(problem, ROWS)[-1]
     for row_tiles in (2, 1) if rows > 2 * ROWS else (1,):
@@ -73,7 +74,7 @@ def _splits(problem: Problem, arch: Arch, config: Config) -> int:
 
 IMPLEMENTATION = Implementation(
     name="tcgen05",
-    summary="for prompts: tcgen05, sums in tensor memory, K and V as boxes of pages by TMA",
+    summary="for prefill: tcgen05, sums in tensor memory, K and V as boxes of pages by TMA",
     config=Config,
     refusal=refusal,
     space=space,

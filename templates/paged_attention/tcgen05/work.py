@@ -1,4 +1,4 @@
-"""What tcgen05 does where every table is full, counted from its loops: the emulator's counters agree with the exact."""
+"""The work of tcgen05 if every table is full, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import replace
 
@@ -16,14 +16,14 @@ from ..split_keys.work import Shared
 from ..wgmma.work import cut_of, leaving, merging_work, places
 from .config import Config, blocks, queries_of_block
 
-_BARRIERS = 2  # of a block that finds nothing to compute
+_BARRIERS = 2  # of an idle block
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products, the bytes of TMA and those of the merge are exact; the rest is what the mathematics needs.
+    """Products, the bytes of TMA and those of the merge are exact; the rest is the minimum of the algorithm.
 
-    What is read of tables and lengths is not counted. Of packed queries as if each sequence had equally many, in a grid
-    that has room for any.
+    Reads of tables and lengths are not counted. Packed queries are counted as if each sequence had the same number, in
+    a grid for any numbers.
     """
     equal, ctas = unpacked(problem), blocks(problem, config)
     cut = cut_of(equal, config)
@@ -31,24 +31,24 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     (main,) = work_of(equal, config, visited, float(cost(equal).bytes), capped=problem.use_softcap)
     if cut.parts > 1:
         main = leaving(equal, cut.parts, main, stored_bytes(equal, config, ROWS))
-        main = replace(main, barriers=main.barriers - main.ctas * config.row_tiles)  # those of stores by TMA
+        main = replace(main, barriers=main.barriers - main.ctas * config.row_tiles)  # without those of TMA stores
     idle = ctas - main.ctas
-    longest = main.longest_cta * ctas / main.ctas  # idle blocks make the mean one shorter
+    longest = main.longest_cta * ctas / main.ctas  # idle blocks make the mean block shorter
     main = replace(main, ctas=ctas, longest_cta=longest, barriers=main.barriers + _BARRIERS * idle)
     return (main,) if config.splits == 1 else (main, merging_work(problem, cut.parts))
 
 
 def tiles(problem: Problem, config: Config, cut: Shared) -> Array:
-    """Tiles of keys that the row tiles of each share of a head visit, [blocks · parts, row tiles of one]: one at least.
+    """Key tiles that the row tiles of each share of a head visit, [blocks · parts, row tiles of a block]: at least one.
 
-    `PagedRowKeys::visited` of tcgen05/keys.cuh: all row tiles of a block have its places, but end apart.
+    `PagedRowKeys::visited` of tcgen05/keys.cuh: all row tiles of a block start at the same key, but end separately.
     """
     queries = queries_of_block(problem, config)
     rows_per_tile, count = queries // config.row_tiles, -(-problem.seq_q // queries)
     first = queries * np.arange(count)[:, None] + rows_per_tile * np.arange(config.row_tiles)
     last = np.minimum(queries * (1 + np.arange(count)), problem.seq_q)[:, None]
-    # Behind the last place that each row tile attends.
-    behind = places(problem, config, queries, count)[:, None] - np.maximum(last - first - rows_per_tile, 0)
+    # End of the keys that each row tile attends.
+    ends = places(problem, config, queries, count)[:, None] - np.maximum(last - first - rows_per_tile, 0)
     begin = cut.most * np.arange(cut.parts)[:, None]
-    own = np.where(first < problem.seq_q, -(-behind // config.BN), 1)[:, None] - begin
-    return np.clip(own, 1, cut.most).reshape(-1, config.row_tiles)
+    visited = np.where(first < problem.seq_q, -(-ends // config.BN), 1)[:, None] - begin
+    return np.clip(visited, 1, cut.most).reshape(-1, config.row_tiles)

@@ -1,4 +1,4 @@
-"""What wgmma is free to choose, and the sizes that follow; every function takes a config or columns of many."""
+"""The search space of wgmma, and the sizes that follow; every function accepts a config or columns of many configs."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,19 +9,19 @@ from ...flash_attention.wgmma import config as dense
 from ...flash_attention.wgmma.config import ROWS, Tiles, packed
 from ..problem import Problem
 
-LEAST_BOX = 8  # rows, in which swizzles repeat
-WINDOW_BOX = 16  # rows, where there is a window: a row tile begins with a box
+LEAST_BOX = 8  # rows: period of the swizzles
+WINDOW_BOX = 16  # rows, with a window: a row tile starts at a box
 MERGE_THREADS = 128
-# Registers of a thread by warpgroups, of those that compute and of the one that loads: hardly any of an SM are left.
+# Registers per thread by number of warpgroups, of consumers and of the producer: almost all registers of an SM.
 _CONSUMER_REGISTERS = np.array([0, 216, 232, 160])
 _PRODUCER_REGISTERS = np.array([0, 40, 40, 32])
 
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
-    splits: int  # shares of a row tile's keys, on average, that blocks take and another launch merges
-    blocks: int  # that walk over the row tiles, on each SM's share of blocks; 0: a block for each row tile
+    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
+    splits: int  # shares of a row tile's keys, on average, that separate blocks compute and a second launch merges
+    blocks: int  # of a persistent grid, in blocks per device at one block per SM; 0: one block per row tile
 
     @property
     def tile(self) -> dense.Config:
@@ -31,17 +31,18 @@ class Config(Tiles):
 
 
 def consumer_registers(c: Any) -> Any:
-    """Registers of a thread that computes."""
+    """Registers of a consumer thread."""
     return _CONSUMER_REGISTERS[c.warpgroups] - _moved(c)
 
 
 def producer_registers(c: Any) -> Any:
-    """Registers of a thread of the warpgroup that loads."""
+    """Registers of a thread of the producer warpgroup."""
     return _PRODUCER_REGISTERS[c.warpgroups] + 3 * _moved(c)
 
 
 def _moved(c: Any) -> Any:
-    """Registers that each of three warpgroups leaves to the one that loads and finds row tiles: with 32 that spills."""
+    """Registers that each of three consumer warpgroups cedes to the producer of a persistent grid, which spills with
+    32."""
     return np.where((c.warpgroups == 3) & (c.blocks != 0), 8, 0)
 
 
@@ -51,18 +52,18 @@ def heads_of_tile(problem: Problem, c: Any) -> int:
 
 
 def queries_of_tile(problem: Problem, c: Any) -> int:
-    """Of each head in a row tile."""
+    """Queries of each head in a row tile."""
     return ROWS * int(c.warpgroups) // heads_of_tile(problem, c)
 
 
 def shares(problem: Problem, c: Any) -> int:
-    """Of row tiles of all heads: what blocks take."""
+    """Shares of the row tiles of all heads: the work items of the grid."""
     sharers = problem.heads // heads_of_tile(problem, c)
     return row_tiles(problem, queries_of_tile(problem, c)) * sharers * int(c.splits)
 
 
 def blocks(problem: Problem, c: Config) -> int:
-    """Of the grid."""
+    """Blocks of the grid."""
     taken = shares(problem, c)
     return dense.walkers(taken, c.tile) if c.blocks else taken
 
@@ -73,13 +74,14 @@ def merge_blocks(problem: Problem) -> int:
 
 
 def row_tiles(problem: Problem, queries: int) -> int:
-    """Of so many queries of all sequences, for heads that share rows; where queries are packed, as many as may be."""
+    """Row tiles of `queries` queries over all sequences, for heads that share rows; with packed queries, the maximum
+    possible number."""
     N = problem.sequences
     most = N * -(-problem.longest // queries)
     return min(most, (problem.seq_q + N * (queries - 1)) // queries) if problem.use_cu_seqlens_q else most
 
 
 def box_rows(problem: Problem, c: Any) -> int:
-    """Of a page and a tile of keys: what they have in common, and little where a row tile begins anywhere."""
+    """Rows of a box: a common divisor of page and tile, and small if row tiles may start anywhere."""
     BN = int(c.BN)
     return min(problem.page_size, WINDOW_BOX if problem.window < problem.seq_k else BN & -BN)

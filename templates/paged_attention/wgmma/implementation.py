@@ -1,4 +1,4 @@
-"""paged_attention on wgmma (sm_90a), for prompts: flash_attention's kernel, with K and V copied out of pages by TMA."""
+"""paged_attention on wgmma (sm_90a), for prefill: flash_attention's kernel, with K and V loaded from pages by TMA."""
 
 from dataclasses import replace
 
@@ -51,8 +51,8 @@ SCALARS = (
     "sinks",
     "sequences",
 )
-_LEAST = 4  # tiles of keys a share
-_TILES = 4  # of rows, up to which a sequence has few
+_LEAST = 4  # tiles of keys per share
+_TILES = 4  # row tiles below which a sequence counts as short
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
@@ -60,11 +60,11 @@ def refusal(problem: Problem, arch: Arch) -> str | None:
 
 
 def without_boxes(problem: Problem) -> str | None:
-    """Why no kernel on boxes of pages serves a problem; None if one may."""
+    """Why no kernel on boxes of pages supports a problem; None if one does."""
     if problem.page_size < LEAST_BOX:
-        return f"page_size {problem.page_size}: boxes of TMA have {LEAST_BOX} rows of a page or more"
+        return f"page_size {problem.page_size}: TMA boxes have {LEAST_BOX} or more rows of a page"
     if problem.use_s_aux:
-        return "use_s_aux: its sums are over keys alone; mma_sync and split_keys add a head's logit to them"
+        return "use_s_aux: its sums are over keys only; mma_sync and split_keys add the head's logit"
     return eight_bits_refusal(problem)
 
 
@@ -84,13 +84,13 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             *dense.step_constraints(),
             Constraint(
-                "blocks that walk take whole row tiles: shares are for as many blocks as can run at a time",
+                "persistent blocks compute complete row tiles: splits are for grids of one wave",
                 lambda c: (c.blocks == 0) | (c.splits == 1),
             ),
             Constraint("a panel of V no wider than V, or one panel", lambda c: c.value_columns < 2 * D),
             *limits(arch, block(ENTRY, D)),
             Constraint(
-                "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched",
+                "a wgmma of N > 192 needs more than the 128 registers per thread at launch of one or three warpgroups",
                 lambda c: (c.warpgroups == 2) | (widest_product(D, c) <= 192),
             ),
             Constraint(
@@ -102,20 +102,21 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """A block for each share of a row tile of heads; where queries are packed, for as many tiles as there may be."""
+    """One block per share of a row tile and group of heads; with packed queries, for the maximum possible number of
+    tiles."""
     split, heads = config.splits > 1, heads_of_tile(problem, config)
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, box_rows(problem, config), 1)
     maps = attention_maps(D, D, config.value_columns, rows, keys, "_cache")
     smem, grid = int(smem_bytes(D, config)), blocks(problem, config)
     spaces = parts(problem, (grid, ROWS * config.warpgroups)) if split else ()
     spaces += (Workspace("ticket", DType.INT32, (1,), exchanged=True),) if config.blocks else ()
-    left = tuple(workspace.name for workspace in spaces)
+    workspace_names = tuple(workspace.name for workspace in spaces)
     optional, read = optional_arguments(problem, split=split)
-    given = (*(tensor_map.name for tensor_map in maps), *others(optional), *left)
+    arguments = (*(tensor_map.name for tensor_map in maps), *others(optional), *workspace_names)
     launches = (
-        *((Launch(f"{ENTRY}_clear", (1, 1, 1), WARP, 0, left),) if config.blocks else ()),
-        Launch(ENTRY, (grid, 1, 1), 128 * (config.warpgroups + 1), smem, given),
-        *((merge_launch(ENTRY, problem, optional, left),) if split else ()),
+        *((Launch(f"{ENTRY}_clear", (1, 1, 1), WARP, 0, workspace_names),) if config.blocks else ()),
+        Launch(ENTRY, (grid, 1, 1), 128 * (config.warpgroups + 1), smem, arguments),
+        *((merge_launch(ENTRY, problem, optional, workspace_names),) if split else ()),
     )
     constants: dict[str, Scalar] = {
         "smem_bytes": smem,
@@ -130,19 +131,19 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def others(optional: tuple[str, ...]) -> tuple[str, ...]:
-    """What a launch takes behind its maps."""
+    """Arguments of a launch after its maps."""
     return ("lse", *_BATCH, *SCALARS, *optional)
 
 
-def merge_launch(entry: str, problem: Problem, optional: tuple[str, ...], left: tuple[str, ...]) -> Launch:
-    """Behind that of `entry`, of the parts that it left in workspaces."""
-    taken = ("o", "lse", *SCALARS, *(name for name in optional if name != "o"), *left)
+def merge_launch(entry: str, problem: Problem, optional: tuple[str, ...], workspace_names: tuple[str, ...]) -> Launch:
+    """The launch after `entry` that merges the parts it left in workspaces."""
+    taken = ("o", "lse", *SCALARS, *(name for name in optional if name != "o"), *workspace_names)
     return Launch(f"{entry}_merge", (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, taken)
 
 
 def optional_arguments(problem: Problem, *, split: bool) -> tuple[tuple[str, ...], dict[str, Scalar]]:
-    """The arguments that packed queries and a softcap bring; what templates read of these, of workspaces and of what
-    all have in common."""
+    """The arguments that packed queries and a softcap add, and the constants that templates read for these, for
+    workspaces, and in every case."""
     packed = problem.use_cu_seqlens_q
     return (*("o",) * packed, "cu_seqlens_q", "max_seqlen_q", "softcap"), {
         "longest_argument": "max_seqlen_q" if packed else "seq_q",
@@ -155,11 +156,12 @@ def optional_arguments(problem: Problem, *, split: bool) -> tuple[tuple[str, ...
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Warpgroups in turn, with the largest tile that fits of up to 128 keys: more on the diagonal are mostly hidden.
+    """Ping-pong warpgroups, with the largest tile that fits, up to 128 keys: more would mostly be masked on the
+    diagonal.
 
-    One warpgroup where a sequence has no more rows; three where their registers hold 128 keys or nearly so, since they
-    share what is loaded. V in one panel, or in panels of 32 columns where these are exact and 64 are not. All heads
-    that can share rows do: they read keys once.
+    One warpgroup if it holds all rows of a sequence; three if their registers hold 128 keys or nearly so, since they
+    share the loaded tiles. V in one panel, or in panels of 32 columns if they divide it and 64 does not. All heads that
+    can share rows do, so that they read keys once.
     """
     D, heads = problem.head_dim, dense.packs(problem)[-1]
     columns = panel_width(D)
@@ -176,8 +178,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def splits(problem: Problem, BN: int, queries: int, blocks: int, at_once: int) -> int:
-    """The fewest with which so many blocks fill the SMs; but some for sequences with few row tiles of so many queries,
-    as mma_sync has them."""
+    """The fewest splits with which `blocks` blocks fill the SMs, but at least a few for sequences with few row tiles of
+    `queries` queries, as in mma_sync."""
     most = min(problem.reach, problem.seq_k) // (_LEAST * BN)
     ragged = problem.batch > 1 and problem.seq_q <= _TILES * queries
     least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
@@ -186,7 +188,7 @@ def splits(problem: Problem, BN: int, queries: int, blocks: int, at_once: int) -
 
 IMPLEMENTATION = Implementation(
     name="wgmma",
-    summary="for prompts: wgmma, K and V as boxes of pages by TMA, which one warp looks up ahead of the others",
+    summary="for prefill: wgmma, K and V as boxes of pages by TMA, which one warp looks up ahead of the others",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""What wgmma does where every table is full, counted from its loops: the emulator's counters agree with the exact."""
+"""The work of wgmma if every table is full, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -22,10 +22,10 @@ _WARP = 32
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma, the bytes of TMA and those of the merge are exact; the rest is what the mathematics needs.
+    """wgmma, the bytes of TMA and those of the merge are exact; the rest is the minimum of the algorithm.
 
-    What is read of tables and lengths is not counted. Of packed queries as if each sequence had equally many, in a grid
-    that has room for any.
+    Reads of tables and lengths are not counted. Packed queries are counted as if each sequence had the same number, in
+    a grid for any numbers.
     """
     equal, ctas = unpacked(problem), blocks(problem, config)
     cut = cut_of(equal, config)
@@ -34,13 +34,13 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def merging_work(problem: Problem, parts: int) -> Work:
-    """Of the launch that merges so many parts of each row."""
+    """Work of the launch that merges `parts` parts of each row."""
     equal = unpacked(problem)
     return replace(merge_work(equal, _merger(parts), _merge(equal, parts)), ctas=merge_blocks(problem))
 
 
 def cut_of(problem: Problem, config: Any) -> Shared:
-    """How the tiles that all rows of a sequence attend are cut."""
+    """How the tiles that all rows of a sequence attend are split."""
     steps = int(places(problem, config, problem.seq_q, 1)[0])
     steps = max(-(-steps // config.BN), 1)
     most = -(-steps // config.splits)
@@ -48,43 +48,44 @@ def cut_of(problem: Problem, config: Any) -> Shared:
 
 
 def tiles(problem: Problem, config: Config, cut: Shared) -> Array:
-    """Tiles of keys that each share of a head's row tiles visits, [row tiles · parts, 1]: one at least."""
+    """Key tiles that each share of a head's row tiles visits, [row tiles · parts, 1]: at least one."""
     queries = queries_of_tile(problem, config)
     ends = places(problem, config, queries, -(-problem.seq_q // queries))
-    own = np.maximum(-(-ends // config.BN), 1)[:, None]
+    visited = np.maximum(-(-ends // config.BN), 1)[:, None]
     begin = cut.most * np.arange(cut.parts)
-    return np.maximum(np.minimum(own, begin + cut.most) - begin, 1).reshape(-1, 1)
+    return np.maximum(np.minimum(visited, begin + cut.most) - begin, 1).reshape(-1, 1)
 
 
 def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> tuple[Work, ...]:
-    """Where each sequence has as many queries: each share takes Q, and its parts go to the merge for the outputs."""
+    """Work if each sequence has the same number of queries: each share loads Q, and writes partial results for the
+    merge instead of outputs."""
     packed = heads_of_tile(problem, config)
-    taken, floor = problem.heads // problem.kv_heads // packed, cost(problem).bytes
+    row_groups, floor = problem.heads // problem.kv_heads // packed, cost(problem).bytes
     visited, (longest, visits) = tiles(problem, config, cut), _dealt(problem, _dealing(config))
     grid = Grid(ctas, longest, visits)
-    works = work_of(problem, config.tile, visited, grid, floor, taken_heads=taken, capped=problem.use_softcap)
+    works = work_of(problem, config.tile, visited, grid, floor, taken_heads=row_groups, capped=problem.use_softcap)
     if cut.parts == 1:
         return works
-    (whole,) = works
-    return (leaving(problem, cut.parts, whole, stored_bytes(problem, config)),)
+    (unsplit,) = works
+    return (leaving(problem, cut.parts, unsplit, stored_bytes(problem, config)),)
 
 
 def leaving(problem: Problem, parts: int, whole: Work, stored: int) -> Work:
-    """The work of blocks that leave so many parts of each row to the merge, and do not store results."""
+    """The work of blocks that write `parts` parts of each row for the merge instead of results."""
     D, items = problem.head_dim, problem.batch * problem.heads * problem.seq_q
-    left = items * parts * (4 * D + 8)
-    dram = cost(problem).bytes - items * (ELEMENT * D + 4) + left
-    return replace(whole, l2_bytes=whole.l2_bytes - stored + left, dram_bytes=dram)
+    part_bytes = items * parts * (4 * D + 8)
+    dram = cost(problem).bytes - items * (ELEMENT * D + 4) + part_bytes
+    return replace(whole, l2_bytes=whole.l2_bytes - stored + part_bytes, dram_bytes=dram)
 
 
 def _dealing(config: Config) -> Config:
-    """The config with what has no part in how row tiles are dealt at one value."""
+    """The config with the parameters that do not affect the distribution of row tiles set to fixed values."""
     return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=16, polynomial=0, lazy_rescale=False)
 
 
 @lru_cache(maxsize=4096)
 def _dealt(problem: Problem, config: Config) -> tuple[float, float]:
-    """Tiles that the block with most visits, and that all visit. The last row tiles of a sequence are taken first."""
+    """Key tiles of the block with the most, and of all blocks. The last row tiles of a sequence are computed first."""
     visited = tiles(problem, config, cut_of(problem, config))
     sharers = problem.heads // heads_of_tile(problem, config)
     visits = float(problem.batch * sharers * np.sum(visited))
@@ -95,7 +96,8 @@ def _dealt(problem: Problem, config: Config) -> tuple[float, float]:
 
 
 def places(problem: Problem, config: Any, queries: int, count: int) -> Array:
-    """Places that `count` row tiles of so many queries of a sequence visit: `PagedKeys::end` of panels/keys.cuh."""
+    """End of the positions that `count` row tiles of `queries` queries of a sequence visit: `PagedKeys::end` of
+    panels/keys.cuh."""
     box, before = box_rows(problem, config), problem.seq_k - problem.seq_q
     first = np.arange(count, dtype=np.int64) * queries
     begin = np.maximum(first + before - problem.window + 1, 0) // box * box
@@ -110,6 +112,6 @@ def _merger(parts: int) -> merging.Config:
 
 
 def _merge(problem: Problem, parts: int) -> Work | None:
-    """That of split_keys, where there is more than one part."""
+    """The merge of split_keys, if there is more than one part."""
     _, *merge = work_of_walks(problem, _merger(parts), Walked(np.ones(1, np.int64), 0), cost(problem))
     return merge[0] if merge else None

@@ -1,4 +1,4 @@
-"""What mma_sync is free to choose: flash_attention's tiles, how closely the edges of a window are followed, and
+"""The search space of mma_sync: flash_attention's tiles, the granularity at which window edges are followed, and
 whether query heads share a block's rows."""
 
 from dataclasses import dataclass
@@ -9,13 +9,11 @@ from ...flash_attention.mma_sync.config import Tiles
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    narrow: int  # keys that a warp takes of a tile where it attends no others; 0: always the whole tile
-    packed_heads: (
-        int  # query heads of a KV head that share a block's rows, as far as their number has this power of two
-    )
+    narrow: int  # keys of a tile that a warp computes if it attends no others; 0: always the complete tile
+    packed_heads: int  # query heads of a KV head that share a block's rows, limited to the power of two in their number
 
 
 def packed(problem: Any, config: Config) -> int:
-    """Query heads that share a block's rows: the choice, or what heads / kv_heads has of that power of two."""
+    """Query heads that share a block's rows: the config's number, limited to the power of two in heads / kv_heads."""
     group: int = problem.heads // problem.kv_heads
     return min(config.packed_heads, group & -group)

@@ -1,4 +1,4 @@
-"""streaming_attention on mma.sync (sm_80 and up): flash_attention's tiles, as far as they hold a key."""
+"""streaming_attention on mma.sync (sm_80 and up): flash_attention's tiles, skipping those without an attended key."""
 
 from dataclasses import asdict, replace
 
@@ -18,9 +18,10 @@ ENTRY = "streaming_attention_mma_sync"
 CONSTRAINTS = (
     Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
     Constraint("P V takes 16 keys per step", lambda c: c.narrow % (16 * c.d_warps) == 0),
-    Constraint("packed heads have whole mma tiles of 16 rows", lambda c: 16 * c.packed_heads <= c.BM),
+    Constraint("packed heads have complete mma tiles of 16 rows", lambda c: 16 * c.packed_heads <= c.BM),
     Constraint(
-        "rows of packed heads are told apart by their bits", lambda c: (c.packed_heads == 1) | (c.BM & (c.BM - 1) == 0)
+        "packed heads index rows by bits, so that BM is a power of two",
+        lambda c: (c.packed_heads == 1) | (c.BM & (c.BM - 1) == 0),
     ),
 )
 
@@ -29,14 +30,14 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.dtype is DType.FP32:
         return "dtype fp32: mma.sync multiplies 16-bit operands"
     if problem.rolling:
-        return "rolling: tiles of keys are read as if in order"
+        return "rolling: mma_sync needs keys in the order of positions"
     if max(problem.heads, problem.batch) > dense.MAX_GRID_YZ:
         return f"batch {problem.batch} or heads {problem.heads} exceeds {dense.MAX_GRID_YZ}, a grid's limit in y and z"
     return None
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    """flash_attention's for the same head_dim, each with narrow spans of several widths and without."""
+    """The space of flash_attention for the same head_dim, with narrow spans of several widths and without."""
     tiles = dense.space(plain(problem), arch)
     choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
     return Space(
@@ -55,14 +56,15 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((Launch(ENTRY, grid, 32 * config.warps, smem),), constants)
 
 
-_REGISTERS = 196  # flash_attention's default with a higher estimate spills with the masks here
-_SHORT = 256  # keys of a window that tiles of 32 follow closely enough to gain by it
+_REGISTERS = 196  # flash_attention's default spills here above this estimate, because of masks
+_SHORT = 256  # keys of a window above which tiles of 32 keys are no faster
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """flash_attention's for the same head_dim, with narrow spans of half a tile, or of 16 keys for packed heads.
+    """The default of flash_attention for the same head_dim, with narrow spans of half a tile, or of 16 keys for packed
+    heads.
 
-    Heads are packed where that shortens the walk in steps of 16 keys, and not only the reads of K and V.
+    Heads are packed if that shortens the loop in steps of 16 keys, and not only the reads of K and V.
     """
     D, tile = problem.head_dim, dense.default(plain(problem), arch)
     many_registers = register_estimate(D, tile) > _REGISTERS and tile.BN > 32
@@ -78,7 +80,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _has_room(problem: Problem, arch: Arch, heads: int) -> bool:
-    """Whether that does not spill after all: on sm_90a lengths and positions of packed heads take what is left."""
+    """Whether that does not spill after all: on sm_90a, lengths and positions of packed heads need the remaining
+    registers."""
     return not problem.ragged and (arch.name == "sm_80" or (arch.name == "sm_90a" and heads == 1))
 
 
@@ -90,7 +93,7 @@ def _packs(problem: Problem) -> tuple[int, ...]:
 
 IMPLEMENTATION = Implementation(
     name="mma_sync",
-    summary="tensor cores through mma.sync over the tiles that hold an attended key, exact for every head_dim",
+    summary="tensor cores through mma.sync over the tiles with an attended key, exact for every head_dim",
     config=Config,
     refusal=refusal,
     space=space,

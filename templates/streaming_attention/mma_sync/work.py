@@ -1,4 +1,4 @@
-"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of mma_sync on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 import numpy as np
 
@@ -19,12 +19,12 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def visits(problem: Problem, config: Config) -> Visits:
-    """Of one head, or of those that are packed. Their number grows as T · (sinks + window)."""
-    queries = config.BM // packed(problem, config)  # a block's of each head
+    """Visits of one head, or of packed heads. Their number grows as T · (sinks + window)."""
+    queries = config.BM // packed(problem, config)  # queries of each head per block
     of_warp = min(config.rows_per_warp, queries)
     blocks, parts = -(-problem.seq_q // queries), queries // of_warp
     walks = Walks(Keys.of(problem, queries, blocks), config.BN)
     spans = walks.spans(Keys.of(problem, of_warp, blocks * parts), config.narrow)
-    whole, narrow = (count * (config.BM // config.rows_per_warp // parts) for count in spans)
-    steps = (whole * config.BN + narrow * config.narrow) // 16
-    return Visits(walks.tiles, whole + narrow, steps, int(np.sum(walks.keys_read)))
+    full, narrow = (count * (config.BM // config.rows_per_warp // parts) for count in spans)
+    steps = (full * config.BN + narrow * config.narrow) // 16
+    return Visits(walks.tiles, full + narrow, steps, int(np.sum(walks.keys_read)))

@@ -1,4 +1,4 @@
-"""streaming_attention with one thread for a few elements of a row, in fp32: the first step of the ladder."""
+"""streaming_attention in fp32 with one thread per few elements of a row: the baseline."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from ..problem import Problem, attended_keys
 
 
 def default(problem: Any, arch: Arch) -> Config:
-    """As flash_attention's, but where it spills: 64 columns of fp32, at D = 256 on sm_120a."""
+    """The default of flash_attention, except where it spills: 64 columns of fp32, at D = 256 on sm_120a."""
     config = dense.default(problem, arch)
     return replace(config, columns=32) if problem.dtype is DType.FP32 and config.columns == 64 else config
 
@@ -35,7 +35,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def work_of(problem: Any, config: Config, cost: Cost) -> tuple[Work, ...]:
-    """Work where queries attend a window and sinks, and the tensors are as large as `cost` says."""
+    """Work if queries attend a window and sinks, with the tensor bytes of `cost`."""
     attended = attended_keys(problem)
     of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
     return (replace(of_pairs, dram_bytes=cost.bytes, chain=float(np.max(attended))),)
@@ -43,7 +43,7 @@ def work_of(problem: Any, config: Config, cost: Cost) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
+    summary="one thread per few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
     config=Config,
     space=dense.space,
     plan=plan,

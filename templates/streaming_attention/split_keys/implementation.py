@@ -1,4 +1,5 @@
-"""streaming_attention for few queries: warps and blocks share the keys, and a second launch merges blocks."""
+"""streaming_attention for few queries: warps and blocks split the keys, and a second launch merges the blocks'
+results."""
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="split_keys",
-    summary="for few queries: tensor cores, query heads of a KV head as rows, keys shared by warps and blocks",
+    summary="for few queries: tensor cores, query heads of a KV head as rows, keys split over warps and blocks",
     config=Config,
     refusal=shared.refusal,
     space=shared.space,

@@ -1,4 +1,4 @@
-"""What tcgen05 is free to choose: flash_attention's tiles and steps."""
+"""The search space of tcgen05: flash_attention's tiles and steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +9,14 @@ from ...flash_attention.wgmma.config import packed
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    packed_heads: int  # query heads of a KV head that share a tile's rows, as far as their number has this power of two
+    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
 
 
 def queries(problem: Any, config: Config) -> int:
-    """Of each head in a block."""
+    """Queries of each head per block."""
     return ROWS * config.row_tiles // int(packed(problem.heads, problem.kv_heads, config))
 
 
 def blocks(problem: Any, config: Config) -> int:
-    """Of one head, or of the heads that share their rows."""
+    """Blocks of one head, or of the heads that share their rows."""
     return -(-problem.seq_q // queries(problem, config))

@@ -1,4 +1,4 @@
-"""streaming_attention on tcgen05: flash_attention's kernel over the tiles that hold sinks and windows."""
+"""streaming_attention on tcgen05: flash_attention's kernel over the tiles that contain sinks and windows."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ ENTRY = "streaming_attention_tcgen05"
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.rolling:
-        return "rolling: boxes of keys are copied as if in order"
+        return "rolling: TMA boxes need keys in the order of positions"
     return dense.refusal(problem, arch)
 
 
@@ -41,8 +41,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Rows that all heads of a KV head share, and tiles that the walk of most row tiles fills: a row pays for the keys
-    that its row tile visits, and 16 more a tile; and as much for their way from L2, which two row tiles share."""
+    """Rows shared by all heads of a KV head, and tiles that most row tiles fill: the cost per row is the number of keys
+    that its row tile visits, plus 16 per tile; and the same for the loads from L2, which two row tiles share."""
     configs = space(problem, arch)
     sizes = ((BN, row_tiles) for row_tiles in (2, 1) for BN in range(128, 31, -16))
     fitting = [config for size in sizes if configs.refusal(config := _sized(problem, arch, *size)) is None]
@@ -58,7 +58,7 @@ def _sized(problem: Problem, arch: Arch, BN: int, row_tiles: int) -> Config:
 
 IMPLEMENTATION = Implementation(
     name="tcgen05",
-    summary="tcgen05 and TMA over the tiles that hold sinks and windows, for every head_dim from 16",
+    summary="tcgen05 and TMA over the tiles with sinks and windows, for every head_dim from 16",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""What tcgen05 does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of tcgen05 on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from .config import Config, blocks, queries
 
 
 def tiles(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that the row tiles of each block of a head visit, [blocks, row tiles of one]: the block's."""
+    """Key tiles that the row tiles of each block of a head visit, [blocks, row tiles of a block]: those of the
+    block."""
     visited = visited_tiles(problem, blocks(problem, config), queries(problem, config), config.BN)
     return np.repeat(visited[:, None], config.row_tiles, axis=1)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
+    """Products and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
     return work_of(problem, config, tiles(problem, config), float(cost(problem).bytes))

@@ -1,4 +1,4 @@
-"""streaming_attention on wgmma (sm_90a): flash_attention's kernel over the tiles that hold sinks and windows."""
+"""streaming_attention on wgmma (sm_90a): flash_attention's kernel over the tiles that contain sinks and windows."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,13 +28,13 @@ from .config import Config, row_tiles, taken_heads
 from .work import PIECE, tiles, work
 
 ENTRY = "streaming_attention_wgmma"
-_SHORT = 4  # tiles of keys of a row tile, and row tiles of an SM
+_SHORT = 4  # key tiles per row tile, and row tiles per SM
 SCALARS = ("lse", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k", "window", "sinks")
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
     if problem.rolling:
-        return "rolling: boxes of keys are copied as if in order"
+        return "rolling: TMA boxes need keys in the order of positions"
     return dense.refusal(problem, arch)
 
 
@@ -50,7 +50,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         constraints=(
             *dense.tile_constraints(problem.head_dim, arch, capped=False),
             Constraint(
-                "what overlaps nothing is there to be compared with: a block a row tile, and each loads for itself",
+                "overlap 0 is a baseline: one block per row tile, and each loads for itself",
                 lambda c: (c.overlap > 0) | ((c.blocks == 0) & (c.cluster == 1)),
             ),
             Constraint(
@@ -58,15 +58,15 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
                 lambda c: (c.cluster == 1) | (_groups(problem, c) % 2 == 0),
             ),
             Constraint(
-                "one block of two warpgroups shares as much as two blocks of one, and waits for nobody",
+                "one block of two warpgroups shares as much as a cluster of two blocks of one, without waiting",
                 lambda c: (c.cluster == 1) | (c.warpgroups > 1),
             ),
             Constraint(
-                "blocks load for each other only where L2 would be busy for half of the time: less relieves nothing",
+                "blocks load for each other only if L2 would be busy for at least half of the time",
                 lambda c: (c.cluster == 1) | (l2_share(problem.head_dim, c, dense.l2_bytes(arch)) >= 0.5),
             ),
             Constraint(
-                "ragged batches: each block loads for itself, since it writes zeros over what follows a sequence",
+                "ragged batches: each block loads for itself, since it writes zeros after the end of a sequence",
                 lambda c: (c.cluster == 1) | (not problem.ragged),
             ),
         ),
@@ -83,10 +83,10 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """Warpgroups in turn, whose rows all heads of a KV head share; tiles that the walk of most row tiles fills.
+    """Ping-pong warpgroups whose rows are shared by all heads of a KV head, and tiles that most row tiles fill.
 
-    A row pays for the keys that its row tile visits, and 16 more a tile; and as much for their way from L2, which two
-    warpgroups share. Three only where their registers hold wide tiles.
+    The cost per row is the number of keys that its row tile visits, plus 16 per tile; and the same for the loads from
+    L2, which two warpgroups share. Three warpgroups only if their registers hold wide tiles.
     """
     D = problem.head_dim
     sizes = ((BN, warpgroups) for warpgroups in ((2, 3) if D <= 96 else (2,)) for BN in range(256, 31, -16))
@@ -97,9 +97,9 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
-    """The default with tiles of this size. Blocks walk where a row tile is short and every SM has several: keys of the
-    next then arrive while this one is computed, where otherwise nothing else is on the SM. Others load for each other
-    beyond D = 96, where L2 is nearly as busy as the tensor cores, if a KV head has heads for two.
+    """The default with tiles of this size. The grid is persistent if row tiles are short and every SM has several: keys
+    of the next row tile then arrive while this one is computed, which otherwise nothing overlaps. Other grids use
+    clusters for D above 96, where L2 is nearly as busy as the tensor cores, if a KV head has heads for two blocks.
     """
     D, heads = problem.head_dim, _packs(problem)
     columns = panel_width(D)
@@ -113,13 +113,13 @@ def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
 
 
 def _packs(problem: Problem) -> tuple[int, ...]:
-    """One head, the most that can share rows, or half of these, which leaves two blocks the same keys."""
+    """One head, the most that can share rows, or half of these, so that two blocks have the same keys."""
     most = dense.packs(problem)[-1]
     return tuple(sorted({1, max(most // 2, 1), most}))
 
 
 def _groups(problem: Problem, c: Any) -> Any:
-    """Of a KV head's query heads that share rows."""
+    """Groups of a KV head's query heads that share rows."""
     return problem.heads // problem.kv_heads // packed(problem.heads, problem.kv_heads, c)
 
 
@@ -134,7 +134,7 @@ def _fits(D: int, config: Config, arch: Arch) -> bool:
 
 IMPLEMENTATION = Implementation(
     name="wgmma",
-    summary="wgmma and TMA over the tiles that hold sinks and windows, exact for every head_dim from 16",
+    summary="wgmma and TMA over the tiles with sinks and windows, exact for every head_dim from 16",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""What wgmma does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of wgmma on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -13,19 +13,18 @@ from ..operator import cost
 from ..problem import Problem
 from .config import Config, queries, row_tiles, taken_heads
 
-PIECE = 16  # keys: what the sinks are filled up to
+PIECE = 16  # keys: the sinks are padded to a multiple
 
 
 def tiles(problem: Problem, config: Config) -> Array:
-    """Tiles of keys that each row tile of a head visits, [row tiles, heads of a cluster]: `WindowKeys` of
-    panels/keys.cuh.
-    """
+    """Key tiles that each row tile of a head visits, [row tiles, heads of a cluster]: `WindowKeys` of
+    panels/keys.cuh."""
     visited = visited_tiles(problem, row_tiles(problem, config), queries(problem, config), config.BN)
     return np.repeat(visited[:, None], config.cluster, axis=1)
 
 
 def visited_tiles(problem: Problem, row_tiles: int, queries: int, BN: int) -> Array:
-    """Tiles of BN places that each row tile of so many queries of a head visits."""
+    """Number of tiles of BN keys that each row tile of `queries` queries of a head visits."""
     first = np.arange(row_tiles, dtype=np.int64) * queries
     before = problem.seq_k - problem.seq_q
     padded = -(-problem.sinks // PIECE) * PIECE
@@ -35,16 +34,16 @@ def visited_tiles(problem: Problem, row_tiles: int, queries: int, BN: int) -> Ar
     return visited
 
 
-@lru_cache(maxsize=4096)  # most choices have no part in it
+@lru_cache(maxsize=4096)  # most parameters of a config do not affect it
 def _grid(problem: Problem, config: Config) -> Grid:
     visited = tiles(problem, config)
     return grid_of(visited, in_order(visited, problem, int(taken_heads(problem, config))), config)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of TMA are exact; the other instructions are those that the mathematics needs."""
+    """wgmma and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
     dealt = replace(
         config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False
-    )  # what has no part in how row tiles are dealt, at one value
+    )  # parameters that do not affect the distribution of row tiles are fixed
     heads, grid = int(taken_heads(problem, config)), _grid(problem, dealt)
     return work_of(problem, config, tiles(problem, config), grid, float(cost(problem).bytes), taken_heads=heads)

@@ -1,4 +1,5 @@
-"""streaming_attention_backward on mma.sync (sm_80 and up): dK and dV by blocks of keys, the sinks' apart, then dQ."""
+"""streaming_attention_backward on mma.sync (sm_80 and up): dK and dV by blocks of keys, separately for the sinks, then
+dQ."""
 
 from dataclasses import asdict
 from functools import partial
@@ -21,12 +22,12 @@ _PASS = ("dout", "q", "k", "v", "row_values")
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:
-    """That of the forward pass."""
+    """The refusal of the forward pass."""
     return forward.refusal(problem.forward, arch)
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:
-    """flash_attention_backward's for the same head_dim, with what the sinks and the edges of a window add."""
+    """The space of flash_attention_backward for the same head_dim, plus the parameters of sinks and window edges."""
     D, tiles = problem.head_dim, dense.space(problem, arch)
     choices = {
         **tiles.choices,
@@ -43,7 +44,7 @@ def _constraints(D: int, arch: Arch) -> tuple[Constraint, ...]:
     return (
         Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN_q),
         Constraint(
-            "a warp takes 16 or 32 queries of the sinks",
+            "a warp computes 16 or 32 queries of the sinks",
             lambda c: (c.BM_sink == 16 * c.sink_warps) | (c.BM_sink == 32 * c.sink_warps),
         ),
         *limits(arch, _sinks(D)),
@@ -87,12 +88,12 @@ def plan(problem: Problem, config: Config) -> Plan:
     )
 
 
-_SINKS = ((64, 4), (32, 2), (16, 1))  # queries a step, and warps: the first that fits is the default
+_SINKS = ((64, 4), (32, 2), (16, 1))  # queries per step, and warps: the first that fits is the default
 _BLOCKS = 256  # of sinks: enough to fill a large GPU
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """flash_attention_backward's for the same head_dim, with narrow spans of half a tile of keys."""
+    """The default of flash_attention_backward for the same head_dim, with narrow spans of half a tile of keys."""
     tiles: dict[str, Any] = asdict(dense.default(problem, arch))
     tiles["narrow"] = tiles["BN_q"] // 2 if tiles["BN_q"] > 16 else 0
     alike = problem.batch * problem.kv_heads * max(-(-problem.first_keys // SINK_KEYS), 1)
@@ -106,7 +107,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 IMPLEMENTATION = Implementation(
     name="mma_sync",
-    summary="tensor cores through mma.sync over the tiles that attend each other; the sinks' queries are shared out",
+    summary="tensor cores through mma.sync over the tiles that attend each other; queries of sinks split over blocks",
     config=Config,
     refusal=refusal,
     space=space,

@@ -1,4 +1,4 @@
-"""What mma_sync does for a problem, counted from its loops: the emulator's counters agree with the exact ones."""
+"""The work of mma_sync on a problem, counted from its loops; exact counts equal the emulator's counters."""
 
 import numpy as np
 
@@ -27,12 +27,12 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 
 def window_blocks(problem: Problem, config: Config) -> int:
-    """Of keys that are no sinks, for a head of K and V."""
+    """Blocks of keys that are not sinks, per head of K and V."""
     return max(-(-(problem.seq_k - problem.first_keys) // config.BN_kv), 1) * config.kv_slices
 
 
 def sink_blocks(problem: Problem, config: Config) -> int:
-    """Of a head of K and V."""
+    """Blocks of sinks, per head of K and V."""
     return _sink_tiles(problem) * config.sink_splits * config.kv_slices
 
 
@@ -46,12 +46,12 @@ def _sink_tiles(problem: Problem) -> int:
 
 
 def _quads(problem: Problem, config: Config) -> int:
-    """Fours of sums of a block of sinks."""
+    """Groups of four sums per block of sinks."""
     return 2 * int(kv_columns(problem.head_dim, config)) * WARP
 
 
 def _window_passes(problem: Problem, config: Config) -> Passes:
-    """Tiles of queries by blocks of keys; a warp visits those that attend one of its keys."""
+    """Query tiles of the blocks of keys; a warp visits those that attend one of its keys."""
     keys, BM, parts = config.BN_kv // config.kv_warps, config.BM_kv, config.kv_warps
     blocks = window_blocks(problem, config) // config.kv_slices
     first = problem.first_keys + np.arange(blocks, dtype=np.int64) * config.BN_kv
@@ -68,23 +68,23 @@ def _window_passes(problem: Problem, config: Config) -> Passes:
 
 
 def _tiles_within(begin: Array, end: Array, BM: int, tiles: Array) -> Array:
-    """Of so many tiles of BM rows from row 0 on, those that hold a row from `begin` to before `end`."""
+    """Of `tiles` tiles of BM rows from row 0 on, the number that contain a row in [begin, end)."""
     counts: Array = np.maximum(np.minimum(-(-end // BM), tiles) - np.maximum(begin // BM, 0), 0)
     return counts
 
 
 def _key_passes(problem: Problem, config: Config) -> Passes:
-    """Tiles of keys by blocks of queries, in whole tiles and narrow spans."""
+    """Key tiles of the blocks of queries, in full tiles and narrow spans."""
     blocks = -(-problem.seq_q // config.BM_q)
     walks = Walks(Keys.of(problem.forward, config.BM_q, blocks), config.BN_q)
     of_warps = Keys.of(problem.forward, config.BM_q // config.q_warps, blocks * config.q_warps)
-    whole, narrow = walks.spans(of_warps, config.narrow)
-    steps = (whole * config.BN_q + narrow * config.narrow) // 16
-    return Passes(walks.tiles, whole + narrow, steps, int(np.sum(walks.keys_read)))
+    full, narrow = walks.spans(of_warps, config.narrow)
+    steps = (full * config.BN_q + narrow * config.narrow) // 16
+    return Passes(walks.tiles, full + narrow, steps, int(np.sum(walks.keys_read)))
 
 
 def sinks_work(problem: Problem, config: Config) -> Work:
-    """dK and dV of 16 sinks, over a part of their queries: every warp takes its share of each tile."""
+    """dK and dV of 16 sinks, over a part of their queries: every warp computes its share of each tile."""
     D, group = problem.head_dim, problem.heads // problem.kv_heads
     columns, mean_columns = float(kv_columns(D, config)), D / 8 / config.kv_slices
     heads, alike = problem.batch * problem.kv_heads, config.kv_slices * problem.batch * problem.kv_heads
@@ -115,13 +115,13 @@ def sinks_work(problem: Problem, config: Config) -> Work:
 
 
 def _dram_bytes(problem: Problem, sums: float) -> float:
-    """Q and dO once for all tiles of sinks, and the sums on their way to `merge`."""
+    """Bytes of Q and dO once for all tiles of sinks, and of the sums passed to `merge`."""
     queries = problem.batch * problem.heads * problem.seq_q * (2 * ELEMENT * problem.head_dim + VALUES_BYTES)
     return float(queries) + sums if problem.first_keys else 0.0
 
 
 def merge_work(problem: Problem, config: Config) -> Work:
-    """Every sum of the blocks of sinks once."""
+    """Reads every sum of the blocks of sinks once."""
     heads = problem.batch * problem.kv_heads
     quads = heads * sink_blocks(problem, config) * _quads(problem, config)
     written = 2.0 * ELEMENT * problem.head_dim * heads * problem.first_keys
@@ -132,5 +132,5 @@ def merge_work(problem: Problem, config: Config) -> Work:
         alu=4 * quads / WARP,
         l2_bytes=16.0 * quads + written,
         dram_bytes=16.0 * quads + written,
-        chain=config.sink_splits / 8,  # so many loads are under way at a time
+        chain=config.sink_splits / 8,  # number of loads in flight at a time
     )

@@ -1,4 +1,5 @@
-"""streaming_attention_backward with one thread for a few elements of a row, in fp32: oracle, and what serves fp32."""
+"""streaming_attention_backward in fp32 with one thread per few elements of a row: the oracle, and the kernel for
+fp32."""
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 IMPLEMENTATION = Implementation(
     name="naive",
-    summary="one thread for a few elements of a row, fp32 arithmetic; the oracle of the other, and the one for fp32",
+    summary="one thread per few elements of a row, fp32 arithmetic; the oracle of the others, and the one for fp32",
     config=Config,
     space=space,
     plan=plan,

@@ -61,7 +61,7 @@ def test_tensors_of_16_bits_have_no_other_precision(precision: Precision) -> Non
 
 
 def test_an_unknown_precision_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="precision fp8: flash_attention takes dtype, tf32, fp32"):
+    with pytest.raises(UsageError, match="precision fp8: flash_attention supports dtype, tf32, fp32"):
         Problem(precision="fp8")  # type: ignore[arg-type]
 
 

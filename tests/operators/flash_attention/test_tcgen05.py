@@ -67,7 +67,7 @@ OWN = {"sm_100a", "sm_103a", "sm_110a"}
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_only_arches_with_tcgen05_are_served_and_others_are_told_why(arch: str) -> None:
-    refusal = f"{arch} has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"
+    refusal = f"{arch} has no tcgen05 instructions: sm_100a, sm_103a and sm_110a have them"
     assert TCGEN05.refusal(Problem(), ARCHES[arch]) == (None if arch in OWN else refusal)
 
 
@@ -109,7 +109,7 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
         (
             64,
             replace(BASE, value_columns=64, overlaid=True),
-            "P lies over scores only where it has no place of its own",
+            "P overwrites scores only if its own columns do not fit",
         ),
         (64, replace(BASE, value_columns=0), "several widths only where one does not divide V"),
         (16, replace(BASE, value_columns=64), "a panel of V no wider than V, or one panel"),

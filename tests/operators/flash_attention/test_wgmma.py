@@ -52,7 +52,7 @@ BASE = Config(
     cluster=1,
     blocks=0,
 )
-NARROW = "a wgmma of N > 192 takes more than the 128 registers with which one or three warpgroups are launched"
+NARROW = "a wgmma of N > 192 needs more than the 128 registers per thread at launch of one or three warpgroups"
 OVER_BOTH = replace(BASE, overlap=2, ping_pong=False)
 # Every tunable away from BASE at least once, and every kind of panels.
 CASES = {
@@ -86,7 +86,7 @@ def run(
 @pytest.mark.parametrize("arch", [name for name in ARCHES if name != "sm_90a"])
 def test_only_sm_90a_is_served_and_others_are_told_why(arch: str) -> None:
     assert WGMMA.refusal(Problem(), HOPPER) is None
-    assert WGMMA.refusal(Problem(), ARCHES[arch]) == f"{arch} has no wgmma: it is an instruction of sm_90a"
+    assert WGMMA.refusal(Problem(), ARCHES[arch]) == f"{arch} has no wgmma instructions: sm_90a has them"
 
 
 def test_a_head_dim_narrower_than_a_tile_is_refused_by_value() -> None:
@@ -107,16 +107,16 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
         (128, replace(BASE, BN=208, value_columns=64), "O, scores and P fit the consumers' registers"),
         (256, replace(BASE, BN=32, value_columns=64, warpgroups=1, ping_pong=False), NARROW),
         (256, replace(BASE, BN=64, value_columns=64, stages=3), "a block fits the shared memory of an SM"),
-        (64, replace(BASE, warpgroups=1, value_columns=64), "ping-pong takes two warpgroups or more"),
+        (64, replace(BASE, warpgroups=1, value_columns=64), "ping-pong requires two warpgroups or more"),
         (64, replace(OVER_BOTH, ping_pong=True, value_columns=64), "ping-pong orders the products of overlap 1"),
         (
             64,
             replace(BASE, cluster=2, overlap=0, ping_pong=False),
-            "what overlaps nothing is there to be compared with",
+            "overlap 0 is a baseline",
         ),
         (64, replace(BASE, cluster=2, warpgroups=1, ping_pong=False), "one block of two warpgroups shares as much"),
-        (64, replace(BASE, cluster=2, heavy_first=False), "take the heaviest causal row tiles first"),
-        (32, replace(BASE, cluster=2), "blocks load for each other only where L2 would be busy for half of the time"),
+        (64, replace(BASE, cluster=2, heavy_first=False), "start with the heaviest causal row tiles"),
+        (32, replace(BASE, cluster=2), "blocks load for each other only if L2 would be busy"),
     ],
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str) -> None:

@@ -95,9 +95,9 @@ def test_boundaries_that_lie_stay_within_the_tensors(bounds: tuple[int, ...]) ->
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (replace(BASE, blocks=132), "packed sequences: a block a row tile"),
+        (replace(BASE, blocks=132), "packed sequences: one block per row tile"),
         (replace(BASE, cluster=2), "packed sequences: each block loads for itself"),
-        (replace(BASE, value_columns=0), "packed sequences take panels of V of one width"),
+        (replace(BASE, value_columns=0), "packed sequences use panels of V of one width"),
     ],
 )
 def test_packed_sequences_are_refused_what_they_cannot_have(config: Config, reason: str) -> None:

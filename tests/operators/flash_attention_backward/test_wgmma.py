@@ -78,7 +78,7 @@ def run(problem: Problem, config: Config, mode: Mode, kind: str = "normal", oper
 
 def test_other_architectures_and_narrow_heads_are_refused_by_value() -> None:
     assert WGMMA.refusal(Problem(), HOPPER) is None
-    assert WGMMA.refusal(Problem(), ARCHES["sm_120a"]) == "sm_120a has no wgmma: it is an instruction of sm_90a"
+    assert WGMMA.refusal(Problem(), ARCHES["sm_120a"]) == "sm_120a has no wgmma instructions: sm_90a has them"
     assert "head_dim 8" in WGMMA.refusal(Problem(head_dim=8), HOPPER)
 
 
@@ -97,8 +97,8 @@ def test_every_head_dim_has_a_default_within_a_space_of_many(D: int) -> None:
         (128, replace(BASE, BN_q=128), "sums, scores and products of dQ fit the registers"),
         (256, replace(SPLIT, BM_kv=64, kv_stages=3), "a block of dK and dV fits the shared memory of an SM"),
         (128, replace(SPLIT, kv_warpgroups=3), "two warpgroups share the keys of a split"),
-        (128, replace(SPLIT, kv_chained=True), "only a block that sums both is chained or not"),
-        (64, SPLIT, "only D > 96 is worth a split"),
+        (128, replace(SPLIT, kv_chained=True), "only a block that sums both dK and dV can be chained"),
+        (64, SPLIT, "a split is worthwhile only for D > 96"),
     ],
 )
 def test_a_config_outside_the_space_is_told_the_reason(D: int, config: Config, reason: str) -> None:

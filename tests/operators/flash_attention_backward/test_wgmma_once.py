@@ -71,12 +71,12 @@ def run(problem: Problem, config: Config, mode: Mode, arrays: Any, operator: Any
         (
             Problem(head_dim=136, head_dim_v=136),
             "sm_90a",
-            "sums of dK and dV leave no registers for scores; wgmma splits them",
+            "sums of dK and dV leave no registers for scores; use wgmma",
         ),
         (Problem(dtype=DType.FP32), "sm_90a", "operands"),
         (Problem(head_dim=64, head_dim_v=128), "sm_90a", "head_dim_v 128"),
         (Problem(head_dim=120, head_dim_v=120, use_cu_seqlens=True, batch=1), "sm_90a", "head_dim 120: sums of dK"),
-        (Problem(use_softcap=True), "sm_90a", "wgmma serves it"),
+        (Problem(use_softcap=True), "sm_90a", "use wgmma"),
     ],
 )
 def test_what_it_does_not_serve_is_refused_by_value(problem: Problem, arch: str, reason: str) -> None:

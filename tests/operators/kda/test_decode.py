@@ -89,7 +89,7 @@ def test_what_a_pool_cannot_be_is_refused_by_name(fields: dict[str, Any], named:
 
 @pytest.mark.parametrize("wrong", [{"ssm_state_indices": 0}, {"inplace_final_state": True}])
 def test_indices_need_a_pool_and_a_pool_is_an_initial_state(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="ssm_state_indices go with inplace_final_state"):
+    with pytest.raises(UsageError, match="ssm_state_indices need inplace_final_state"):
         kda(*[object()] * 5, **wrong)
 
 

@@ -77,7 +77,7 @@ def _cost(kernel: Any, problem: Problem) -> float:
     ("fields", "arch", "why"),
     [
         ({}, "sm_89", "sm_89 has no clusters"),
-        ({"precision": Precision.TF32}, "sm_90a", "others are for fused"),
+        ({"precision": Precision.TF32}, "sm_90a", "use fused"),
         ({"value_dim": 16}, "sm_90a", "value_dim 16"),
         ({"value_dim": 48}, "sm_90a", "value_dim 48"),
     ],

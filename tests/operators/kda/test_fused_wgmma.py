@@ -116,7 +116,7 @@ def test_no_default_spills_or_waits_for_more_than_it_says(K: int) -> None:
 def test_what_would_spill_is_refused() -> None:
     raw = {"key_dim": 128, "value_dim": 128, "use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True}
     problem = Problem(**raw, gate_dtype=DType.FP32)
-    assert "promise a safe_gate or use fused" in str(KERNEL.refusal(problem, ARCH))
+    assert "set safe_gate or use fused" in str(KERNEL.refusal(problem, ARCH))
     assert KERNEL.refusal(replace(problem, safe_gate=True), ARCH) is None
     assert KERNEL.refusal(replace(problem, gate_dtype=DType.BF16), ARCH) is None
 
@@ -154,7 +154,7 @@ def _cost(kernel: Any, problem: Problem, **choices: int) -> float:
     ("fields", "arch", "why"),
     [
         ({}, "sm_100a", "sm_100a has no wgmma"),
-        ({"precision": Precision.TF32}, "sm_90a", "others are for fused"),
+        ({"precision": Precision.TF32}, "sm_90a", "use fused"),
         ({"key_dim": 96}, "sm_90a", "key_dim 96"),
         ({"value_dim": 96}, "sm_90a", "value_dim 96"),
     ],

@@ -107,7 +107,7 @@ def run(implementation: Any, problem: Problem, config: Any, arrays: Arrays | Non
         ({"value_dim": 272}, "value_dim 272"),
         ({"dtype": DType.INT32}, "dtype int32"),
         ({"seq_len": 0}, "seq_len 0"),
-        ({"heads": 4, "value_heads": 6}, "value_heads 6 is no multiple of heads 4"),
+        ({"heads": 4, "value_heads": 6}, "value_heads 6 is not a multiple of heads 4"),
         ({"batch": 70000}, "sequences 70000"),
         ({"batch": 2, "use_cu_seqlens": True}, "batch 2"),
         ({"allow_neg_eigval": True}, "use_beta_sigmoid_in_kernel"),

@@ -119,7 +119,7 @@ def short(case: tuple[Problem, Config], seq_len: int) -> Problem:
         ({"value_dim": 272}, "value_dim 272"),
         ({"dtype": DType.INT32}, "dtype int32"),
         ({"seq_len": 0}, "seq_len 0"),
-        ({"heads": 4, "value_heads": 6}, "value_heads 6 is no multiple of heads 4"),
+        ({"heads": 4, "value_heads": 6}, "value_heads 6 is not a multiple of heads 4"),
         ({"batch": 70000}, "sequences 70000"),
         ({"batch": 2, "use_cu_seqlens": True}, "batch 2"),
         ({"allow_neg_eigval": True}, "use_beta_sigmoid_in_kernel"),

@@ -82,7 +82,7 @@ def test_fp32_operands_of_fp32_tensors_are_one_problem_however_they_are_asked_fo
 
 
 def test_an_unknown_precision_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="precision fp8: kda_backward takes dtype, tf32, fp32"):
+    with pytest.raises(UsageError, match="precision fp8: kda_backward supports dtype, tf32, fp32"):
         Problem(precision="fp8")  # type: ignore[arg-type]
 
 

@@ -380,12 +380,12 @@ def test_a_beta_that_fp32_rounds_above_its_bound_keeps_the_promise() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta": 1.5}, r"beta 1\.5: must lie between 0 and beta_bound, 1\.0"),
-        ({"beta": 0.9, "beta_bound": 0.5}, r"beta 0\.9: must lie between 0 and beta_bound, 0\.5"),
-        ({"beta": np.zeros((1, 2, 3), np.float32)}, r"beta has 3 dims: give a number, or an array \[H\]"),
-        ({"beta": [0.9, 0.8]}, r"beta is a list: give a number, or an fp32 array \[H\] or \[H, D\]"),
-        ({"beta": "0.9"}, "beta is a str: give a number"),
-        ({"beta": 0.9, "layout": "tbhd"}, "layout 'tbhd': linear_attention takes bthd, bhtd"),
+        ({"beta": 1.5}, r"beta 1\.5: must be between 0 and beta_bound, 1\.0"),
+        ({"beta": 0.9, "beta_bound": 0.5}, r"beta 0\.9: must be between 0 and beta_bound, 0\.5"),
+        ({"beta": np.zeros((1, 2, 3), np.float32)}, r"beta has 3 dims: pass a number, or an array \[H\]"),
+        ({"beta": [0.9, 0.8]}, r"beta is a list: pass a number, or an fp32 array \[H\] or \[H, D\]"),
+        ({"beta": "0.9"}, "beta is a str: pass a number"),
+        ({"beta": 0.9, "layout": "tbhd"}, "layout 'tbhd': linear_attention supports bthd, bhtd"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
@@ -396,11 +396,11 @@ def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], messag
 
 def test_more_than_kernels_can_count_is_refused() -> None:
     Problem(heads=1, head_dim=1, seq_len=2**29)
-    with pytest.raises(UsageError, match="rounded up to 256, is 274877906944: linear_attention takes up to"):
+    with pytest.raises(UsageError, match="rounded up to 256, is 274877906944: linear_attention supports up to"):
         Problem(heads=1, head_dim=1, seq_len=2**30)
 
 
 def test_packed_sequences_in_a_batch_are_refused() -> None:
     q = np.zeros((2, 4, 2, 8), np.float32)
-    with pytest.raises(InputError, match="varlen takes one row"):
+    with pytest.raises(InputError, match="varlen needs one row"):
         dispatcher.linear_attention(q, q, q, 0.9, cu_seqlens=np.array([0, 4], np.int32))

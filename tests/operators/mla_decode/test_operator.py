@@ -89,7 +89,7 @@ def test_a_wrong_size_is_refused_by_name_and_value(field: str, value: int) -> No
 
 
 def test_values_wider_than_rows_are_refused() -> None:
-    with pytest.raises(UsageError, match="head_dim_v 128: mla_decode takes 16 to head_dim 64"):
+    with pytest.raises(UsageError, match="head_dim_v 128: mla_decode supports 16 to head_dim 64"):
         Problem(head_dim=64, head_dim_v=128)
 
 
@@ -216,7 +216,7 @@ def test_every_config_of_a_space_gives_warps_whole_rows_and_whole_tiles_of_keys(
 def test_values_that_warps_cannot_share_are_refused_with_the_reason() -> None:
     refusal = SPLIT_KEYS.refusal(Problem(head_dim_v=272), H200.arch)
     assert refusal is not None
-    assert "head_dim_v 272: over 256" in refusal
+    assert "head_dim_v 272: above 256" in refusal
 
 
 def test_the_default_fills_its_rows_with_heads_and_queries() -> None:

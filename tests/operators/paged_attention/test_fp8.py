@@ -242,7 +242,7 @@ def test_a_cache_of_16_bits_is_as_q() -> None:
     ("said", "fields"),
     [
         ("head_dim 72: rows of an 8-bit cache are a multiple of 16 bytes", {"head_dim": 72, "kv_cache_dtype": EIGHT}),
-        ("k_descale, v_descale: they are of an 8-bit cache, and this is bf16", {"descales": 16}),
+        ("k_descale, v_descale: they need an 8-bit cache, and this one is bf16", {"descales": 16}),
     ],
 )
 def test_what_has_no_meaning_is_refused(said: str, fields: dict[str, Any]) -> None:

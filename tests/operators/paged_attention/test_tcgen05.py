@@ -81,15 +81,15 @@ def assert_right(problem: Problem, config: Config, arrays: Any, mode: Mode = CHE
 @pytest.mark.parametrize(
     ("problem", "arch", "reason"),
     [
-        (Problem(page_size=4), "sm_100a", "page_size 4: boxes of TMA have 8 rows of a page or more"),
-        (Problem(dtype=DType.FP32), "sm_103a", "dtype fp32: operands have 16 bits"),
+        (Problem(page_size=4), "sm_100a", "page_size 4: TMA boxes have 8 or more rows of a page"),
+        (Problem(dtype=DType.FP32), "sm_103a", "dtype fp32: wgmma operands have 16 bits"),
         (
             Problem(kv_cache_dtype=DType.FP8_E4M3),
             "sm_100a",
-            "kv_cache_dtype fp8_e4m3: operands have 16 bits; split_keys widens what it loads",
+            "kv_cache_dtype fp8_e4m3: operands have 16 bits; use split_keys",
         ),
         (Problem(head_dim=8), "sm_110a", "head_dim 8: the narrowest tile has 16 columns"),
-        (Problem(), "sm_90a", "sm_90a has no tcgen05: it is an instruction of sm_100a, sm_103a and sm_110a"),
+        (Problem(), "sm_90a", "sm_90a has no tcgen05 instructions: sm_100a, sm_103a and sm_110a have them"),
     ],
 )
 def test_what_is_not_served_is_refused_with_the_reason(problem: Problem, arch: str, reason: str) -> None:

@@ -77,10 +77,10 @@ def right(problem: Problem, arrays: Any, outputs: Any) -> bool:
 @pytest.mark.parametrize(
     ("problem", "arch", "reason"),
     [
-        (Problem(page_size=4), "sm_90a", "page_size 4: boxes of TMA have 8 rows of a page or more"),
-        (Problem(dtype=DType.FP32), "sm_90a", "dtype fp32: operands have 16 bits"),
+        (Problem(page_size=4), "sm_90a", "page_size 4: TMA boxes have 8 or more rows of a page"),
+        (Problem(dtype=DType.FP32), "sm_90a", "dtype fp32: wgmma operands have 16 bits"),
         (Problem(head_dim=8), "sm_90a", "head_dim 8: the narrowest tile has 16 columns"),
-        (Problem(), "sm_100a", "sm_100a has no wgmma: it is an instruction of sm_90a"),
+        (Problem(), "sm_100a", "sm_100a has no wgmma instructions: sm_90a has them"),
     ],
 )
 def test_what_is_not_served_is_refused_with_the_reason(problem: Problem, arch: str, reason: str) -> None:

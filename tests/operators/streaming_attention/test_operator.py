@@ -88,7 +88,7 @@ def test_a_wrong_size_is_refused_by_name_and_value(field: str, value: Any) -> No
 
 
 def test_slots_differ_from_keys_only_in_a_rolling_cache() -> None:
-    with pytest.raises(UsageError, match="slots 20: as many as seq_k 100, unless the cache is rolling"):
+    with pytest.raises(UsageError, match="slots 20: must equal seq_k 100, unless the cache is rolling"):
         Problem(seq_q=1, seq_k=100, slots=20)
     assert Problem(rolling=True, seq_q=1, seq_k=100, window=16, sinks=4).slots == 20
 
@@ -184,7 +184,7 @@ def test_the_call_refuses_a_window_that_is_no_count() -> None:
 
 def test_the_call_refuses_a_cache_of_no_positions() -> None:
     q = np.zeros((1, 1, 1, 8), np.float16)
-    with pytest.raises(UsageError, match="seq_k 0: give the number of positions so far"):
+    with pytest.raises(UsageError, match="seq_k 0: pass the number of positions so far"):
         streaming_attention(q, q, q, window=1, seq_k=0)
 
 
@@ -394,9 +394,9 @@ def test_one_call_decodes_sequences_of_different_lengths_and_serves_the_next_ste
 
 def test_the_call_refuses_a_cache_told_in_two_ways_or_not_at_all() -> None:
     q = np.zeros((1, 1, 1, 8), np.float16)
-    with pytest.raises(UsageError, match="seq_k 3 and cache_seqlens: give one of them"):
+    with pytest.raises(UsageError, match="seq_k 3 and cache_seqlens: pass one of them"):
         streaming_attention(q, q, q, window=1, seq_k=3, cache_seqlens=np.ones(1, np.int32))
-    with pytest.raises(UsageError, match="rolling=True: give seq_k or cache_seqlens"):
+    with pytest.raises(UsageError, match="rolling=True: pass seq_k or cache_seqlens"):
         streaming_attention(q, q, q, window=1, rolling=True)
 
 

@@ -30,8 +30,8 @@ def device(kernel: str) -> GPU:
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (Problem(rolling=True), "rolling: boxes of keys are copied as if in order"),
-        (Problem(dtype=DType.FP32), "dtype fp32: operands have 16 bits"),
+        (Problem(rolling=True), "rolling: TMA boxes need keys in the order of positions"),
+        (Problem(dtype=DType.FP32), "dtype fp32: wgmma operands have 16 bits"),
         (Problem(head_dim=8), "head_dim 8: the narrowest tile has 16 columns"),
         (Problem(ragged=True), None),
     ],
@@ -44,13 +44,14 @@ def test_what_is_not_served_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("kernel", "arch", "own"), [("wgmma", "sm_100a", "sm_90a"), ("tcgen05", "sm_90a", "sm_100a, sm_103a and sm_110a")]
+    ("kernel", "arch", "owners"),
+    [("wgmma", "sm_100a", "sm_90a has"), ("tcgen05", "sm_90a", "sm_100a, sm_103a and sm_110a have")],
 )
 def test_another_architecture_is_refused_with_the_one_that_has_the_instruction(
-    kernel: str, arch: str, own: str
+    kernel: str, arch: str, owners: str
 ) -> None:
     refusal = operators.implementation("streaming_attention", kernel).refusal(Problem(), ARCHES[arch])
-    assert refusal == f"{arch} has no {kernel}: it is an instruction of {own}"
+    assert refusal == f"{arch} has no {kernel} instructions: {owners} them"
 
 
 @pytest.mark.parametrize("D", range(16, 257, 40))

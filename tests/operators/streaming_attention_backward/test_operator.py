@@ -174,7 +174,7 @@ def test_an_application_gets_gradients_in_its_own_layout() -> None:
 def test_windows_and_scales_that_are_not_positive_are_refused() -> None:
     with pytest.raises(UsageError, match=r"softmax_scale -1.*must be positive"):
         streaming_attention_backward(*(None,) * 6, window=4, softmax_scale=-1)
-    with pytest.raises(UsageError, match=r"window 0: .* takes 1 to"):
+    with pytest.raises(UsageError, match=r"window 0: .* supports 1 to"):
         replace(SMALL, window=0)
 
 

@@ -1,4 +1,4 @@
-"""rms_norm as a kernel in plain CUDA, which was there before."""
+"""rms_norm as an existing kernel in plain CUDA."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from ..operator import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a search is free to choose; the template reads each field."""
+    """The search space parameters; the template reads each field."""
 
-    threads: int  # a block
+    threads: int  # per block
 
 
-def space(problem: Problem, arch: Arch) -> Space[Config]:  # noqa: ARG001  (what an Implementation is called with)
-    """The values to try, and which of them make sense; a user reads the reasons."""
+def space(problem: Problem, arch: Arch) -> Space[Config]:  # noqa: ARG001  (the signature of Implementation.space)
+    """The values of each parameter, and constraints on their combinations; reports show the reasons."""
     return Space(
         Config,
         choices={"threads": (32, 64, 128, 256, 512, 1024)},
@@ -27,10 +27,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:  # noqa: ARG001  (what
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """The launches: a block a row, without dynamic shared memory."""
+    """The launches: one block per row, without dynamic shared memory."""
     return Plan((Launch("rms_norm_plain", (problem.rows, 1, 1), config.threads, 0),), {})
 
 
 IMPLEMENTATION = Implementation(
-    name="plain", summary="plain CUDA, one block a row", config=Config, space=space, plan=plan, checked_on="ptx"
+    name="plain", summary="plain CUDA, one block per row", config=Config, space=space, plan=plan, checked_on="ptx"
 )
