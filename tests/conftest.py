@@ -1,5 +1,6 @@
-"""What is collected stays until the end: no search for garbage among it, at first or later; which cases of a test with
-many `make test` runs; and what several files of tests set up alike."""
+"""Settings of all tests: no garbage collection of collected tests, the cases that `make test` runs, and shared
+fixtures.
+"""
 
 import gc
 from collections import defaultdict

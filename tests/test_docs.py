@@ -1,4 +1,4 @@
-"""The documentation site: its examples run, its commands exist, and its tables are complete."""
+"""Tests of the documentation site: its examples run, its commands exist, and its tables are complete."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The layers of tuner/README.md, checked against what the modules import."""
+"""Tests of the layers of tuner/README.md against the modules' imports."""
 
 import ast
 import os

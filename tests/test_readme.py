@@ -1,4 +1,4 @@
-"""The notes: examples of the README and of the layers, executed as they stand; links, and names of tests and files."""
+"""Tests of the READMEs: examples are executed unmodified, links lead somewhere, and named tests and files exist."""
 
 import ast
 import importlib.util

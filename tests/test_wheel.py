@@ -1,4 +1,4 @@
-"""The package as it is distributed: its metadata, and a first search from the wheel, outside of the checkout."""
+"""Tests of the distributed package: its metadata, and a first search from the wheel outside of the checkout."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Naming a GPU, and knowing one by what its driver tells."""
+"""Tests of GPU names, and of identifying a GPU by what its driver reports."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,6 @@
-"""Kernels as people have them, on every machine: blocks of two and three dimensions, `__constant__` symbols, 8 bits and
-64, instances of templates, several outputs, and no launch bounds."""
+"""Tests of unmodified third-party kernels on every backend: two- and three-dimensional blocks, `__constant__` symbols,
+8-bit and other types.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Sums of products on both CPU backends are those of tensor cores, to the bit.
+"""Tests of tensor-core sums on both CPU backends, bit for bit.
 
 For mma.sync they are compared with measured vectors (data/README.md). For special values, and for wgmma and tcgen05,
 of which there are no public vectors, they are compared with the published model, evaluated here in exact arithmetic.

@@ -1,4 +1,4 @@
-"""The file cache, with everything that other processes and the disk may do to it."""
+"""Tests of the file cache under interference from other processes and the disk."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What goes when the caches are full, and what stays although they are."""
+"""Tests of eviction: what a full cache removes, and what it keeps."""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""What is cached is executed: nothing is read that another user could have written, and damage is found."""
+"""Tests of trust in cached files, which are executed: files that another user could have written are not read, and
+damage is detected.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Worker processes that crash, hang, gobble memory or lose their caller."""
+"""Tests of worker processes that crash, hang, exhaust memory or lose their caller."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The comparison with peers, and the one command for a GPU, on a device that is not there."""
+"""Tests of the comparison with peers, and of the one command for a GPU, on a simulated device."""
 
 import json
 import subprocess

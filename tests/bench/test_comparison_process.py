@@ -1,4 +1,4 @@
-"""One process for many comparisons, peers that hang, fall or compile for long in it, and kills."""
+"""Tests of one process for many comparisons: peers that hang, crash or compile for a long time, and kills."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The sentence that says which kernels are ahead."""
+"""Tests of the sentence that names the fastest kernels."""
 
 from dataclasses import replace
 

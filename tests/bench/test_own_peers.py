@@ -1,4 +1,4 @@
-"""Peers of an operator of one's own: a peers.py in its folder, as templates/README.md shows it."""
+"""Tests of peers of a user's operator: a peers.py in its folder, as templates/README.md describes."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Peers compute what our operators define: on the CPU where torch is installed, and by their signature elsewhere."""
+"""Tests that peers compute what our operators define: on the CPU with torch, otherwise by their signatures."""
 
 import inspect
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The benchmark of replays: what it reads of a launch, and what it refuses."""
+"""Tests of the benchmark of replays: launches that it reads, and files that it refuses."""
 
 import json
 from importlib import import_module

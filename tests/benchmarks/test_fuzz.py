@@ -1,4 +1,4 @@
-"""What benchmarks/fuzz.py draws, and that it sees what is wrong."""
+"""Tests of benchmarks/fuzz.py: its draws, and that it detects errors."""
 
 import inspect
 import random

@@ -1,4 +1,4 @@
-"""What a run on a device brought back: its tables, and which of its records ship."""
+"""Tests of collecting a run on a device: its tables, and which of its records ship."""
 
 import sys
 import tarfile

@@ -1,4 +1,4 @@
-"""What `gpu.py` does in which call, by the steps that it plans; nothing is run."""
+"""Tests of the plan of `gpu.py`: which steps each call contains. Nothing is run."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

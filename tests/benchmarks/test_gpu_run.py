@@ -1,4 +1,4 @@
-"""A run of `gpu.py`: rows as they come, its minutes, its archive, and what it does without what it need not have."""
+"""Tests of a run of `gpu.py`: its rows, its time limit, its archive, and missing optional tools."""
 
 import json
 import os

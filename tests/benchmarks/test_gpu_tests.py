@@ -1,4 +1,4 @@
-"""The pytest that `gpu.py` starts: it does not outlive its caller."""
+"""Tests that the pytest started by `gpu.py` ends with its caller."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""benchmarks/inventory.py: where implementations win by prediction, on a small part of its grid."""
+"""Tests of benchmarks/inventory.py on a small part of its grid."""
 
 import sys
 from importlib import import_module

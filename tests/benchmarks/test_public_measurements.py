@@ -1,4 +1,4 @@
-"""Predictions against published measurements: the figures of predict/devices.md, on a part of the rows."""
+"""Tests of predictions against published measurements: the figures of predict/devices.md, on a part of the rows."""
 
 import statistics
 from collections.abc import Iterator

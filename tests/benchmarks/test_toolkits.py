@@ -1,4 +1,4 @@
-"""Which problems benchmarks/toolkits.py compiles defaults for."""
+"""Tests of the problems for which benchmarks/toolkits.py compiles defaults."""
 
 import sys
 from argparse import Namespace

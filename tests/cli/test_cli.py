@@ -1,4 +1,4 @@
-"""The command line: what it prints, and what it says to bad input: one message, the right exit code, no traceback."""
+"""Tests of the command line: its output, and for invalid input one message and the right exit code."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a search says about itself while it runs."""
+"""Tests of the progress display of a search."""
 
 from types import SimpleNamespace
 from typing import Any

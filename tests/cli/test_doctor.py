@@ -1,4 +1,4 @@
-"""What `tuner doctor` says of machines that lack something."""
+"""Tests of `tuner doctor` on machines where something is missing."""
 
 import json
 import sys

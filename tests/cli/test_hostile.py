@@ -1,4 +1,4 @@
-"""The command line where the machine is not as one wishes: no UTF-8, no place to write, a closed pipe."""
+"""Tests of the command line on difficult machines: no UTF-8, no writable folder, a closed pipe."""
 
 import json
 import os

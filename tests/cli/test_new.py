@@ -1,4 +1,4 @@
-"""An operator of one's own, from `tuner new` to a record that the dispatcher serves."""
+"""Tests of a user's operator, from `tuner new` to a record that the dispatcher serves."""
 
 import os
 import re

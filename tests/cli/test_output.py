@@ -1,4 +1,4 @@
-"""What commands share: tables, JSON, messages and the progress of a search."""
+"""Tests of output common to all commands: tables, JSON, messages and the progress of a search."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""What tuner/cli/README.md promises to scripts."""
+"""Tests of the promises to scripts in tuner/cli/README.md."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a command loads before it answers: only what it needs."""
+"""Tests that a command imports only what it needs."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Programs that other people wrote, run on these kernels. `make test-clients` installs them, beside the rest."""
+"""Third-party programs on these kernels. `make test-clients` installs them."""
 
 import os
 from importlib.util import find_spec

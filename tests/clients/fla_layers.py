@@ -1,4 +1,4 @@
-"""FLA's KimiDeltaAttention, unmodified, by its own kernels and then by ours; all Triton is interpreted on the CPU.
+"""FLA's KimiDeltaAttention, unmodified, with its own kernels and with ours; Triton is interpreted on the CPU.
 
 python fla_layers.py RESULTS, with TRITON_INTERPRET=1 from the start: RESULTS gets, a layer, both sets of tensors, and
 what FLA's log says of who served.

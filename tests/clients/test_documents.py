@@ -1,4 +1,4 @@
-"""Examples of the notes that need torch, JAX or what is built on them, executed as they stand."""
+"""Tests of the documentation's examples that need torch, JAX or libraries on top of them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""flash-linear-attention's layer, unmodified, by the backend that we register with it, beside its own kernels."""
+"""Tests of flash-linear-attention's layer, unmodified, with our registered backend, compared with its own kernels."""
 
 import os
 import subprocess

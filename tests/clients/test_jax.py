@@ -1,4 +1,4 @@
-"""JAX's own programs on our operators: eager, jit, grad and vmap, beside what JAX computes itself."""
+"""Tests of JAX programs on our operators: eager, jit, grad and vmap, compared with JAX."""
 
 import subprocess
 import sys

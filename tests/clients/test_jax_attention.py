@@ -1,4 +1,4 @@
-"""jax.nn.dot_product_attention's signature, beside jax.nn; and layers of Flax."""
+"""Tests of jax.nn.dot_product_attention's signature, compared with jax.nn, and of Flax layers."""
 
 from typing import Any
 

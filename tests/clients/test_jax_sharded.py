@@ -1,4 +1,4 @@
-"""Sharded arrays: each device computes its own sequences and heads, in jit and in shard_map."""
+"""Tests of sharded arrays: each device computes its own sequences and heads, in jit and in shard_map."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Masks that transformers' own functions make: attention over them is what `eager` computes, or is refused by name."""
+"""Tests of masks from transformers' own functions: attention equals `eager` or is refused by name."""
 
 import random
 from types import SimpleNamespace

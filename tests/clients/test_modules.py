@@ -1,4 +1,4 @@
-"""Modules of other packages inside `sdpa()`: what they compute without it, and gradients."""
+"""Tests of modules of other packages inside `sdpa()`: results and gradients equal those without it."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""The calls of serving engines as these spell them: vLLM's, SGLang's, FlashAttention-3's and FlashMLA's.
+"""Tests of the calls of serving engines: vLLM's, SGLang's, FlashAttention-3's and FlashMLA's.
 
 A batch of four requests: one in the middle of its prompt, two that decode, and one that a CUDA graph padded. Every call
 is checked against attention written down in float64.

@@ -1,4 +1,4 @@
-"""Families of models of Hugging Face transformers: what `eager` computes, trained and generating, padded or not."""
+"""Tests of Hugging Face transformers' model families, compared with `eager`: training, generation, padding."""
 
 from typing import Any
 

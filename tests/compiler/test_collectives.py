@@ -1,4 +1,4 @@
-"""Instructions that a warp executes as a whole: in the machine code they stay where all lanes are."""
+"""Tests of warp-wide instructions: in the machine code they remain where all lanes are active."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""The replay of whole CTAs: trip counts from execution, warps in their roles, barriers, copies, and what they cost."""
+"""Tests of the replay of whole CTAs: trip counts from execution, warp roles, barriers, copies, and their costs."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""A cubin's own account: usage by kernel, digest, and the ELF file it is."""
+"""Tests of cubins: usage by kernel, digest, and the ELF file."""
 
 import struct
 from functools import cache

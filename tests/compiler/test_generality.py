@@ -1,4 +1,4 @@
-"""What a plan says of other sizes than those that it was followed with."""
+"""Tests of a traced plan at sizes other than those it was traced with."""
 
 from dataclasses import replace
 from functools import cache

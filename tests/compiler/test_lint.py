@@ -1,4 +1,4 @@
-"""Rules on machine code: real kernels that keep them, and kernels that break each."""
+"""Tests of lint rules on machine code: kernels that satisfy them, and kernels that violate each."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Compiling for GPUs that are not there: what NVRTC says, what the cache keeps, what a batch survives."""
+"""Tests of compiling for absent GPUs: NVRTC's messages, the cache, and failures within a batch."""
 
 import os
 import re

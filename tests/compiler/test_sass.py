@@ -1,4 +1,4 @@
-"""The decoder of machine code against known kernels, and against nvdisasm where it is installed."""
+"""Tests of the machine-code decoder on known kernels and, if installed, against nvdisasm."""
 
 import re
 from collections import Counter

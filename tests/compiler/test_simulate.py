@@ -1,4 +1,4 @@
-"""The replay of machine code against steps that others measured, and its rules on instructions written by hand."""
+"""Tests of the simulation of machine code against published measurements, and of its rules."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""A config as C++: the same machine code, and the launches of the plan, for sizes too that it was not written for."""
+"""Tests of the export to C++: the same machine code, and the plan's launches, also for other sizes."""
 
 import re
 import subprocess

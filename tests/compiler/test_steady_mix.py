@@ -1,4 +1,4 @@
-"""What the prediction counts of machine code: one pass of the main loop, along the way that most passes take."""
+"""Tests of the instruction counts in predictions: one pass of the main loop along its most common path."""
 
 from functools import cache
 from math import prod

@@ -1,4 +1,4 @@
-"""What a kernel takes of an SM: the compiler's log, and the CTAs that fit."""
+"""Tests of a kernel's resources from the compiler's log, and of the CTAs that fit an SM."""
 
 from dataclasses import replace
 

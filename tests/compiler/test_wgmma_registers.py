@@ -1,4 +1,4 @@
-"""Registers of wgmma in flight: nobody writes them, and who does is found."""
+"""Tests of the search for instructions that overwrite registers of a wgmma in flight."""
 
 import re
 from dataclasses import replace

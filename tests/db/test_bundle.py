@@ -1,4 +1,4 @@
-"""Bundles: they serve without a compiler or a database, and what was changed in one is refused by name."""
+"""Tests of bundles: they serve without a compiler or a database, and modified ones are refused by name."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""Several databases become one: each row once, whatever its age, and a search goes on from all of them."""
+"""Tests of merging databases: each row is added once, from any version, and a search resumes from all of them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Records that ship: what db/shapes.toml asks for, what db/tuned holds, and when such a record serves."""
+"""Tests of records that ship: the shapes in db/shapes.toml, the records in db/tuned, and when they serve."""
 
 import sys
 from collections.abc import Callable

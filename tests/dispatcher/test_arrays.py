@@ -1,4 +1,4 @@
-"""Arrays of several frameworks through the dispatcher and through what it knows of them."""
+"""Tests of arrays of several frameworks in the dispatcher."""
 
 from types import SimpleNamespace
 from typing import Any

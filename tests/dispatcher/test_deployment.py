@@ -1,4 +1,4 @@
-"""A service in an image: warmed up where NVRTC is, and run where there is no compiler, home or folder to write to."""
+"""Tests of a deployed service: warmed up with NVRTC, run without a compiler, a home or a writable folder."""
 
 import os
 import pwd

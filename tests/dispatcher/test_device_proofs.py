@@ -1,4 +1,4 @@
-"""Calls without a record on a device that has judged default configs: what is served, and what that costs."""
+"""Tests of calls without a record on a device that has verified default configs."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The dispatcher on the CPU emulator: real kernels of a small operator, row_norm, and of flash_attention."""
+"""Tests of the dispatcher on the CPU emulator, with kernels of the small operator row_norm and of flash_attention."""
 
 import inspect
 import warnings

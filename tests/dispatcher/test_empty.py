@@ -1,4 +1,4 @@
-"""Calls that have nothing to compute, as servers make them between requests: no kernel is built, chosen or run."""
+"""Tests of calls with nothing to compute, as servers make them between requests: no kernel is built, chosen or run."""
 
 import warnings
 from collections.abc import Iterator

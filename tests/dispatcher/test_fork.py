@@ -1,4 +1,4 @@
-"""After a fork at any moment parent and child go on; what a child cannot have is refused by name."""
+"""Tests of forks at any moment: parent and child continue, and resources that a child cannot use are refused."""
 
 import json
 import os

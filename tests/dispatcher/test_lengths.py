@@ -1,4 +1,4 @@
-"""Calls of lengths that were not seen before: nothing is planned, chosen or compiled anew, and all comes out right."""
+"""Tests of calls at new lengths: nothing is planned, chosen or compiled again, and results are correct."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor

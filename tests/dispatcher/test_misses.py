@@ -1,4 +1,4 @@
-"""Misses of applications: logged by many processes, read and searched, the most frequent first."""
+"""Tests of misses: logged by many processes, then read and searched, most frequent first."""
 
 import json
 import os

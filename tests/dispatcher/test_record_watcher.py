@@ -1,4 +1,4 @@
-"""Records that arrive while an application runs are taken up: without an error, a wrong output, or a restart."""
+"""Tests of records that arrive while an application runs: they are used without errors, wrong outputs or a restart."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Computations that are followed for other sizes: what they give is what they would have computed, or nothing."""
+"""Tests of traced computations: at other sizes they return the true result, or nothing."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The type stubs are those of today's operators, and a type checker reports what is misspelt."""
+"""Tests of the type stubs: they match the operators, and type checkers report misspelt names."""
 
 import os
 import subprocess

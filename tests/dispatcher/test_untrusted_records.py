@@ -1,4 +1,4 @@
-"""A record is data from outside: whatever its fields hold, a call neither fails nor runs code that nobody declared."""
+"""Tests of hostile records: whatever their fields contain, a call neither fails nor runs undeclared code."""
 
 import json
 from collections.abc import Iterator

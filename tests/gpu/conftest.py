@@ -1,4 +1,4 @@
-"""The device of these tests: none is asked of one that an earlier kernel hangs on."""
+"""The device of these tests; it is skipped after a kernel has hung on it."""
 
 import os
 import sys

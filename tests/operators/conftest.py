@@ -1,4 +1,4 @@
-"""Nearly every case of these tests builds or compiles kernels of its own."""
+"""Marks for tests that build or compile kernels of their own, as nearly all cases here do."""
 
 from pathlib import Path
 

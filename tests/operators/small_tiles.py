@@ -1,4 +1,4 @@
-"""What tests of kernels on mma.sync start from: small tiles, so that small problems have several of them."""
+"""Configs with small tiles, so that small problems have several tiles."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What every operator and implementation promises, checked for each one that is discovered."""
+"""Tests of the promises of every operator and implementation, for each one that is discovered."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace

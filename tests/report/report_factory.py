@@ -1,4 +1,4 @@
-"""Report data of a search that never ran: plausible configs, costs and failures, drawn from a seed."""
+"""Report data without a search: plausible configs, costs and failures, drawn from a seed."""
 
 import itertools
 import json

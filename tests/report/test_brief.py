@@ -1,4 +1,4 @@
-"""The first screen of a report: what it answers, and that it claims no more than is known."""
+"""Tests of the first screen of a report: its answers, and that it claims no more than is known."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""CUDA C++ and diffs as a page shows them."""
+"""Tests of CUDA C++ and diffs as HTML."""
 
 import re
 from html import unescape

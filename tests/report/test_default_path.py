@@ -1,4 +1,4 @@
-"""The name of a page that nobody named."""
+"""Tests of the default file name of a report."""
 
 from dataclasses import make_dataclass, replace
 

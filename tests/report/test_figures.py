@@ -1,4 +1,4 @@
-"""A report's figures, read as drawn: the marks, where they lie, and the rows that they link to."""
+"""Tests of a report's figures: the marks, their positions, and the rows that they link to."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The headline: gains over an untuned call and over the winner's own default, then what is cheaper but flawed."""
+"""Tests of the headline: gains over an untuned call and the winner's default, then cheaper but flawed configs."""
 
 from dataclasses import replace
 from pathlib import Path

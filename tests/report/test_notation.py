@@ -1,4 +1,4 @@
-"""How a report spells numbers."""
+"""Tests of number formatting in reports."""
 
 import math
 

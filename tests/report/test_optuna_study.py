@@ -1,4 +1,4 @@
-"""Stored attempts as an Optuna study, read back by Optuna: states, distributions, values and reasons."""
+"""Tests of stored attempts as an Optuna study, read by Optuna: states, distributions, values and reasons."""
 
 import json
 import shutil

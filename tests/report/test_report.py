@@ -1,4 +1,4 @@
-"""The page, the Markdown and the JSON of a report, parsed with the standard library."""
+"""Tests of a report's HTML, Markdown and JSON, parsed with the standard library."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Ranks, finalists, reasons and failure groups of a report."""
+"""Tests of a report's ranks, finalists, reasons and failure groups."""
 
 import math
 import random

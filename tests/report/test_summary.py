@@ -1,4 +1,4 @@
-"""What a search prints of its winner: its rows, and the Python line that runs it."""
+"""Tests of the summary that a search prints of its winner."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Attempts: the value that a search minimises."""
+"""Tests of attempts: the value that a search minimises."""
 
 from tuner.results.attempt import Attempt, Failed, Identity, Prediction, Stage
 

@@ -1,4 +1,4 @@
-"""Results as JSON, and back: what was stored long ago is still read, and keeps its text."""
+"""Tests of results as JSON: old data can still be read, and keep their text."""
 
 import json
 from dataclasses import replace

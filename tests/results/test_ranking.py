@@ -1,4 +1,4 @@
-"""The order in which attempts are ranked."""
+"""Tests of the order in which attempts are ranked."""
 
 from tuner.results.attempt import Attempt, Identity, Lint, Prediction, Resources
 from tuner.results.ranking import order

@@ -1,4 +1,4 @@
-"""Verdicts: when one is ok, and what it says."""
+"""Tests of verdicts: when one is ok, and its text."""
 
 import math
 from dataclasses import replace

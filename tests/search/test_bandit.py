@@ -1,4 +1,4 @@
-"""Arms of a search: which may go on, and how tries are dealt to them."""
+"""Tests of the arms of a search: which ones stay open, and how tries are distributed."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who races at the end of a search on a device, and which config its record names."""
+"""Tests of the final race: its contenders, and the config of the record."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What earlier searches tell a new one: other GPUs, other sizes and earlier code, as starts and as beliefs."""
+"""Tests of history: results for other GPUs, other sizes and earlier code, as starts and as priors."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

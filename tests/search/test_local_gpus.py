@@ -1,4 +1,4 @@
-"""Several GPUs of one machine: problems side by side, each on one GPU, and what a failing GPU costs."""
+"""Tests of several GPUs in one machine: parallel problems, each on one GPU, and the effect of a failing GPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace

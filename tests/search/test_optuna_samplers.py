@@ -1,4 +1,4 @@
-"""Samplers of Optuna, and others by module and class, on the valid set of a space."""
+"""Tests of Optuna's samplers, and of others by module and class, on the valid set of a space."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Few configs for many problems: which are chosen, what each problem loses, and that all are tried and checked."""
+"""Tests of portfolios: which configs are chosen, what each problem loses, and that all members are checked."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The prior of a sampler: an order of configs that is known before a search, and whether it is used."""
+"""Tests of priors: orders of configs from before a search, and whether they are used."""
 
 import math
 from dataclasses import make_dataclass

@@ -1,4 +1,4 @@
-"""Verdicts of a device on default configs: what is judged, what is kept, and what calls are served by it."""
+"""Tests of a device's verdicts on default configs: what is checked, what is stored, and which calls use them."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Replay: recordings read, written and searched."""
+"""Tests of recordings: reading, writing and searching them."""
 
 import gzip
 import itertools

@@ -1,4 +1,4 @@
-"""The sampler: what it asks, what it learns, when it ends."""
+"""Tests of the sampler: its suggestions, what it learns, and when it ends."""
 
 import logging
 import math

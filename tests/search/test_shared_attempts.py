@@ -1,4 +1,4 @@
-"""Two searches of one problem in one database share their attempts."""
+"""Tests that two searches of one problem in one database share their attempts."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

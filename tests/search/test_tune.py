@@ -1,4 +1,4 @@
-"""A search session: what is stored, what is resumed, what is promoted."""
+"""Tests of a search session: what is stored, resumed and promoted."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A recording is data from outside: what its names and values hold reaches no source and no terminal."""
+"""Tests of hostile recordings: their names and values reach no source and no terminal."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an argument makes of the arrays of a call, the same on every machine that runs kernels."""
+"""Tests of how an argument converts the arrays of a call, equally for every backend."""
 
 from typing import Any, NamedTuple
 

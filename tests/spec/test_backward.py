@@ -1,4 +1,4 @@
-"""An operator and the one of its gradients fit together, or one message says where they do not."""
+"""Tests that an operator and its gradient's operator fit together, or that one message names the mismatch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

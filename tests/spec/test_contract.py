@@ -1,4 +1,4 @@
-"""Every mistake in an operator's folder ends in one message that names the file, the function and what to do."""
+"""Tests of mistakes in an operator's folder: each gives one message with the file, the function and advice."""
 
 import shutil
 import subprocess

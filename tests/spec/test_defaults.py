@@ -1,4 +1,4 @@
-"""What an operator and an implementation leave out follows from what they say."""
+"""Tests of derived defaults for what an operator or an implementation omits."""
 
 from dataclasses import dataclass, make_dataclass, replace
 from inspect import Parameter, signature

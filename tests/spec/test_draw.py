@@ -1,4 +1,4 @@
-"""Inputs that a device waits for: large tensors in parts, and the forward pass of a large backward problem."""
+"""Tests of drawing large inputs: tensors in parts, and the forward pass of a large backward problem."""
 
 import os
 

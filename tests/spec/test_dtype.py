@@ -1,4 +1,4 @@
-"""The table of element types: each row is consistent, and a new type is one more row."""
+"""Tests of the table of element types: each row is consistent, and a new type is one more row."""
 
 from pathlib import Path
 from types import ModuleType

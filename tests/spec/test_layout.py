@@ -1,4 +1,4 @@
-"""Where the tensors of a call lie in memory, the same on every machine that runs kernels."""
+"""Tests of the memory layout of a call's tensors, equal for every backend."""
 
 from typing import Any
 

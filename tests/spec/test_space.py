@@ -1,4 +1,4 @@
-"""Search spaces: enumeration, refusals, neighbours."""
+"""Tests of search spaces: enumeration, refusals, neighbours."""
 
 from dataclasses import dataclass, make_dataclass, replace
 from itertools import product

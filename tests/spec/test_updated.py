@@ -1,4 +1,4 @@
-"""Arguments that are updated in place, and those of any strides: a table of which some rows are increased."""
+"""Tests of arguments that are updated in place, with any strides."""
 
 from typing import Any
 

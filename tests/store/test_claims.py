@@ -1,4 +1,4 @@
-"""Claims: a config is evaluated by one living process."""
+"""Tests of claims: at most one living process evaluates a config."""
 
 import os
 import signal

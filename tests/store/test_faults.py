@@ -1,4 +1,4 @@
-"""What is refused where records are read: damage, other schemas, no permission; and what that means to a call."""
+"""Tests of sources that cannot be read: damage, other schemas, no permission; and their effect on a call."""
 
 import os
 import shutil

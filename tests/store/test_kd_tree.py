@@ -1,4 +1,4 @@
-"""The nearest points, beside a comparison with every point."""
+"""Tests of the nearest points, compared with an exhaustive search."""
 
 from math import dist
 

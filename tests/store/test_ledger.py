@@ -1,4 +1,4 @@
-"""The ledger: a config that takes its process down is started as often as it may, by all sessions together."""
+"""Tests of the ledger: all sessions together start a config that crashes its process only as often as allowed."""
 
 import signal
 import subprocess

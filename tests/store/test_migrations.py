@@ -1,4 +1,4 @@
-"""Versions of the schema: the steps lead to the tables, older ones are migrated, newer ones refused."""
+"""Tests of schema versions: migrations lead to the current tables, older databases are migrated, newer ones refused."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Bad places and broken files: one clear sentence each, nothing touched, and reading goes on where it can."""
+"""Tests of invalid locations and damaged files: one clear message, no change, and reading continues where possible."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Problems as families and sizes, which a database keeps beside records; lines that are imported as they are."""
+"""Tests of problems as families and sizes, and of lines that are imported unchanged."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""The read side: which record serves a problem, from which place, and why."""
+"""Tests of read access: which record serves a problem, from which source, and why."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Whatever an attempt or a record holds comes back equal."""
+"""Tests that attempts and records with any content are read back unchanged."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Killed writers and several writers: nothing that was stored is lost."""
+"""Tests of killed writers and of several writers: no stored data is lost."""
 
 import signal
 import sqlite3

@@ -1,4 +1,4 @@
-"""One PostgreSQL server under many processes: rows are stored once, and a connection that is lost loses nothing."""
+"""Tests of a PostgreSQL server with many processes: rows are stored once, and a lost connection loses nothing."""
 
 import signal
 import subprocess

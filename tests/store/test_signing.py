@@ -1,4 +1,4 @@
-"""Signed records: with TUNER_TRUST only those that a trusted key signed are served."""
+"""Tests of signed records: with TUNER_TRUST only those with a trusted signature are served."""
 
 import subprocess
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the store keeps: attempts, verdicts, records, studies and facts, on every kind of database."""
+"""Tests of the store: attempts, verdicts, records, studies and facts, on every kind of database."""
 
 import os
 from collections.abc import Iterator

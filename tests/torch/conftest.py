@@ -1,4 +1,4 @@
-"""What flash-linear-attention imports can be imported."""
+"""Makes the modules that flash-linear-attention imports importable."""
 
 from importlib.util import find_spec
 

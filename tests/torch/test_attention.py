@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention on these kernels, as a function and within a context."""
+"""Tests of torch's scaled_dot_product_attention on these kernels, as a function and within a context."""
 
 import threading
 import warnings

@@ -1,4 +1,4 @@
-"""torch's own flash attention by these kernels: what torch would call on CUDA, called here on the CPU."""
+"""Tests of torch's native flash attention on these kernels: the calls that torch makes on CUDA, made on the CPU."""
 
 import inspect
 from typing import Any

@@ -1,4 +1,4 @@
-"""The delta rule and the gated delta rule: recurrences in float64, with gradients, states and packed sequences."""
+"""Tests of the delta rule and the gated delta rule against float64: gradients, states, packed sequences."""
 
 from typing import Any
 

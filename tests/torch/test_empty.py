@@ -1,4 +1,4 @@
-"""Empty batches as torch tensors: eager, in gradients, compiled, and in the functions that others' code calls."""
+"""Tests of empty batches as torch tensors: eager, in gradients, compiled, and in drop-in functions."""
 
 import warnings
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""kda by flash-linear-attention's signatures, beside what that computes itself: its kernels, interpreted on the CPU."""
+"""Tests of kda with flash-linear-attention's signatures, compared with its own kernels, interpreted on the CPU."""
 
 import os
 import subprocess

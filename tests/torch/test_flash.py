@@ -1,4 +1,4 @@
-"""Attention by flash-attn's signatures, where torch is installed; on the CPU it runs on the emulator."""
+"""Tests of attention with flash-attn's signatures; on the CPU it runs on the emulator."""
 
 from inspect import signature
 from itertools import pairwise

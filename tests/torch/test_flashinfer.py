@@ -1,4 +1,4 @@
-"""FlashInfer's calls, and queries that attend all keys in pages, beside attention in float64."""
+"""Tests of FlashInfer's calls, and of non-causal queries over pages, compared with attention in float64."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""kda under torch's autograd, and by the signatures of flash-linear-attention."""
+"""Tests of kda under torch's autograd, and with flash-linear-attention's signatures."""
 
 from inspect import signature
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Attention over a KV cache by the signature of the flash-attn package, where torch is installed."""
+"""Tests of attention over a KV cache with the signature of flash-attn."""
 
 from inspect import signature
 from typing import Any

@@ -1,4 +1,4 @@
-"""linear_attention under torch's autograd."""
+"""Tests of linear_attention under torch's autograd."""
 
 from typing import Any
 

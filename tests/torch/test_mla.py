@@ -1,4 +1,4 @@
-"""Decoding of multi-head latent attention by the signature of FlashMLA, where torch is installed."""
+"""Tests of multi-head latent attention for decoding with FlashMLA's signature."""
 
 from inspect import signature
 from typing import Any

@@ -1,4 +1,4 @@
-"""torch's own check of custom operators, on each: schema, gradients, fakes, and tracing with dynamic shapes."""
+"""Tests by torch's own check of custom operators: schema, gradients, fake tensors, and tracing with dynamic shapes."""
 
 from typing import Any
 

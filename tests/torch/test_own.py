@@ -1,4 +1,4 @@
-"""Operators of one's own as torch's, where torch is installed."""
+"""Tests of a user's operators as torch operators."""
 
 import os
 import subprocess

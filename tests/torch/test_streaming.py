@@ -1,4 +1,4 @@
-"""The gradients of streaming_attention in torch, where torch is installed; on the CPU they run on the emulator."""
+"""Tests of streaming_attention's gradients in torch; on the CPU they run on the emulator."""
 
 from typing import Any
 

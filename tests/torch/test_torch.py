@@ -1,4 +1,4 @@
-"""The torch operators, where torch is installed; on the CPU they run on the emulator."""
+"""Tests of the torch operators; on the CPU they run on the emulator."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What torch's tools ask of an operator: transforms of torch.func, FLOPs, fakes and shards."""
+"""Tests of transforms of torch.func, FLOP counts, fake tensors and DTensor shards."""
 
 import os
 import warnings

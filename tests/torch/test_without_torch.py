@@ -1,4 +1,4 @@
-"""`import tuner.torch`, `tuner.transformers` and `tuner.jax` where the library is not."""
+"""Tests of `import tuner.torch`, `tuner.transformers` and `tuner.jax` without the library."""
 
 import subprocess
 import sys

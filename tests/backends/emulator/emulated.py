@@ -1,4 +1,4 @@
-"""Small kernels on the emulator: sources of tests/emulator/kernels, arrays in, arrays out."""
+"""Small kernels on the emulator: sources in kernels/, arrays in, arrays out."""
 
 import re
 from collections.abc import Mapping, Sequence

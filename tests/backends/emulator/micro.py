@@ -1,4 +1,4 @@
-"""The micro kernels: one call a primitive, with integer-valued inputs and what NumPy says must come out."""
+"""Micro kernels: one call per primitive, with integer-valued inputs and the results that NumPy computes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Bugs put into correct kernels, and what the emulator must call them.
+"""Bugs inserted into correct kernels, and the findings that the emulator must report for them.
 
 This program prints the table of templates/primitives/README.md; with `--write` it goes there.
 

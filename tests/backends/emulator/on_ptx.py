@@ -1,4 +1,4 @@
-"""The PTX interpreter in place of the emulator: a kernel file's PTX, launched on the emulator's own buffers."""
+"""Runs kernel files on the PTX interpreter instead of the emulator, on the emulator's buffers."""
 
 import ctypes
 from collections.abc import Sequence

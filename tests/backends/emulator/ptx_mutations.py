@@ -1,4 +1,5 @@
-"""The bugs of mutations.py, looked for in the compiler's PTX: `python tests/emulator/ptx_mutations.py` prints a table.
+"""Searches for the bugs of mutations.py in the compiler's PTX: `python tests/backends/emulator/ptx_mutations.py` prints
+a table.
 
 A cell says what the PTX interpreter makes of a bug in one order of warps: wrong numbers, a fault, or nothing (`right`).
 It knows races of shared memory between warps that only barriers of blocks order; another missing barrier it sees only

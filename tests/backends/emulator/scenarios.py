@@ -1,4 +1,4 @@
-"""Seven whole kernels, each on a problem with tails, run on the emulator and judged against float64."""
+"""Seven complete kernels, each on a problem with tails, run on the emulator and compared with float64."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Blocks that wait for each other, and the order that atomics and fences give their accesses."""
+"""Tests of blocks that wait for each other, and of the order that atomics and fences establish."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Which compilers the emulator takes, and how often it calls one."""
+"""Tests of builds: which compilers the emulator accepts, and how often it runs one."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Sums of the copy engine that blocks make in turn: what the emulator says of those who do not wait for theirs."""
+"""Tests of bulk reductions by several blocks in turn: findings for blocks that do not wait for their own copies."""
 
 import numpy as np
 import pytest

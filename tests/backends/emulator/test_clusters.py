@@ -1,4 +1,4 @@
-"""Clusters: what a launch needs, what the cluster's barrier orders, and who may reach into which block."""
+"""Tests of clusters: launch requirements, the order that cluster barriers establish, and access to other blocks."""
 
 import numpy as np
 import pytest

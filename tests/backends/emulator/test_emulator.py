@@ -1,4 +1,4 @@
-"""Operators on the emulator: arguments from arrays, several launches, killable processes."""
+"""Tests of operators on the emulator: arguments from arrays, several launches, killable processes."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The register layouts: each names every element of its tile exactly once."""
+"""Tests of fragment layouts: each names every element of its tile exactly once."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Building and launching: what is refused, and that nothing is left behind."""
+"""Tests of building and launching kernels: refusals, and cleanup."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A lane that comes late to every mbarrier waits for no round that is past, in any kernel that has them.
+"""Tests with a lane that is late at every mbarrier: no kernel waits for a phase that has passed.
 
 A wait names a round by its parity. Who is not waited for in turn may be late by two rounds, and then waits for ever.
 """

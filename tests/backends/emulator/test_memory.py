@@ -1,4 +1,4 @@
-"""Memory has edges and remembers who wrote: what a kernel must not touch is found, and named."""
+"""Tests of memory checks: invalid accesses are found and named."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every primitive on the emulator, against NumPy, in every mode."""
+"""Tests of every primitive on the emulator against NumPy, in every mode."""
 
 import numpy as np
 import pytest

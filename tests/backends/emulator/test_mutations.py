@@ -1,4 +1,4 @@
-"""Bugs put into correct kernels are caught and named; the correct kernels are right and free of findings."""
+"""Tests that bugs inserted into correct kernels are found and named, and that the correct kernels have no findings."""
 
 import pytest
 

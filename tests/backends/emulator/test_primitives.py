@@ -1,4 +1,4 @@
-"""The two sides of the primitives: equal names, so that one text compiles for both."""
+"""Tests that the device and host versions of the primitives have equal names, so that one source compiles for both."""
 
 import re
 from collections import Counter

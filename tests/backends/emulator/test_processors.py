@@ -1,4 +1,4 @@
-"""What processors and C libraries differ in, and a kernel's results must not."""
+"""Tests that results do not depend on the processor or the C library."""
 
 import os
 import shutil

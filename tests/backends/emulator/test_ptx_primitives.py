@@ -1,4 +1,6 @@
-"""The compiler's PTX of the same kernels on the PTX interpreter: two readings of the ISA, equal to the bit."""
+"""Tests of the primitives' PTX on the PTX interpreter: bitwise equal to the emulator, an independent reading of the
+ISA.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tensor memory and products in it: what is misuse, what orders whom, and what happens when."""
+"""Tests of tensor memory and tcgen05: misuse, ordering, and completion times."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""TMA boxes: where each element lands in shared memory, zeros outside the tensor, and back."""
+"""Tests of TMA boxes: positions in shared memory, zeros outside the tensor, and stores."""
 
 import numpy as np
 import pytest

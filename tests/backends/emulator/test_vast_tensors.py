@@ -1,4 +1,6 @@
-"""Tensors of which rows, heads and batches lie further apart than 32 bits count: every offset is formed in 64 bits."""
+"""Tests of tensors whose rows, heads and batches are more than 2^32 elements apart: all offsets are computed in 64
+bits.
+"""
 
 import mmap
 from collections.abc import Mapping

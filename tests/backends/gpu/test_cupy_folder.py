@@ -1,4 +1,4 @@
-"""CuPy is imported on machines where it cannot make its cache."""
+"""Tests of importing CuPy on machines where it cannot create its cache."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the driver is handed, on a machine that has none; tests/gpu runs the same calls on a device."""
+"""Tests of what the driver receives, on a machine without a GPU; tests/gpu makes the same calls on a device."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The kernels that measuring needs, executed as PTX; and calls of CuPy, as the one that is installed takes them."""
+"""Tests of the auxiliary kernels for measuring, executed as PTX, and of CuPy calls against the installed version."""
 
 import subprocess
 import sys

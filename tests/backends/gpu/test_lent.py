@@ -1,4 +1,4 @@
-"""CuPy's own classes, which need no GPU to be made of another library's memory."""
+"""Tests of CuPy's own classes on another library's memory, which need no GPU."""
 
 import numpy as np
 import pytest

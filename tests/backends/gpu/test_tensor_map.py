@@ -1,4 +1,4 @@
-"""Tensor maps on their way into kernels: on the emulator, on a simulated device, and through the driver's encoder."""
+"""Tests of tensor maps: on the emulator, on a simulated device, and encoded by the driver."""
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Functions, tables and assertions of a PTX module, on the PTX interpreter."""
+"""Tests of functions, tables and assertions of a PTX module on the PTX interpreter."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Counting by executing: what a block does, of kernels whose counts follow by hand, and beside a whole execution."""
+"""Tests of counting by execution, against counts by hand and against complete executions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The PTX interpreter beside GPUs: what CuTe writes and describes in CuTe's ways, it reads as CuTe says.
+"""Tests of the PTX interpreter on CuTe's kernels: instructions and layouts as CuTe describes them.
 
 The programs in tests/cutlass are ours, on CuTe's layouts and atoms; they need nvcc.
 """

@@ -1,4 +1,4 @@
-"""The compiler's PTX of the operators' kernels, executed and judged as on the emulator; and errors put into it."""
+"""Tests of the operators' PTX, executed and checked as on the emulator, also with inserted errors."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The PTX interpreter, one instruction or rule at a time, against values computed by hand or in Python's integers."""
+"""Tests of the PTX interpreter, one instruction or rule at a time, against values computed by hand or with Python
+integers.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The PTX interpreter: tensor memory and its products, against layouts and values by hand."""
+"""Tests of tensor memory and its products on the PTX interpreter, against layouts and values by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The PTX interpreter beside GPUs: it executes what Triton's compiler makes for them, and finds what is right there."""
+"""Tests of the PTX interpreter on the output of Triton's compiler."""
 
 import re
 

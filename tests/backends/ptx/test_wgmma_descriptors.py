@@ -1,4 +1,4 @@
-"""wgmma's descriptors against the PTX ISA: what the kernel asks for, read as the documents say and not as the emulator.
+"""Tests of wgmma's descriptors in the compiler's PTX against the PTX ISA, independently of the emulator.
 
 Nothing here comes from the emulator or from the primitives but the descriptors themselves. TMA writes a box as the
 tables under "Tensor swizzling modes" show it; wgmma reads the canonical layouts of "Matrix descriptor", which the ISA

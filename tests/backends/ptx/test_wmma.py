@@ -1,4 +1,4 @@
-"""wmma on the PTX interpreter: tiles by any address, layout and shape, whichever registers hold them."""
+"""Tests of wmma on the PTX interpreter: tiles of any address, layout and shape."""
 
 import numpy as np
 import pytest

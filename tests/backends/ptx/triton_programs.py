@@ -1,4 +1,4 @@
-"""Kernels in Triton's language, compiled by Triton without a GPU, and executed by the PTX interpreter.
+"""Kernels in Triton's language, compiled by Triton without a GPU and executed by the PTX interpreter.
 
 Triton's PTX runs on GPUs every day. What the interpreter makes of it says whether it reads the ISA as they do.
 """

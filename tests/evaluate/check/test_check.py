@@ -1,4 +1,4 @@
-"""The check of a config on the emulator: what is no finding of a single run."""
+"""Tests of the check of a config on the emulator beyond the findings of a single run."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Implementations that are checked on the compiler's PTX: what they may include, what is found, who says so."""
+"""Tests of implementations that are checked on the compiler's PTX: allowed includes, findings, and their source."""
 
 import re
 from pathlib import Path

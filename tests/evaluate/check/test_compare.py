@@ -1,4 +1,4 @@
-"""Of the errors of one output, the worst is kept."""
+"""Tests that the worst error of each output is kept."""
 
 from tuner.evaluate.check.compare import keep_worst
 from tuner.results.verdict import OutputError

@@ -1,4 +1,4 @@
-"""Kernels as people have them, with NVIDIA's headers and inline PTX: compiled unchanged, and executed as PTX."""
+"""Tests of unmodified kernels with NVIDIA's headers and inline PTX, executed as PTX."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
