@@ -17,9 +17,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out
+@pytest.hookimpl(tryfirst=True)  # before tests that are not selected are removed
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test that is `sampled` so many cases, spread evenly, stay; the others are slow."""
+    """Keep as many evenly spread cases of each `sampled` test as its mark says; mark the others as slow."""
     cases: defaultdict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
@@ -34,12 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def own_folder() -> Iterator[None]:
-    """The operators of tests/support/operators are found."""
+    """Make the operators of tests/support/operators available."""
     from tuner import operators
 
     folder = Path(__file__).parent / "support" / "operators"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(operators.VARIABLE, "")  # which add_folder sets, for processes that these tests start
+        patch.setenv(operators.VARIABLE, "")  # set by add_folder, for processes that these tests start
         operators.add_folder(folder)
         yield
     operators.__path__.remove(str(folder))
@@ -47,7 +47,7 @@ def own_folder() -> Iterator[None]:
 
 @pytest.fixture
 def at() -> object:
-    """A dispatcher without records."""
+    """Provide a dispatcher without records."""
     from tuner.dispatcher.calls import Dispatcher
     from tuner.store.records import Snapshot
 
@@ -56,7 +56,7 @@ def at() -> object:
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[tuple[object, object]]:
-    """What compiles configs, and what checks them."""
+    """Provide a compiler and a checker."""
     from tuner.compiler.nvrtc import Compiler
     from tuner.evaluate.check.checker import Checker
 

@@ -17,7 +17,7 @@ BYTES = 1000  # of an entry's data
 
 
 def filled(root: Path, ages: dict[str, float], kind: str = "cubin") -> dict[str, Path]:
-    """Entries of BYTES and a little, by name; each was used so many seconds ago."""
+    """Store entries of slightly more than BYTES by name; each was last used so many seconds ago."""
     cache = Cache(root / kind)
     for name, age in ages.items():
         cache.put(key_of(name), CacheEntry(bytes(BYTES)))

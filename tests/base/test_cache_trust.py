@@ -26,7 +26,7 @@ def build(folder: Path) -> None:
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the temporary folder of these tests is."""
+    """Return the temporary folder of these tests."""
     monkeypatch.setattr(caching.tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))

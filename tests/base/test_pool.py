@@ -27,7 +27,7 @@ with Pool(obey, workers=2) as pool:
 
 
 def obey(job: str | int) -> object:
-    """Do as the job says."""
+    """Perform the job."""
     match job:
         case "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -63,7 +63,7 @@ def answers(jobs: list[str | int], limits: Limits | None = None, workers: int = 
 
 
 def alive(pid: int) -> bool:
-    """Whether any thread of the process still runs; a zombie that waits for its parent does not."""
+    """Return whether any thread of the process is running; a zombie does not count."""
     try:
         zombie = "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
         return not zombie or len(list(Path(f"/proc/{pid}/task").iterdir())) > 1

@@ -170,7 +170,7 @@ def test_the_rehearsal_writes_records_and_a_second_call_repeats_nothing(tmp_path
     steps = {row["ends"]: row for row in map(json.loads, rows.splitlines()) if "ends" in row}
     done = ["installed", "device", *["timer"] * 8, "compiled", "verification", "defaults", "search", "peers"]
     assert [name.partition(" ")[0] for name in steps] == done
-    with Store.open(tmp_path / "tuner.db") as store:  # the search goes on from what the defaults came to
+    with Store.open(tmp_path / "tuner.db") as store:  # the search resumes from the times of the defaults
         tried = [stored.attempt.identity for stored in store.attempts("flash_attention")]
     assert len(tried) == len(set(tried)) == next(data for name, data in steps.items() if "search" in name)["tried"]
     assert (tmp_path / "report.html").exists()

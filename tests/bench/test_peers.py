@@ -46,7 +46,7 @@ def test_a_peer_computes_what_the_operator_defines(name: str, fields: dict[str, 
 
 
 def is_right(case: Case, peer: Peer) -> bool:
-    """False where the peer says that it does not take the case; fails where it takes it and is wrong."""
+    """Return False if the peer refuses the case; fail if it accepts the case and is wrong."""
     try:
         run = peer.prepare(case.problem, peers.to_torch(case.arrays, "cpu"), case.scalars)
     except AbsentError:

@@ -36,7 +36,7 @@ def run(*arguments: object) -> Any:
 
 @pytest.fixture(scope="module")
 def search_of(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """(the folder of its database and report, what it printed) of one small search."""
+    """Return the folder with the database and report of one small search, and its output."""
     folder = tmp_path_factory.mktemp("cli")
     return folder, run("search", *SMALL, "--db", folder / "tuner.db", "--report", folder / "report.html")
 

@@ -16,7 +16,7 @@ __all__ = ["driver"]  # a fixture
 
 
 def doctor() -> tuple[int, dict[str, dict[str, Any]]]:
-    """(exit code, each check by what it is about)."""
+    """Return the exit code, and each check by its subject."""
     done = CliRunner().invoke(build(), ["doctor", "--json"])
     return done.exit_code, {check["what"]: check for check in json.loads(done.stdout)["checks"]}
 

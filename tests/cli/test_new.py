@@ -103,7 +103,7 @@ def test_the_work_of_the_readme_is_what_the_example_does(tmp_path: Path) -> None
 
 
 def search_of(name: str, place: Path) -> str:
-    """What a search prints that finds nothing."""
+    """Return the output of a search without a valid config."""
     options = ["--gpu", "sm_80", "--budget", "2", "--workers", "1", "--quiet"]
     options += ["--db", place / "tuner.db", "--report", place / "r.html"]
     done = CliRunner().invoke(build(), ["search", name, *map(str, options)])

@@ -44,7 +44,7 @@ def promised(command: str) -> set[str]:
 
 
 def keys(document: Mapping[str, Any], lists: tuple[str, ...] = ()) -> set[str]:
-    """Of a document, and of what its lists hold."""
+    """Yield a document's keys, including those of objects in its lists."""
     return set(document) | {key for name in lists for entry in document[name] for key in entry}
 
 

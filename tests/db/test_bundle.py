@@ -115,7 +115,7 @@ def test_a_record_of_other_source_is_left_out_by_name(tmp_path: Path) -> None:
     assert "row_norm/two_pass on H200: its source has changed" in " ".join(done.output.split())
 
 
-# ---- what is no bundle, or was changed ----
+# ---- files that are no bundles, or were modified ----
 
 
 def rebuilt(made: Path, path: Path, change: Callable[[dict[str, bytes]], object]) -> Path:

@@ -61,7 +61,7 @@ def contents(database: str) -> dict[str, list[object]]:
 
 @pytest.fixture(params=PLACES)
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a second person's database is."""
+    """Return the folder of a second person's database."""
     if request.param == "file":
         return str(tmp_path / "theirs.db")
     engine = create_engine(SERVER.replace("postgresql:", "postgresql+psycopg:"))
@@ -122,7 +122,7 @@ def test_the_summary_counts_the_problems_that_another_record_serves_now(tmp_path
     assert merge(into, source).replaced == 1
     with Store.open(into) as store:
         store.promote(record(5, Evidence.MEASURED))
-    assert merge(into, filled(tmp_path / "third.db", 3)).replaced == 0  # a measured one stands before predicted ones
+    assert merge(into, filled(tmp_path / "third.db", 3)).replaced == 0  # measured records precede predicted ones
 
 
 def test_records_of_a_text_file_are_added_once(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ A100 = gpu("A100")
 
 
 def of(rows: int, number: int = 0, target: str = "sm_80") -> TuningRecord:
-    """A record of row_norm: config `number` of the space, for so many rows."""
+    """Return a record of row_norm with config `number` of the space, for `rows` rows."""
     operator, implementation = operators.load("row_norm"), operators.implementation("row_norm", "naive")
     problem = operator.problem(width=32, rows=rows)
     config = implementation.space(problem, ARCHES["sm_80"])[number]
@@ -99,7 +99,7 @@ def test_records_that_ship_are_read_when_their_operator_is_called(
 ) -> None:
     folder = shipping(of(64))
     (folder / "flash_attention").mkdir()
-    (folder / "flash_attention" / "sm_80.jsonl").write_bytes(b"\xff")  # an error for who reads it
+    (folder / "flash_attention" / "sm_80.jsonl").write_bytes(b"\xff")  # an error for the reader
     snapshot = Snapshot.load([str(folder)], strict=True)
     operator = operators.load("row_norm")
     assert config_choice.choose(operator, operator.problem(width=32, rows=64), [A100], snapshot).record is not None
@@ -139,7 +139,7 @@ def test_what_ships_is_small_predicted_verified_and_of_proven_implementations() 
 
 
 def test_records_whose_source_has_changed_are_named() -> None:
-    """Others change kernels: the build goes on, and says what `make records` has to search again."""
+    """If the build changes kernels, it continues and names what `make records` must search again."""
     if stale := ship_records.stale(ship_records.shipped()):
         pytest.skip(f"`make records` is to search {len(stale)} records again: {'; '.join(sorted(stale))}")
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own."""
+    """Provide a separate cache."""
     runtime_library()  # once a process, and not into this cache
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"

@@ -247,7 +247,7 @@ def test_cuda_on_a_machine_without_a_gpu_says_so() -> None:
 
     if available():
         pytest.skip("this machine has a GPU")
-    dispatcher.row_norm(rows(), WEIGHT)  # what was prepared for the emulator is not what is asked for
+    dispatcher.row_norm(rows(), WEIGHT)  # a request prepared for the emulator does not serve the GPU
     with pytest.raises(MachineError, match="no GPU, because there is no CUDA driver: install one, or use NumPy arrays"):
         dispatcher.row_norm(rows(), WEIGHT, device="cuda")
 

@@ -43,7 +43,7 @@ class Counted:
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    """What is computed for a call from the beginning: its choice, and so its plan."""
+    """Return what a call computes without a cache: its choice and its plan."""
     return Counted(monkeypatch, config_choice, "choose")
 
 
@@ -227,7 +227,7 @@ def test_a_repeated_call_makes_no_tensor_map_and_a_new_length_only_those_that_ch
     made: dict[tuple[Any, ...], Any] = {}
 
     def pooled(shape: Any, dtype: Any) -> ndarray:
-        """Memory as a pool gives it: what was freed comes again."""
+        """Memory as from a pool: freed blocks are reused."""
         return made.setdefault((tuple(shape), np.dtype(dtype)), asarray(np.zeros(shape, dtype)))
 
     monkeypatch.setattr(sys.modules["cupy"], "empty", pooled)

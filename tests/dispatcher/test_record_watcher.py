@@ -43,7 +43,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def configs() -> list[Instance]:
-    """Of both implementations, each with several configs."""
+    """Return records of both implementations, each with several configs."""
     operator, arch = operators.load("row_norm"), ARCHES["sm_80"]
     problem = operator.problem(width=32, rows=64)
     spaces = [(one, one.space(problem, arch)) for one in operators.implementations("row_norm")]
@@ -142,7 +142,7 @@ def test_what_is_no_interval_is_refused(text: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_child_watches_too(database: Path) -> None:
-    """A forked worker starts a thread of its own."""
+    """A forked worker starts its own thread."""
     program = """
 import os, sys, time
 import numpy as np

@@ -115,7 +115,7 @@ def implementations() -> list[Any]:
 
 
 def numbers(operator: Any, chosen: Choice, problem: Any) -> Numbers | None:
-    """What launches on dense arrays pass; None where the config does not fit the problem."""
+    """Return the arguments of launches on dense arrays; None if the config does not fit the problem."""
     if not chosen.fits(problem):
         return None
     shapes = {argument.name: argument.shape(problem) for argument in operator.arguments if argument.dims}

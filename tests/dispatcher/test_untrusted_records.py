@@ -146,7 +146,7 @@ def test_whatever_a_field_of_a_record_holds_a_call_is_served(tmp_path: Path, dat
 
 
 def places(data: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a document holds a value: the keys and indices that lead to each."""
+    """Yield the keys and indices that lead to each value of a document."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         yield (*above, key)

@@ -1,4 +1,4 @@
-"""The device of these tests; it is skipped after a kernel has hung on it."""
+"""The device of these tests; tests after a kernel that hangs fail at once."""
 
 import os
 import sys
@@ -13,20 +13,20 @@ from tuner.evaluate.measure.worker import Worker
 
 @pytest.fixture(autouse=True)
 def _usable() -> None:
-    """Nothing is asked of a device that an earlier kernel hangs on: the answer would never come."""
+    """Fail the test at once if an earlier kernel hangs on the device."""
     if driver.lost:
         pytest.fail(f"not run: {driver.lost[0]}")
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    """The device's own process."""
+    """Provide the device in a process of its own."""
     with Worker(Physical()) as started:
         yield started
 
 
 def pytest_unconfigure() -> None:
-    """All is told by now, and to unload a module is to wait for the kernel that hangs."""
+    """End the process without unloading modules, which would wait for a hanging kernel."""
     if driver.lost:
         sys.stdout.flush()
         os._exit(1)

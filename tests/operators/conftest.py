@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A case of each test is enough for `make test`; of every operator and implementation all are run."""
+    """Run one case of each test in `make test`, but all cases of tests over every operator and implementation."""
     for item in items:
         if item.path.is_relative_to(HERE) and item.path.name != "test_every_operator.py":
             item.add_marker(pytest.mark.sampled(1))

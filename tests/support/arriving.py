@@ -14,15 +14,15 @@ from tuner.store import record_lines
 
 
 def records(*instances: Instance, target: str, arch: str) -> list[TuningRecord]:
-    """A record of each config with today's source."""
+    """Return a record of each config with the current source."""
     listed = snapshot(*instances, target=target, arch=arch)
     return [stored.record for stored in listed.records(instances[0].operator.name)]
 
 
 class Load:
-    """Threads that repeat calls until they are told to stop. `call(number)` raises where a result is wrong.
+    """Threads that repeat calls until they are stopped. `call(number)` raises if a result is wrong.
 
-    `seconds` has what each call of each thread took, by `clock`, `errors` what calls raised.
+    `seconds` contains the duration of each call of each thread by `clock`, `errors` the exceptions of calls.
     """
 
     def __init__(self, call: Callable[[int], object], threads: int, pause_s: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class Load:
 def arrive(
     path: Path, each: Sequence[TuningRecord], runs: Callable[[], Any], patience_s: float, look_s: float = 0.02
 ) -> int:
-    """Write the records one after another, each when the one before is run; how many were run within `patience_s`."""
+    """Write the records one after another, each once the previous one runs; return how many ran within `patience_s`."""
     served = 0
     for record in each:
         record_lines.write(path, [record])

@@ -1,4 +1,4 @@
-"""Claims about a config that tests of several operators make: it is right, nothing spills, it does what it declares."""
+"""Claims about a config in tests of several operators: it is correct, nothing spills, its work is as declared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,24 +25,25 @@ from tuner.spec.operator import Implementation, Operator
 from tuner.spec.parameters import scalars
 from tuner.spec.problem import Arrays, canonical
 
-# Two orders of threads, with copies that come late: both with the race detector, so that a config is built once.
+# two thread orders with late copies, both with the race detector, so that a config is built once
 BOTH_WAYS = (Mode(True, "reverse", "late"), CHECKED[0])
 
-# Of arches with one machine code: sm_89 has that of sm_86, in every default but two naive ones.
+# arches with equal machine code: sm_89's is that of sm_86 for every default except two naive ones
 DISTINCT_ARCHES = tuple(name for name in ARCHES if name != "sm_89")
 _BEFORE, _SINCE = ("sm_80", "sm_86", "sm_90a", "sm_87"), ("sm_100a", "sm_120a", "sm_103a", "sm_121a", "sm_110a")
 
 
 def dealt_arches(position: int) -> tuple[str, ...]:
-    """One arch before sm_100a and one since, in turn: on those of either kind a text has nearly the same registers.
+    """Return one arch before sm_100a and one since, in turn; within each group a source needs nearly the same
+    registers.
 
-    `benchmarks/toolkits.py --all --options` asks all of them.
+    `benchmarks/toolkits.py --all --options` compiles for all of them.
     """
     return _BEFORE[position % len(_BEFORE)], _SINCE[position % len(_SINCE)]
 
 
 def example(operator: Operator[Any], implementation: Implementation[Any, Any]) -> Any:
-    """A problem that the implementation serves."""
+    """Return a problem that the implementation serves."""
     return operator.problem() if implementation.example is None else implementation.example
 
 
@@ -51,27 +52,27 @@ def first_arch(implementation: Implementation[Any, Any], problem: Any) -> Arch:
 
 
 def drawn(operator: Operator[Any], problem: Any, kind: str) -> Arrays:
-    """Inputs of this kind and the scalars, which the reference takes from the arrays."""
+    """Return inputs of this kind and the scalars, which the reference takes from the arrays."""
     result = operator.inputs(problem, np.random.default_rng(0), kind)
     return {**result, **scalars(operator, problem, result)}
 
 
 def compiled(source: Source, arch: str) -> Cubin:
-    """In this process, and once for all tests."""
+    """Compile in this process, once for all tests."""
     cubin = compile(source, Options(arch), Cache.of("cubin"))
     assert not isinstance(cubin, Failed), cubin.log
     return cubin
 
 
 def compiled_to_ptx(source: Source, arch: str) -> str:
-    """The same, up to what ptxas takes."""
+    """Compile as far as ptxas's report."""
     text = ptx(source, Options(arch), Cache.of("ptx"))
     assert not isinstance(text, Failed), text.log
     return text
 
 
 def assert_right(instance: Instance, arrays: Arrays, mode: Mode = PLAIN[0]) -> tuple[Arrays, Run]:
-    """Within the tolerances of these arrays' exact results. Returns what the run wrote, and the run."""
+    """Check that outputs are within the tolerances of these arrays' exact results. Returns the outputs and the run."""
     outputs, done = emulator.run(instance, arrays, mode)
     assert not done.findings, done.findings[0]
     for error in errors(instance.operator, instance.problem, arrays, outputs):
@@ -80,19 +81,19 @@ def assert_right(instance: Instance, arrays: Arrays, mode: Mode = PLAIN[0]) -> t
 
 
 def assert_right_at_edges(instance: Instance, modes: tuple[Mode, ...] = PLAIN + CHECKED) -> None:
-    """Over the edge cases of its operator."""
+    """Check over the edge cases of its operator."""
     verdict = check(Job(instance.fields(), modes))
     assert verdict.ok, verdict.reason
 
 
 def assert_right_on_tails(instance: Instance) -> None:
-    """A config of the space on sm_90a, over its operator's tails."""
+    """Check a config of the space for sm_90a over its operator's tails."""
     assert_on_hopper(instance)
     assert_right_at_edges(instance, BOTH_WAYS)
 
 
 def assert_right_at(instance: Instance, *places: tuple[dict[str, int], str]) -> None:
-    """A config of the space on sm_90a, at these extents with these inputs: right both ways, to the same bits."""
+    """Check a config of the space for sm_90a at these extents and inputs: correct in both modes, with equal bits."""
     assert_on_hopper(instance)
     for extents, kind in places:
         at = instance.at(replace(instance.problem, **extents))
@@ -109,28 +110,28 @@ def assert_right_at(instance: Instance, *places: tuple[dict[str, int], str]) -> 
 
 
 def assert_on_hopper(instance: Instance) -> None:
-    """A config of the space on sm_90a."""
+    """Return a config of the space for sm_90a."""
     assert instance.implementation.space(instance.problem, ARCHES["sm_90a"]).refusal(instance.config) is None
 
 
 def assert_no_spills(
     operator: Operator[Any], implementation: Implementation[Any, Any], problem: Any, arch: str
 ) -> None:
-    """Of the default config in any of its kernels, which know besides what memory they access."""
+    """Check the machine code of every kernel of the default config, including the kind of memory of each access."""
     cubin = compiled(render(Instance.default(operator, implementation, problem, ARCHES[arch])), arch)
     assert not any(usage.spills for usage in cubin.entries.values()), arch
     assert_memory_is_known(cubin)
 
 
 def assert_memory_is_known(cubin: Cubin) -> None:
-    """No kernel has generic accesses: for each, hardware finds out whether it is of global or of shared memory."""
+    """Check that no kernel has generic accesses, for which hardware must determine the address space at run time."""
     for entry in cubin.entries:
         results = [name for name in ("LD", "ST", "ATOM") if name in cubin.mnemonics(entry)]
         assert not results, f"{entry}: {', '.join(results)}"
 
 
 def assert_declared(instance: Instance, gpu: GPU, kind: str) -> None:
-    """Each launch's mma, bytes and barriers are those that the emulator counts, which finds no bank conflict."""
+    """Check that each launch declares the mma, bytes and barriers that the emulator counts, without bank conflicts."""
     _, done = emulator.run(instance, drawn(instance.operator, instance.problem, kind), CHECKED[0])
     assert declared(instance.work(gpu)) == counted(done, instance.plan())
 
@@ -142,8 +143,9 @@ def assert_apart(
     elsewhere: Mapping[str, Sequence[Any]],
     rounding: float = 0.0,
 ) -> None:
-    """NaN in places of inputs changes nothing in places of outputs that have nothing to do with them, or no more than
-    `rounding` of what is largest there."""
+    """Check that NaN in parts of the inputs changes independent parts of the outputs by no more than `rounding` of
+    their maximum.
+    """
     changed = {name: arrays[name].copy() for name in spoiled if arrays[name].size}
     for name in changed:
         changed[name][spoiled[name]] = np.nan

@@ -1,4 +1,4 @@
-"""CuPy's part in a test without a GPU: device memory is the emulator's, and a launch runs the `host` kernel.
+"""A double of CuPy for tests without a GPU: device memory is the emulator's, and a launch runs the `host` kernel.
 
 What is checked is what `tuner.backends.gpu` hands to the driver: the order, size and value of every kernel argument,
 grids, shared memory that was asked for before it is used. Rules are those of CuPy 14: a Python int travels as 8 bytes,
@@ -24,12 +24,12 @@ from tuner.compiler import nvrtc
 from tuner.dispatcher import on_gpu
 
 MODEL = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
-# By cudaDeviceAttr: clocks in kHz, bus in bits, L2 in bytes, and who may open it.
+# by cudaDeviceAttr: clocks in kHz, bus width in bits, L2 size in bytes, and the compute mode
 TOLD = {13: 1980000, 36: 3201000, 37: 6144, 38: 60 << 20, 20: 0}
 
 
 class DriverError(RuntimeError):
-    """As CUDADriverError."""
+    """Like CuPy's CUDADriverError."""
 
 
 class ndarray:  # noqa: N801  # CuPy's own name
@@ -66,12 +66,14 @@ def asarray(array: np.ndarray) -> ndarray:
 
 
 class Hold:
-    """The default stream, held by `tuner_hold` until the host lets go or the device gives up."""
+    """The default stream, held by `tuner_hold` until the host releases it or the device times out."""
 
-    MOST = 1023  # that a driver queues before it lets the host wait, which here is an error: it would last
+    MOST = 1023  # queue length at which a driver makes the host wait; here an error: the wait would not end
 
     def __init__(self) -> None:
-        self.held = self.gave_up = self.most = self.queued = 0  # how often; and the longest queue behind one, and now
+        self.held = self.gave_up = self.most = self.queued = (
+            0  # number of holds; and the longest queue behind one, and the current queue
+        )
         self._words: tuple[int, int, int] | None = None
         self.blocking = False  # the host waits for each launch, as with CUDA_LAUNCH_BLOCKING
 
@@ -87,21 +89,21 @@ class Hold:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that is queued runs."""
+        """Return whether no queued work is running."""
         if self._words is None:
             return False
         released, expired, ticket = self._words
         return ticket not in (ctypes.c_uint32.from_address(word).value for word in (released, expired))
 
     def queue(self) -> None:
-        """Something is put on the stream."""
+        """Append work to the stream."""
         if self.holds:
             self.queued += 1
             self.most = max(self.most, self.queued)
             assert self.queued <= self.MOST, "the host waits for a place in the queue"
 
     def wait(self) -> None:
-        """The host waits for the device: if it is held, until it gives up."""
+        """Make the host wait for the device: if it is held, until it times out."""
         if self.holds:
             assert self._words is not None
             ctypes.c_uint32.from_address(self._words[1]).value = self._words[2]
@@ -109,16 +111,16 @@ class Hold:
 
 
 class Driver:
-    """One device that knows the kernels of `host` sources by their entry, and those that measuring needs."""
+    """A device that knows the kernels of `host` sources by their entry, and the auxiliary kernels for measuring."""
 
     def __init__(self) -> None:
         self.hold = Hold()
         self.reads: list[tuple[int, int]] = []  # (address, bytes) of `tuner_read`
         self.kernels: dict[str, Kernel] = {}
         self.granted: dict[str, int] = {}  # dynamic shared memory by entry
-        self.unasked = 48 * 1024  # of it, for a kernel that did not ask; less where it has static shared memory
+        self.unasked = 48 * 1024  # limit for a kernel that did not request more; less if it has static shared memory
         self.launches: list[str] = []
-        self.names: dict[str, str] = {}  # entry by symbol, of kernels that C++ names otherwise
+        self.names: dict[str, str] = {}  # entry by symbol, of kernels with mangled C++ names
         self.unloaded = 0  # modules
 
     def know(self, *kernels: Kernel) -> None:
@@ -153,7 +155,7 @@ class Driver:
             self.launches.append(entry)
 
     def modules(self) -> dict[str, ModuleType]:
-        """`cupy`, as far as it is used."""
+        """The part of `cupy` that is used."""
         cupy, cuda, driver = (ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy.cuda.driver"))
         driver.CUDADriverError = DriverError
         driver.funcGetAttribute = lambda what, function: self.granted.get(_entry(what, function), self.unasked)
@@ -168,7 +170,7 @@ class Driver:
 
 
 class Module:
-    """As cupy.cuda.Module: unloaded, after a wait for the device, when no function of it is left."""
+    """Like cupy.cuda.Module: unloaded, after synchronising the device, when no function of it is left."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -180,7 +182,7 @@ class Module:
         return Function(self, self.driver.names.get(entry, entry))
 
     def get_global_var(self, name: str) -> int:
-        """The address of a `__constant__` symbol: the emulator's."""
+        """Return the address of a `__constant__` symbol, which is the emulator's."""
         return next(kernel.symbol(name) for kernel in self.driver.kernels.values() if name in kernel.source.constants)
 
     def __del__(self) -> None:
@@ -188,7 +190,7 @@ class Module:
 
 
 class Function:
-    """As cupy.cuda.Function: called with a grid, a block, arguments, dynamic shared memory and a stream."""
+    """Like cupy.cuda.Function: called with a grid, a block, arguments, dynamic shared memory and a stream."""
 
     def __init__(self, module: Module, entry: str) -> None:
         self.module, self.ptr = module, entry
@@ -211,7 +213,7 @@ _RUNTIME = SimpleNamespace(
 
 
 class Stream:
-    """A stream of its own, for capturing only: nothing that it is given runs until the graph is launched."""
+    """A separate stream for capturing only: its work runs only when the graph is launched."""
 
     null = "the default stream"
 
@@ -234,7 +236,7 @@ class Stream:
 
 
 class Graph:
-    """As cupy.cuda.Graph: what was captured, to be launched again and again."""
+    """Like cupy.cuda.Graph: captured work that can be launched repeatedly."""
 
     def __init__(self, work: tuple[Callable[[], None], ...]) -> None:
         self._work = work
@@ -256,7 +258,7 @@ def _entry(attribute: int, function: str) -> str:
 def _encode_tiled(
     place: int, dtype: int, rank: int, base: int, size: int, stride: int, box: int, step: int, *options: int
 ) -> int:
-    """The driver's encoder, in the emulator's terms."""
+    """The driver's encoder, in the emulator's representation."""
     interleave, swizzle, _, fill = options
     if not getattr(_THREAD, "bound", False):
         return 201  # CUDA_ERROR_INVALID_CONTEXT
@@ -272,7 +274,7 @@ def _encode_tiled(
 
 @contextmanager
 def _device(ordinal: int) -> Iterator[SimpleNamespace]:
-    """As cupy.cuda.Device: on entering, it leaves alone a device that is current, and a thread without a context."""
+    """Like cupy.cuda.Device: entering it has no effect if it is current, or if the thread has no context."""
     assert ordinal == 0
     yield SimpleNamespace(use=_bind)
 
@@ -287,15 +289,15 @@ def _bind() -> None:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """A machine with a GPU, as far as `tuner.backends.gpu` can see."""
+    """Provide a machine with a GPU, as far as `tuner.backends.gpu` can see."""
     with machine(monkeypatch) as result:
         yield result
 
 
 @contextmanager
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """The same where there is no fixture."""
-    nvrtc.toolkit()  # the compiler is CuPy's real one
+    """The same without a fixture."""
+    nvrtc.toolkit()  # CuPy's real compiler
     result = Driver()
     cached = (gpu.opened, gpu._gpu, on_gpu._module, gpu.driver_error)
     for name, module in result.modules().items():

@@ -1,4 +1,4 @@
-"""A Dask scheduler and workers of this machine as processes, for tests and benchmarks alone."""
+"""A Dask scheduler and workers as processes of this machine, for tests and benchmarks."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def scheduler(folder: Path, scheme: str = "tcp", environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """The address of a scheduler."""
+    """Provide the address of a scheduler."""
     port = free_port()
     address = f"{scheme}://127.0.0.1:{port}"
     words = ["--host", address, "--port", str(port), "--no-dashboard"]
@@ -51,7 +51,7 @@ def scheduler(folder: Path, scheme: str = "tcp", environment: Mapping[str, str] 
 def workers(
     address: str, count: int, folder: Path, environment: Mapping[str, str] | None = None, preload: str = PRELOAD
 ) -> Iterator[list[Path]]:
-    """So many workers, each of which is started again when it dies; their logs."""
+    """Provide `count` workers, which are restarted when they die, and their logs."""
     processes, logs = [], [folder / f"worker{number}.log" for number in range(count)]
     for number, log in enumerate(logs):
         words = [address, "--nthreads", "1", "--no-dashboard", "--name", f"w{number}", "--death-timeout", "120"]
@@ -65,7 +65,7 @@ def workers(
 
 
 def wait_until(true: Callable[[], object], what: str) -> None:
-    """Until `true()` is."""
+    """Wait until `true()` returns True."""
     deadline = time.monotonic() + GENEROUS_S
     while not true():
         assert time.monotonic() < deadline, what

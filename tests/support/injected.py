@@ -1,4 +1,4 @@
-"""An operator with an error put into its kernels, which tests of these have to see."""
+"""An operator with an error inserted into its kernels, which its tests must detect."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from tuner.spec.operator import Operator
 
 
 def injected(operator: Operator[Any], folder: Path, file: str, old: str, new: str) -> Operator[Any]:
-    """The operator with `old` changed to `new` in a file of its own, as a copy of its folder in `folder`."""
+    """Return the operator with `old` replaced by `new` in one of its files, as a copy of its folder in `folder`."""
     result = replace(operator, folder=folder / operator.name)
     shutil.copytree(operator.folder, result.folder)
     text = (result.folder / file).read_text()
@@ -20,9 +20,9 @@ def injected(operator: Operator[Any], folder: Path, file: str, old: str, new: st
 
 @dataclass(frozen=True)
 class Bug:
-    """`old` becomes `new` in a file; `seen` is the finding's kind, or the output that comes out wrong.
+    """`old` is replaced by `new` in a file. `seen` is the kind of the finding, or the output that becomes wrong.
 
-    `config` is the one that shows it, where not every config does.
+    `config` is one that shows the error, if not every config does.
     """
 
     name: str
@@ -33,5 +33,5 @@ class Bug:
     config: Any = None
 
     def put_into(self, operator: Operator[Any], folder: Path) -> Operator[Any]:
-        """A copy of the operator that has it."""
+        """Return a copy of the operator with the error."""
         return injected(operator, folder, self.file, self.old, self.new)

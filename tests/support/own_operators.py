@@ -1,4 +1,4 @@
-"""Operators of one's own for tests: the example under other names, with some of its text replaced."""
+"""User operators for tests: the example under other names, with parts of its text replaced."""
 
 import sys
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from tuner.base.assets import EXAMPLE
 from tuner.cli.commands.new import write
 
 _NUMBERS = count()
-Edit = tuple[str, str, str]  # a file, what stands in it, what is to stand there
+Edit = tuple[str, str, str]  # a file, its old text, its new text
 
 
 @contextmanager
 def own_operator(place: Path, *edits: Edit, example: Path = EXAMPLE) -> Iterator[str]:
-    """The name of a new operator in `place`, which can be found until the block ends."""
+    """Provide the name of a new operator in `place`, which can be found until the block ends."""
     name = f"own_{next(_NUMBERS)}"
     write(name, place / name, example)
     for file, old, new in edits:
@@ -24,7 +24,7 @@ def own_operator(place: Path, *edits: Edit, example: Path = EXAMPLE) -> Iterator
         text = (place / name / file).read_text()
         assert before in text, before
         (place / name / file).write_text(text.replace(before, after))
-    folders = operators.__path__  # a test may set others for its own time
+    folders = operators.__path__  # a test may set other values for its duration
     folders.append(str(place))
     try:
         yield name

@@ -1,4 +1,4 @@
-"""How long what hangs is waited for: jobs that a test knows to hang are given up soon, all others have their time."""
+"""Time limits for hanging jobs: short for jobs that a test expects to hang, normal for all others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ GENEROUS_S = 600.0  # ends a test that hangs, and no other
 
 
 def given_up_soon(patch: pytest.MonkeyPatch, hangs: Callable[[Any], bool], seconds: float = 0.5) -> None:
-    """Of a pool's jobs those that hang; a slow machine does not make others late."""
+    """A pool's limits by job: only the expected ones are short, so that a slow machine fails no other job."""
     give = pool._Worker.give
 
     def give_for(worker: Any, job: Any, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of this machine in a temporary folder, as Debian installs it, for tests alone.
+"""A PostgreSQL server of this machine in a temporary folder, as installed by Debian, for tests.
 
 python -m tests.support.postgres COMMAND    # with TUNER_TEST_POSTGRES=postgresql://… of an empty database
 """
@@ -22,7 +22,7 @@ _TCP = "-c listen_addresses=127.0.0.1 -c fsync=off -c max_connections={most}"
 
 
 def binaries() -> Path | None:
-    """Where initdb and pg_ctl are; None where there is no server."""
+    """Return the folder of initdb and pg_ctl; None without a server."""
     on_path = shutil.which("pg_ctl")
     folders = [Path(on_path).parent] if on_path else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -float(path.parent.name))
@@ -30,7 +30,7 @@ def binaries() -> Path | None:
 
 
 class Server:
-    """Listens on 127.0.0.1; anybody may log in."""
+    """A server that listens on 127.0.0.1 and accepts any login."""
 
     def __init__(self, folder: Path, most: int) -> None:
         result = binaries()
@@ -44,7 +44,7 @@ class Server:
         self.start()
 
     def database(self, port: int | None = None) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         name = f"t{uuid4().hex}"
         with psycopg.connect(f"postgresql://tuner@127.0.0.1:{self.port}/postgres", autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
@@ -55,7 +55,7 @@ class Server:
         self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "-l", log, "-o", self._options, "start")
 
     def stop(self) -> None:
-        """Sessions are ended at once, and their transactions rolled back."""
+        """End all sessions at once and roll back their transactions."""
         self._run("pg_ctl", "-D", self._data, "-w", "-m", "fast", "stop")
 
     def _run(self, name: str, *arguments: object) -> None:
@@ -84,7 +84,7 @@ def free_port() -> int:
 
 
 def _unprivileged() -> str | None:
-    """PostgreSQL refuses to run as root."""
+    """Return the user to run as: PostgreSQL refuses to run as root."""
     if os.geteuid():
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -92,7 +92,7 @@ def _unprivileged() -> str | None:
 
 
 class LossyProxy:
-    """Forwards connections to a server; while `armed`, it drops the one with the next COMMIT before the answer."""
+    """Forwards connections to a server. While `armed`, it drops the one with the next COMMIT before the answer."""
 
     def __init__(self, port: int) -> None:
         self._target, self.armed, self.lost = port, False, 0

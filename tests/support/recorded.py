@@ -1,4 +1,4 @@
-"""An Evaluator over a known cost of every config: the seam that replays use too."""
+"""An Evaluator with a known cost of every config, behind the interface that replays use."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ WRONG = Verdict((OutputError("o", 1.0, 1.0, 1e-3, 1e-3),), (), ("recorded",))
 
 
 class Recorded:
-    """What it is told, instead of what a compiler says. `tried` and `judged` are configs, in the order asked for."""
+    """Returns given costs instead of compiling. `tried` and `judged` are the configs in the order of the requests."""
 
     evidence = Evidence.PREDICTED
     policy = "recorded/1"
@@ -59,10 +59,10 @@ class Recorded:
         return True
 
     def settle(self, finalists: Finalists, seed: int) -> RaceOutcome | None:  # part of the protocol
-        """No race: what is recorded has no noise."""
+        """Return no race: recorded costs have no noise."""
 
     def resume(self, best: Instance) -> None:
-        """What is recorded does not change from session to session."""
+        """Return True: recorded costs do not change between sessions."""
 
     def check(self, batch: Sequence[Instance]) -> Iterator[tuple[int, Verdict]]:
         for position, instance in enumerate(batch):

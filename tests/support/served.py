@@ -1,4 +1,4 @@
-"""Records with today's source, so that the dispatcher runs what a test or a benchmark names."""
+"""Records with the current source, so that the dispatcher runs the configs that a test or a benchmark names."""
 
 from tuner.compiler.render import render
 from tuner.results.attempt import Evidence, Identity, Resources
@@ -11,7 +11,7 @@ from tuner.store.records import Snapshot
 
 
 def snapshot(*instances: Instance, target: str, arch: str) -> Snapshot:
-    """Records of configs on their problems, for a GPU of an arch."""
+    """Return records of configs on their problems, for a GPU of an arch."""
     records: list[StoredRecord] = []
     for instance in instances:
         name, problem = instance.operator.name, canonical(instance.problem)

@@ -1,6 +1,6 @@
-"""A device that is not there: right outputs, and times from a seeded model with everything that spoils real ones.
+"""A simulated device: correct outputs, and times from a seeded model with the disturbances of real devices.
 
-It stands where a GPU would, behind the same protocol, so that all of a measuring session but the driver's calls can be
+It implements the protocol of a GPU, so that a complete measuring session except for the driver's calls can be
 rehearsed, and its faults provoked, on any machine.
 """
 
@@ -33,15 +33,15 @@ from tuner.spec.tensor_map import MappedTensor
 
 _CLOCK_MHZ, _THROTTLED_MHZ, _HOT = 1980, 1200, 0x40  # NVML: hardware thermal slowdown
 _OUT_OF_BOUNDS = 64  # bytes past the end of an output that a planted fault writes
-_POWER_CAP, _GOVERNED_US = 0x04, 10_000.0  # NVML; how long a clock takes for most of its way to where power lets it be
-_FULL = 0.999  # of the clock, that is all of it
-_LIKE_THE_LAST = 0.9  # correlation of a run's wandering with that of the run before
+_POWER_CAP, _GOVERNED_US = 0x04, 10_000.0  # NVML; time constant of the clock's approach to the power limit
+_FULL = 0.999  # fraction of the full clock
+_LIKE_THE_LAST = 0.9  # correlation of a run's drift with that of the previous run
 _UNPREDICTED = 0.15  # standard deviation of a time around its prediction
 
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """What configs whose `field` is `value` do: a Fault by name, "stuck" (the process hangs) or "overrun"."""
+    """The behaviour of configs whose `field` is `value`: a Fault by name, "stuck" (the process hangs) or "overrun"."""
 
     field: str
     value: Scalar
@@ -56,37 +56,37 @@ class Simulation:
     seed: int = 0
     noise: float = 0.01
     drift: float = 0.02
-    lies: float = 0.01  # samples that are far off, with no sign of it
-    throttled: float = 0.02  # samples that are slow, and whose state says so
-    spell: tuple[int, int, float] = (0, 0, 1.0)  # from this run to before that one, times are × that, with no sign
-    period: float = 300.0  # runs of a drift, there and back
-    wander: float = 0.0  # noise, relative, that goes with that of the runs before
-    bursts: tuple[float, int, float] = (0.0, 0, 1.0)  # with that probability so many runs in a row are × that
+    lies: float = 0.01  # samples that are far off without a sign of it
+    throttled: float = 0.02  # samples that are slow, with a state that reports it
+    spell: tuple[int, int, float] = (0, 0, 1.0)  # from this run to before that one, times are × that, without a sign
+    period: float = 300.0  # runs per period of a drift
+    wander: float = 0.0  # relative noise that is correlated with that of the previous runs
+    bursts: tuple[float, int, float] = (0.0, 0, 1.0)  # with this probability, so many consecutive runs are × that
     every: tuple[int, float] = (0, 1.0)  # one run in so many is × that
-    emulated: bool = False  # run the generated code on the emulator; else the reference stands in for every kernel
+    emulated: bool = False  # run the generated code on the emulator; otherwise the reference replaces every kernel
     plants: tuple[Plant, ...] = ()
-    times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predictor's word
+    times_us: tuple[tuple[str, float], ...] = ()  # (canonical config, time); others take the predicted time
     clocks: tuple[
         tuple[str, float], ...
-    ] = ()  # (canonical config, to what share its power lowers the clock); others: 1
-    floor_us: float = 0.0  # what a kernel that does nothing takes
+    ] = ()  # (canonical config, fraction to which its power lowers the clock); others: 1
+    floor_us: float = 0.0  # time of an empty kernel
     uuid: str = "GPU-simulated"
-    broken: bool = False  # whatever runs on it fails
-    bus_id: str = ""  # of a device that several processes share; else each has its own
+    broken: bool = False  # every launch fails
+    bus_id: str = ""  # UUID of a device that several processes share; otherwise each has its own
 
     def open(self) -> "SimulatedDevice":
         return SimulatedDevice(self)
 
 
 def _release(buffers: Mapping[int, Buffer]) -> None:
-    """The memory of a device that is gone: every launch on the emulator would go through it."""
+    """The memory of a lost device: every launch on the emulator would access it."""
     for buffer in buffers.values():
         buffer.close()
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """What is timed: microseconds at full clock, and to what share of that its power lowers the clock."""
+    """A timed kernel: microseconds at full clock, and the fraction to which its power lowers the clock."""
 
     time_us: float
     clock: float = 1.0
@@ -116,7 +116,7 @@ class SimulatedDevice:
         weakref.finalize(self, _release, self._buffers)
         self._runs = 0
         self._hot = False
-        self._clock = 1.0  # its share of the full one
+        self._clock = 1.0  # fraction of the full clock
         self._flips = 0
         self._wandered = 0.0
         self._burst_ends = 0  # the run
@@ -176,7 +176,7 @@ class SimulatedDevice:
         return _Ready(1e-3 * nbytes / self.copy_gb_s())
 
     def times_us(self, ready: _Ready, launches: int, policy: MeasurementPolicy) -> Sequence[float]:  # noqa: ARG002
-        """A sample in which something lies or throttles does so in all its launches."""
+        """Return the times of a sample; one with a silent error or throttling has it in all its launches."""
         model = self._simulation
         self._runs += 1
         self._hot = bool(self._rng.random() < model.throttled)
@@ -191,7 +191,7 @@ class SimulatedDevice:
         return [ready.time_us * factor * float(noise)] * launches
 
     def _neighbours(self) -> float:
-        """What makes runs alike that follow each other, or that are a period apart."""
+        """Return the common disturbance of consecutive runs, and of runs one period apart."""
         model, factor = self._simulation, 1.0
         if model.wander:
             new = math.sqrt(1 - _LIKE_THE_LAST**2) * float(self._rng.standard_normal())
@@ -223,20 +223,20 @@ class SimulatedDevice:
         return float(self._gpu.device.dram_gb_s)
 
     def _at(self, address: int, nbytes: int) -> Bytes:
-        """The bytes at an address inside a buffer."""
+        """Return the bytes at an address inside a buffer."""
         begin = max(start for start in self._buffers if start <= address)
         whole = self._buffers[begin].view(np.uint8, (self._buffers[begin].nbytes,))
         return whole[address - begin : address - begin + nbytes]
 
     def _modelled(self, instance: Instance) -> float:
-        """The predictor's cost, off by what predictors are off by, as a time."""
+        """Return the predicted cost as a time, with a typical prediction error."""
         cycles = uncompiled(instance.plan(), instance.work(self._gpu), self._gpu).cost
         seed = f"{self._simulation.seed}{instance.implementation.name}{canonical(instance.config)}"
         off = np.random.default_rng(crc32(seed.encode()))
         return float(cycles / self._gpu.device.clock_mhz * np.exp(_UNPREDICTED * off.standard_normal()))
 
     def _stand_in(self, program: _Program, call: Call) -> None:
-        """The reference, rounded as kernels round it, in the place of the kernels."""
+        """Return the reference, rounded as kernels round it, in place of the kernels' outputs."""
         operator, tensors = program.instance.operator, self._tensors(call)
         layout = _layout(call)
         given = {tensor.name: tensors[tensor.name] for tensor in layout.tensors if tensor.initial is not None}
@@ -245,7 +245,7 @@ class SimulatedDevice:
             tensors[argument.name][...] = right[argument.name]
 
     def _spoil(self, program: _Program, call: Call) -> None:
-        """What planted faults do to the first output."""
+        """Apply planted faults to the first output."""
         name = program.instance.operator.outputs[0].name
         tensor = self._tensors(call)[name]
         if Fault.WRONG.name in program.plants:
@@ -257,7 +257,7 @@ class SimulatedDevice:
             self._at(call.addresses[name] + tensor.nbytes + _OUT_OF_BOUNDS, 1)[:] = 0
 
     def _tensors(self, call: Call) -> dict[str, Array]:
-        """All of the call's, where they lie."""
+        """Return all arrays of the call with their addresses."""
         nothing = np.empty(0, np.uint8)
         return {
             tensor.name: tensor.view(self._at(call.addresses[tensor.name], tensor.nbytes) if tensor.nbytes else nothing)

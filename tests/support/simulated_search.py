@@ -1,4 +1,4 @@
-"""A small search on a simulated device, and how its configs are timed there."""
+"""A small search on a simulated device, and the times of its configs there."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ PROBLEM = OPERATOR.problem(head_dim=16, batch=1, heads=1, seq_q=64)
 GPU = gpu("sm_80")
 IMPLEMENTATION = operators.implementation("flash_attention", "mma_sync")
 SPACE = IMPLEMENTATION.space(PROBLEM, GPU.arch)
-# For whole searches: the emulator is through with its edges forty times as fast.
+# for complete searches: the emulator finishes its edge cases forty times as fast
 PAGED = operators.load("paged_attention")
 NAIVE = operators.implementation("paged_attention", "naive")
 DECODING = PAGED.problem(head_dim=16, batch=1, heads=1, kv_heads=1, max_pages=4)
@@ -40,7 +40,7 @@ def timed_as(configs: list[Any], times: list[float]) -> tuple[tuple[str, float],
 
 
 def powered(configs: list[Any]) -> Simulation:
-    """The first of these is the fastest at any one clock, and lowers its own; the second is next."""
+    """Return times: the first config is fastest at a fixed clock but lowers its own clock; the second is next."""
     times = timed_as(configs, [97.0, 100.0, *[150.0] * (len(configs) - 2)])
     return replace(CALM, drift=0.0, times_us=times, clocks=((encode(to_fields(configs[0])), 0.9),))
 

@@ -1,4 +1,4 @@
-"""A unit of a farm whose search is not made: what it would store is, for benchmarks of what surrounds it."""
+"""A unit of a farm without a search: it stores what a search would store, for benchmarks of the farm."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ _RIGHT = Verdict((OutputError("o", 0.0, 0.0, 1e-3, 1e-3),), (), ("simulated",))
 
 
 def simulate(unit: Unit) -> UnitResult:
-    """Store what a search stores, without searching; each row in a transaction of its own."""
+    """Store what a search stores, each row in a transaction of its own."""
     operator = operators.load(unit.operator)
     problem = canonical(from_fields(operator.problem, unit.problem))
     store = _store(unit.db)
@@ -41,7 +41,7 @@ def simulate(unit: Unit) -> UnitResult:
 
 @cache
 def _store(place: str) -> Store:
-    """One a worker, as in a search of some minutes: to open it is no part of the rate."""
+    """Return the store of this worker, opened once: opening is not part of the rate."""
     return Store.open(place)
 
 

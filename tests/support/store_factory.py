@@ -1,4 +1,4 @@
-"""Values for the tests of the store and of the records."""
+"""Values for the tests of the store and of records."""
 
 import os
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def record(BT: int = 64, evidence: Evidence = Evidence.PREDICTED, created: str =
 
 
 def race(**changes: Any) -> FinalRace:
-    """Of two contenders, the first slower, in three rounds while the device grew warm."""
+    """Return a race of two contenders, the first one slower, in three rounds on a device that warms up."""
     rounds = tuple((Lap(12.8, 1980 - 15 * n, 0, 60 + n), Lap(12.5, 1965, 4, 60 + n, 0.125)) for n in range(3))
     runners = tuple(Runner("fast", {"BT": BT, "swizzle": True}, "5eed") for BT in (32, 64))
     race = FinalRace("scan", encode(PROBLEM), "H200", "measured/1 cold L2 eager", runners, 1, rounds, floor_us=2.25)
@@ -81,12 +81,12 @@ def study(**changes: Any) -> dict[str, Any]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Take away the right to write `folder` and its files, also from root. `folder` must not lie in a private one."""
+    """Remove the permission to write `folder` and its files, also from root. `folder` must not be in a private one."""
     user = os.geteuid()
     for path in (*folder.iterdir(), folder):
         path.chmod(0o555 if path.is_dir() else 0o444)
     if user == 0:
-        os.seteuid(65534)  # permissions do not bind root
+        os.seteuid(65534)  # permissions do not apply to root
     try:
         yield
     finally:

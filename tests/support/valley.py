@@ -1,4 +1,4 @@
-"""A search space whose cost is a valley with a corner that fails, and a search of it."""
+"""A search space whose cost is a valley with a failing corner, and a search of it."""
 
 import math
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ SPACE = Space(
 
 
 def cost(config: Config) -> float | None:
-    """A landscape with one valley, an alignment effect, an interaction, and a corner that fails."""
+    """A landscape with one valley, an alignment effect, an interaction, and a failing corner."""
     if config.rows * config.columns > 2048:
         return None
     tile = math.log2(config.rows * config.columns / 512) ** 2 + 0.3 * math.log2(config.rows / config.columns) ** 2
@@ -45,11 +45,11 @@ def cost(config: Config) -> float | None:
 
 COSTS = [cost(config) for config in SPACE]
 OPTIMUM = min(value for value in COSTS if value is not None)
-GOOD = np.array([10.0 if value is None else value for value in COSTS])  # a prior that tells all
+GOOD = np.array([10.0 if value is None else value for value in COSTS])  # a prior that is exact
 
 
 def search(sampler: Sampler, tries: int, batch: int = 1) -> list[int]:
-    """Ask and tell; the configs in order."""
+    """Ask and tell; return the configs in order."""
     asked: list[int] = []
     while len(asked) < tries and (indices := sampler.ask(min(batch, tries - len(asked)))):
         for index in indices:
@@ -59,6 +59,6 @@ def search(sampler: Sampler, tries: int, batch: int = 1) -> list[int]:
 
 
 def asked_one_by_one(sampler: Sampler) -> Iterator[int]:
-    """What a sampler asks; the caller tells the cost of each before it takes the next."""
+    """Yield what a sampler asks; the caller sends the cost of each before the next one."""
     while batch := sampler.ask(1):
         yield from batch

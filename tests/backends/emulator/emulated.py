@@ -47,7 +47,7 @@ class Call:
 def source(
     file: str, entries: tuple[str, ...], replace: tuple[tuple[str, str], ...] = (), target: Target = "host"
 ) -> Source:
-    """A kernel file as a source, after textual replacements, each of which must find its text."""
+    """Return a kernel file as a source after replacements, each of which must match its text."""
     text = (KERNELS / file).read_text()
     for old, new in replace:
         assert old in text, f"{file} has no {old!r}"
@@ -56,12 +56,12 @@ def source(
 
 
 def snippet(text: str, *entries: str, checked: bool = False) -> Kernel:
-    """Kernels from their text, which needs no includes for what is in types.cuh and thread.cuh."""
+    """Return kernels from their text, which needs no includes for types.cuh and thread.cuh."""
     text = f'#include "thread.cuh"\n{text}'
     return build(Source(entries, text, headers(text, KERNELS, "host"), "host"), checked=checked)
 
 
-# A kernel that is written out: attributes and bounds may stand on either side of `void`.
+# In a kernel written out in full, attributes and bounds may be on either side of `void`.
 _KERNEL = re.compile(r'^extern "C" __global__\s+(?:(?:void|__\w+__\((?:[^()]|\([^()]*\))*\))\s+)*(\w+)\(', re.MULTILINE)
 _BY_MACRO = re.compile(r"^\w+_KERNEL\((\w+)", re.MULTILINE)
 

@@ -30,7 +30,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Observed:
-    """What one mode saw of a mutation."""
+    """The findings of one mode for a mutation."""
 
     right: bool  # the numbers
     findings: tuple[Finding, ...]

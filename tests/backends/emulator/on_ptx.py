@@ -27,7 +27,7 @@ def entries(file: str, arch: str, replace: Replacements = ()) -> dict[str, ptx.E
 
 
 class PtxKernel:
-    """Has the `launch` of `emulator.Kernel`; raises FaultError where that has findings."""
+    """Has the `launch` method of `emulator.Kernel`; raises FaultError instead of returning findings."""
 
     def __init__(self, file: str, arch: str, replace: Replacements = (), order: ptx.Order = "together") -> None:
         self._entries, self._order = entries(file, arch, replace), order
@@ -42,7 +42,7 @@ class PtxKernel:
         *_: object,
         cluster: int = 1,
     ) -> int:
-        """How many instructions warps executed; buffers keep what the kernel wrote."""
+        """Return the number of executed warp instructions; buffers contain the kernel's results."""
         buffers = {buffer.name: buffer for buffer in _held(arguments)}
         memory = ptx.Global({name: buffer.nbytes for name, buffer in buffers.items()}, frozenset(buffers))
         for name, buffer in buffers.items():
@@ -63,7 +63,7 @@ def _held(arguments: Sequence[Any]) -> list[Buffer]:
 
 
 def _behind(map: EncodedTensorMap) -> Any:
-    """What lies behind a dense map, with a buffer's attributes."""
+    """Return the memory of a dense map, with a buffer's attributes."""
     nbytes = int(np.prod(map.size[: map.rank])) * map.element_bytes
 
     class Behind:

@@ -125,7 +125,9 @@ def blackwell_mlp(kernel: Kernel, mode: Mode, M: int = 200, N: int = 256) -> tup
 
 @cache
 def mlp(M: int, N: int) -> tuple[np.ndarray, ...]:
-    """a [M][64], b and c [N][64] in bf16, of integers so small that sums, and what is rounded to bf16, are exact; y."""
+    """Return a [M][64], b and c [N][64] in bf16, of integers so small that sums and their rounding to bf16 are exact;
+    y.
+    """
     rng = np.random.default_rng(4)
     a, b, c = (rng.integers(-1, 2, (rows, 64)).astype(BF16) for rows in (M, N, N))
     y = np.maximum(a.astype(np.float64) @ b.astype(np.float64).T, 0) @ c.astype(np.float64)

@@ -24,7 +24,7 @@ def looked_for_again() -> Iterator[None]:
 
 
 def script(path: Path, version: str, release: str) -> Path:
-    """A program that says of itself what a compiler says."""
+    """Return a program that reports the version of a compiler."""
     path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "{version}" || echo {release}\n')
     path.chmod(0o755)
     return path

@@ -38,7 +38,7 @@ BUGS = {
 
 
 def sums(old: str, new: str, mode: Mode) -> tuple[list[float], set[str]]:
-    """Of 5 blocks that add 1 to 5, and the kinds of findings."""
+    """Return the sum of 5 blocks that add 1 to 5, and the kinds of findings."""
     assert old in IN_TURN
     kernel = snippet(IN_TURN.replace(old, new), "add_in_turn", checked=True)
     with (

@@ -200,7 +200,7 @@ def by(thread: int, text: str) -> str:
         (f"{by(0, COMMITTED)} mbarrier_wait(barrier, 0); {LOAD}", {"tcgen05"}),
         (f"{by(0, COMMITTED)} __syncthreads(); tcgen05_fence_after_thread_sync(); {LOAD} {WAIT}", {"in_flight"}),
         (f"{by(0, COMMITTED + PRODUCT)} {WAIT} {LOAD}", {"in_flight", "outstanding"}),
-        # One commit stands for all products of its thread, which are in order; those of two threads are not.
+        # one commit covers all products of its thread, which are ordered; those of two threads are not
         (f"{by(0, PRODUCT + COMMITTED)} {WAIT} {LOAD}", set()),
         (f"{by(32, PRODUCT)} __syncthreads(); {by(0, COMMITTED)} {WAIT} {LOAD}", {"in_flight", "outstanding"}),
         (f"{by(32, COMMITTED)} {WAIT} {by(0, COMMITTED.replace('barrier', 'other'))} mbarrier_wait(other, 0);", set()),
@@ -210,16 +210,14 @@ def by(thread: int, text: str) -> str:
             f"{by(0, PRODUCT)} __syncthreads(); smem[threadIdx.x] = 0; {by(0, 'tcgen05_commit(barrier);')} {WAIT}",
             {"race"},
         ),
-        # A commit hands over what its thread knew, and not what it wrote.
+        # a commit publishes what its thread had observed, not what it wrote
         (f"{by(0, 'y[5] = 1.0f;' + COMMITTED)} {WAIT} y[threadIdx.x] = 2.0f;", {"race"}),
     ],
 )
 def test_what_a_commit_orders(text: str, found: set[str], mode: Mode) -> None:
     happened = kinds_between(text, mode)
     assert found <= happened
-    assert happened - found <= (
-        {"in_flight"} if found else set()
-    )  # a product may be in flight when what is wrong happens
+    assert happened - found <= ({"in_flight"} if found else set())  # a product may be in flight when the error occurs
 
 
 FILL = "tcgen05_st_32x32b(own + {0}, r); tcgen05_st_32x32b(own + {0} + 4, r);"

@@ -23,7 +23,7 @@ from tuner.spec.parameters import scalars
 Array = np.ndarray[Any, Any]
 
 APART = 2**31 + 64  # elements from a head, the innermost of a tensor's outer dims, to the next
-NO_RESERVE = 0x4000  # MAP_NORESERVE: pages that nobody touches take no memory
+NO_RESERVE = 0x4000  # MAP_NORESERVE: untouched pages use no memory
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 33, "seq_k": 35}
 PROBLEMS = {
     **dict.fromkeys(("flash_attention", "flash_attention_backward"), SIZES),
@@ -43,7 +43,7 @@ def vast(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def far_apart(operator: Any, problem: Any, given: Mapping[str, Any]) -> dict[str, Array]:
-    """The arguments of an operator in memory: what is strided is vast, the rest dense."""
+    """Return the arguments of an operator in memory: strided tensors are vast, others dense."""
     results = {}
     for argument in operator.arguments:
         if argument.role is not Role.SCALAR:
