@@ -1,4 +1,4 @@
-"""Attention by the signature of torch's scaled_dot_product_attention, and that function itself within a context.
+"""Attention with the signature of torch's scaled_dot_product_attention, and that function itself within a context.
 
     from tuner.torch import scaled_dot_product_attention  # in place of torch.nn.functional
 
@@ -27,11 +27,11 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class FallbackWarning(UserWarning):
-    """torch computes what was asked for here: the text says why."""
+    """A call is computed by torch instead of these kernels; the text states the reason."""
 
 
 class _UnservedError(UsageError):
-    """What torch's own function computes, or has an error for."""
+    """The call is left to torch's own function, which computes it or raises its error."""
 
 
 def scaled_dot_product_attention(
@@ -46,17 +46,18 @@ def scaled_dot_product_attention(
 ) -> Any:
     """softmax(scale · query keyᵀ) value with the arguments and results of torch's function. Returns [..., H, T, DV].
 
-    query: [..., H, T, D]; key: [..., H, S, D]; value: [..., H, S, DV]; with enable_gqa the last two have HK heads, of
-    which each serves H / HK; fp16, bf16 or fp32, or nested tensors in the jagged layout. is_causal is aligned at the
-    first query and key, as torch has it: query i sees keys 0 … i. (`flash_attn_func` aligns it at the last ones.)
+    query: [..., H, T, D]; key: [..., H, S, D]; value: [..., H, S, DV]. With enable_gqa, key and value have HK heads,
+    each of which serves H / HK query heads. The dtype is fp16, bf16 or fp32; nested tensors in the jagged layout are
+    accepted. is_causal is aligned at the first query and key, as in torch: query i attends keys 0 … i
+    (`flash_attn_func` aligns it at the last ones).
 
-    attn_mask: booleans, or numbers that are 0 and -inf, that say for each key of a sequence whether it is there, the
-    same for all heads and queries, as [B, 1, 1, S]: keys that are not are left out; or the causal mask. Inside of
-    torch.autocast the tensors are cast as torch casts them. Gradients flow to query, key and value.
+    attn_mask: a padding mask [B, 1, 1, S], equal for all heads and queries, as booleans or as numbers that are 0 or
+    -inf; or the causal mask. Inside torch.autocast the tensors are cast as torch casts them. Gradients flow to query,
+    key and value.
 
-    Other masks, dropout, and shapes and dtypes that are not served, are computed by torch, which a FallbackWarning
-    tells, once for each reason. So is every mask in a graph, where no value of it can be read, without a warning. What
-    torch refuses it refuses here too. Outside of graphs the result has the strides of torch's.
+    torch computes calls with other masks, dropout, or unsupported shapes and dtypes; a FallbackWarning states each
+    reason once. In a graph, where mask values cannot be read, torch computes every masked call, without a warning.
+    Calls that torch refuses are refused here, too. Outside of graphs, the result has the strides of torch's result.
     """
     q, k, v = _autocast(query, key, value)
     try:
@@ -75,10 +76,11 @@ def scaled_dot_product_attention(
 
 @contextmanager
 def sdpa() -> Iterator[None]:
-    """Within it torch.nn.functional.scaled_dot_product_attention is the one above, for this thread.
+    """Replace torch.nn.functional.scaled_dot_product_attention by the function above within the context, for this
+    thread.
 
-    Modules that call it need no change, those of torch.nn among them. Other threads, and this one afterwards, whatever
-    was raised in between, get torch's.
+    Modules that call it, including those of torch.nn, need no change. Other threads are unaffected, and this thread
+    gets torch's function back when the context ends, also after an exception.
     """
     _inside.depth = getattr(_inside, "depth", 0) + 1
     with _LOCK:
@@ -96,18 +98,18 @@ def sdpa() -> Iterator[None]:
 
 
 _inside = threading.local()
-_before: list[Any] = []  # for each context that is open, of any thread, what stood there; first what is put back
+_before: list[Any] = []  # for each open context of any thread, the function to restore; the first one is restored last
 _LOCK = threading.Lock()
 
 
 @wraps(_THEIRS)
 def _asks(*args: Any, **kwargs: Any) -> Any:
-    """torch's functions call this one where they stand in a mode's way, which they switch off."""
+    """torch's functions call this one if a mode overrides them; they disable the mode first."""
     return (scaled_dot_product_attention if getattr(_inside, "depth", 0) else _THEIRS)(*args, **kwargs)
 
 
 class _Calls(TorchFunctionMode):  # type: ignore[misc, unused-ignore]  # torch may be absent
-    """For whom the function was imported by name; and without a mode torch's modules have ways around it in eval()."""
+    """Serve callers that imported the function by name. Without a mode, torch's modules bypass it in eval()."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -131,8 +133,9 @@ def _autocast(*given: Any) -> Any:
 
 
 def _heads_last(q: Any, k: Any, v: Any, attn_mask: Any, *, is_causal: bool, enable_gqa: bool) -> bool:
-    """Whether torch's result would be [..., T, H, DV] in memory. Its matrix products return a contiguous tensor, its
-    flash attention one with the strides of query. In a graph the kernels' own result is returned without a copy."""
+    """Return whether torch's result would be [..., T, H, DV] in memory. Its matrix products return a contiguous tensor,
+    its flash attention one with the strides of query. In a graph the kernels' own result is returned without a copy.
+    """
     if torch.compiler.is_compiling():
         return True
     choice = torch._fused_sdp_choice(q, k, v, attn_mask, 0.0, is_causal, enable_gqa=enable_gqa)
@@ -140,7 +143,7 @@ def _heads_last(q: Any, k: Any, v: Any, attn_mask: Any, *, is_causal: bool, enab
 
 
 def _scaled(query: Any, scale: float | None) -> tuple[Any, float | None]:
-    """Queries, and a positive scale: kernels take no other."""
+    """Return queries and a positive scale, as the kernels require."""
     if scale is None or scale > 0:
         return query, scale
     return (query * scale, 1.0) if scale == 0 else (-query, -scale)
@@ -150,7 +153,7 @@ def _dense(
     query: Any, key: Any, value: Any, attn_mask: Any, *, is_causal: bool, scale: float | None, enable_gqa: bool
 ) -> Any:
     lead = query.shape[:-3]
-    if is_causal and scale is not None and scale <= 0:  # torch's kernels multiply what is masked too
+    if is_causal and scale is not None and scale <= 0:  # torch's kernels also multiply masked elements
         raise _UnservedError("is_causal with a scale of 0 and less is not served")
     query, scale = _scaled(query, scale)
     q, k, v = _rows(query, key, value, enable_gqa=enable_gqa)
@@ -171,7 +174,7 @@ def _dense(
 
 
 def _rows(query: Any, key: Any, value: Any, *, enable_gqa: bool) -> tuple[Any, ...]:
-    """The three as [B, T, H, D], [B, S, HK, D] and [B, S, HK, DV]."""
+    """Return the three as [B, T, H, D], [B, S, HK, D] and [B, S, HK, DV]."""
     given = query, key, value
     if any(each.ndim < 3 for each in given) or len({each.shape[:-3] for each in given}) > 1:
         raise _UnservedError("tensors of two dims, and batches that are not the same, are not served")
@@ -186,8 +189,9 @@ def _rows(query: Any, key: Any, value: Any, *, enable_gqa: bool) -> tuple[Any, .
 
 
 def _causal(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Any:
-    """Aligned at the first query and key: of more keys none behind the last query is seen, and of more queries those
-    behind the last key see all."""
+    """Causal attention aligned at the first query and key: surplus keys are not attended, and surplus queries attend
+    all keys.
+    """
     queries, keys = q.shape[1], k.shape[1]
     square = flash_attn_func(q[:, :keys], k[:, :queries], v[:, :queries], causal=True, **options)
     if queries <= keys:
@@ -196,7 +200,7 @@ def _causal(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _padded(q: Any, k: Any, v: Any, there: Any, options: Mapping[str, Any]) -> Any:
-    """`there`, bool [B, S], says which keys are."""
+    """Attend only the keys for which `there`, bool [B, S], is True."""
     batch, queries = q.shape[:2]
     of_queries = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * queries
     of_keys = torch.nn.functional.pad(there.sum(1).cumsum(0, dtype=torch.int32), (1, 0))
@@ -206,7 +210,7 @@ def _padded(q: Any, k: Any, v: Any, there: Any, options: Mapping[str, Any]) -> A
 
 
 def _read(attn_mask: Any, shape: tuple[int, ...]) -> tuple[Any, bool]:
-    """(bool [..., 1 or H, S] of the keys that are there, or None, and whether the mask is the causal one)."""
+    """Return the attended keys, bool [..., 1 or H, S] or None, and whether the mask is the causal one."""
     if torch.compiler.is_compiling():
         raise _UnservedError("attn_mask in a graph is not served")
     if attn_mask.requires_grad:
@@ -233,7 +237,7 @@ def _broadcasts(mask: Any, shape: tuple[int, ...]) -> bool:
 
 
 def _jagged(query: Any, key: Any, value: Any, attn_mask: Any, options: Mapping[str, Any], *, enable_gqa: bool) -> Any:
-    """Of sequences of different lengths, [B, H, T, D] with a T for each."""
+    """Attention over sequences of different lengths: [B, H, T, D] with a different T per sequence."""
     given = query, key, value
     if attn_mask is not None or any(not each.is_nested or each.layout != torch.jagged for each in given):
         raise _UnservedError(

@@ -1,4 +1,4 @@
-"""Operators inside torch.autocast: tensors that must be of one dtype, and come in several, take the context's."""
+"""Operators inside torch.autocast: tensors that must have one dtype but differ are cast to the context's dtype."""
 
 from collections.abc import Callable, Iterable
 from inspect import signature
@@ -16,7 +16,9 @@ _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.Dis
 
 
 def cast(operator: Operator[Any], call: Callable[..., Any], device: str) -> Callable[..., Any]:
-    """`call` behind the casts. Tensors of one dtype keep it: torch and flash-attn disagree what is to be done there."""
+    """Return `call` behind the casts. Tensors of one dtype keep it, since torch and flash-attn treat that case
+    differently.
+    """
     together, parameters = tuple(_together(operator)), signature(operator.call)
 
     def casts(*args: Any, **kwargs: Any) -> Any:
@@ -33,7 +35,7 @@ def cast(operator: Operator[Any], call: Callable[..., Any], device: str) -> Call
 
 
 def _together(operator: Operator[Any]) -> Iterable[tuple[str, ...]]:
-    """Parameters whose tensors are of one dtype, which a field of the Problem holds; none that a call updates."""
+    """Return the parameters whose tensors share a dtype, which is a field of the Problem; none that a call updates."""
     shown = [each for each in operator.arguments if each.supplied and not each.written and isinstance(each.dtype, str)]
     fields = {each.name: _leading(operator, str(each.dtype)) for each in shown}
     for field in dict.fromkeys(fields.values()):
@@ -41,7 +43,7 @@ def _together(operator: Operator[Any]) -> Iterable[tuple[str, ...]]:
 
 
 def _leading(operator: Operator[Any], field: str) -> str:
-    """The field of a Problem that this one follows unless it is told otherwise: `dtype`, or itself."""
+    """Return the field of a Problem that determines the default of this one: `dtype`, or the field itself."""
     if field == "dtype" or not hasattr(operator.problem, "dtype"):
         return field
     problems = [operator.problem(dtype=each) for each in (DType.FP16, DType.BF16)]
@@ -51,4 +53,4 @@ def _leading(operator: Operator[Any], field: str) -> str:
 def _casts(given: Any) -> bool:
     if not isinstance(given, torch.Tensor) or not given.is_floating_point():
         return False
-    return bool(given.dtype != torch.float64 and given.element_size() > 1)  # bytes are how a cache is stored
+    return bool(given.dtype != torch.float64 and given.element_size() > 1)  # caches are stored as bytes

@@ -1,10 +1,10 @@
-"""The kernels of torch's own flash attention, on CUDA, for who asks for them.
+"""A backend for torch's native flash attention on CUDA, which users activate by name.
 
     torch.nn.attention.activate_flash_attention_impl("kerntune")
 
-Then torch.nn.functional.scaled_dot_product_attention runs these kernels wherever it chooses flash attention, in any
-thread, until `restore_flash_attention_impl()`. There torch pads a head_dim to a multiple of 8, and takes is_causal only
-with as many queries as keys.
+Then torch.nn.functional.scaled_dot_product_attention runs these kernels whenever it selects flash attention, in any
+thread, until `restore_flash_attention_impl()`. In this path torch pads head_dim to a multiple of 8, and supports
+is_causal only for equal numbers of queries and keys.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ NAME = "kerntune"
 
 @dataclass
 class _Active:
-    """What torch holds while the kernels are in place."""
+    """The object that torch keeps while the kernels are active."""
 
     library: Any
 
@@ -30,7 +30,9 @@ class _Active:
 
 
 def register() -> None:
-    """Tells torch the name; nothing is changed before somebody activates it. A torch that has no such list is left."""
+    """Register the name with torch; nothing changes until it is activated. Without such a registry in torch, do
+    nothing.
+    """
     tells = getattr(torch.nn.attention, "register_flash_attention_impl", None)
     if tells is not None:
         tells(NAME, register_fn=_activate)
@@ -58,7 +60,7 @@ def _forward(
     scale: float | None = None,
     **others: Any,
 ) -> tuple[Any, ...]:
-    """o, lse, and what tells of dropout, of [B, T, H, D], or of [T, H, D] and where sequences begin."""
+    """Return o, lse and the values for dropout, of [B, T, H, D], or of [T, H, D] with the offsets of sequences."""
     windows = _windows(dropout_p, others | {"return_debug_mask": return_debug_mask})
     packed = cum_seq_q is not None
     rows = [addressable(each[None] if packed else each) for each in (query, key, value)]
@@ -94,7 +96,7 @@ def _backward(
     lse = dense(logsumexp[None] if packed else logsumexp)
     found = torch.ops.tuner.flash_attention_backward(
         *rows, lse, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal, scale), **windows
-    )[:3]  # there are no sinks to have a gradient
+    )[:3]  # no sinks, which would need a gradient
     return tuple(each[0] for each in found) if packed else tuple(found)
 
 
@@ -108,7 +110,7 @@ def _sdpa_forward(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """`_forward` of [B, H, T, D], with the lengths that its backward call is given."""
+    """`_forward` on [B, H, T, D]; its backward call receives the lengths."""
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     queries, keys = query.shape[2], key.shape[2]
     o, lse, *rest = _forward(q, k, v, None, None, queries, keys, dropout_p, is_causal, return_debug_mask, scale=scale)
@@ -132,7 +134,7 @@ KERNELS = {
 
 
 def _windows(dropout_p: float, others: Mapping[str, Any]) -> dict[str, int]:
-    """What queries see, of what stands in torch's calls beside that. The rest is refused."""
+    """Return the options that torch's call implies. Other arguments are refused."""
     sides = {f"window_{side}": others.get(f"window_size_{side}") for side in ("left", "right")}
     rest = {name: value for name, value in others.items() if not name.startswith("window_size")}
     refuse(f"flash attention by {NAME}", {"dropout_p": dropout_p, **rest}, "restore_flash_attention_impl() before")

@@ -1,4 +1,4 @@
-"""The delta rule, gated or not, by the signatures of flash-linear-attention 0.6, so that swapping is one import.
+"""The delta rule, gated or not, with the signatures of flash-linear-attention 0.6, so that swapping is one import.
 
     from tuner.torch import chunk_gated_delta_rule  # in place of fla.ops.gated_delta_rule
 
@@ -15,7 +15,7 @@ from tuner.errors import InputError
 from tuner.torch.fla import chunk_kda, fused_recurrent_kda
 from tuner.torch.unsupported_arguments import refuse
 
-# What FLA's functions take besides, and what changes no result.
+# further arguments of FLA's functions that do not change results
 HINTS = ("chunk_indices", "chunk_size", "cu_seqlens_cpu", "use_graph", "max_num_seqs", "disable_recompute")
 
 
@@ -37,11 +37,11 @@ def chunk_gated_delta_rule(
 ) -> tuple[Any, Any]:
     """The gated delta rule with the arguments of FLA's `chunk_gated_delta_rule`. Returns (o, final_state).
 
-    q, k: [B, T, H, K]; v: [B, T, HV, V], whose H divides HV; g, the natural logarithm of the decay, <= 0, and beta:
-    [B, T, HV]; initial_state: fp32 [N, HV, K, V], or V-first. K and V are 16 to 256 in steps of 16. o is as v;
-    final_state is as initial_state, or None unless output_final_state. Gradients flow from both to all tensors.
+    q, k: [B, T, H, K]; v: [B, T, HV, V], where H divides HV; g, the natural logarithm of the decay, <= 0, and beta: [B,
+    T, HV]; initial_state: fp32 [N, HV, K, V], or V-first. K and V are 16 to 256 in steps of 16. o is like v;
+    final_state is like initial_state, or None unless output_final_state. Gradients flow from both to all tensors.
 
-    Raises InputError for cp_context and unknown arguments, and for tensors that do not fit.
+    Raises InputError for cp_context, unknown arguments and unsuitable tensors.
     """
     name = "chunk_gated_delta_rule"
     _refuse(name, others, "fla.ops.gated_delta_rule")
@@ -83,12 +83,12 @@ def fused_recurrent_gated_delta_rule(
     cu_seqlens: Any = None,
     **others: Any,
 ) -> tuple[Any, Any]:
-    """`chunk_gated_delta_rule` in the order of arguments of FLA's function, and of the precision of a recurrence.
+    """`chunk_gated_delta_rule` with the argument order of FLA's function, and the precision of a recurrence.
 
-    gk: [B, T, HV, K], a gate a key channel, which adds to g. With use_gate_in_kernel g is given before its gate,
+    gk: [B, T, HV, K], a gate per key channel, which is added to g. With use_gate_in_kernel, g is the input of the gate
     -exp(A_log) · softplus(g + dt_bias), A_log and dt_bias [HV]. beta: default ones. q, k and v may differ in dtype.
 
-    Raises InputError for gv and unknown arguments, and for tensors that do not fit.
+    Raises InputError for gv, unknown arguments and unsuitable tensors.
     """
     name = "fused_recurrent_gated_delta_rule"
     _refuse(name, {"gv": gv, **others}, "fla.ops.gated_delta_rule")
@@ -151,7 +151,7 @@ def _refuse(function: str, others: dict[str, Any], theirs: str) -> None:
 
 
 def _of_channels(function: str, g: Any, k: Any) -> Any:
-    """g [B, T, HV] for each of the K channels."""
+    """Expand g [B, T, HV] to the K channels."""
     if g.ndim != 3:
         raise InputError(
             f"{function}: g has {g.ndim} dims: give [B, T, HV]; a gate for each key channel is chunk_kda's"
@@ -160,12 +160,12 @@ def _of_channels(function: str, g: Any, k: Any) -> Any:
 
 
 def _open(v: Any, k: Any) -> Any:
-    """The gate of a state that does not decay."""
+    """Return the gate of a state that does not decay."""
     return v.new_zeros(*v.shape[:3], k.shape[-1])
 
 
 def _without_correction(name: str) -> Callable[..., Any]:
-    """A function of FLA whose state is not corrected by what it recalls: no operator computes it."""
+    """Refuse a function of FLA whose state update has no delta rule: no operator computes it."""
 
     def refused(*_: Any, **__: Any) -> Any:
         raise InputError(

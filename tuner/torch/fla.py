@@ -1,8 +1,8 @@
-"""Kimi Delta Attention by the signatures of flash-linear-attention 0.6, so that swapping is one import.
+"""Kimi Delta Attention with the signatures of flash-linear-attention 0.6, so that swapping is one import.
 
     from tuner.torch import chunk_kda, fused_recurrent_kda  # in place of fla.ops.kda
 
-Both are the operator `kda`, whose implementation is the tuner's to choose, and differentiable.
+Both call the differentiable operator `kda`, whose implementation the tuner selects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,14 +49,14 @@ def chunk_kda(
     """Kimi Delta Attention with the arguments and defaults of FLA's `chunk_kda`. Returns (o, final_state).
 
     q, k: [B, T, H, K]; v: [B, T, HV, V]; g: [B, T, HV, K]; beta: [B, T, HV]; initial_state: fp32 [N, HV, K, V], or
-    V-first; A_log: HV elements; dt_bias: HV · K; `tuner.dispatcher.kda` says what each means. o is as v; final_state is
-    as initial_state, or None unless output_final_state. Gradients flow from both to all of these tensors. As in FLA,
-    tensors of any strides are taken: what kernels cannot address is copied; A_log and dt_bias are used in fp32, in any
-    shape, and only with use_gate_in_kernel; with a lower_bound A_log may be absent, and is zero. What cu_seqlens leaves
-    over of T is computed by nobody.
+    V-first; A_log: HV elements; dt_bias: HV · K; `tuner.dispatcher.kda` documents their meaning. o is like v;
+    final_state is like initial_state, or None unless output_final_state. Gradients flow from both to all of these
+    tensors. As in FLA, tensors may have any strides; those that kernels cannot address are copied. A_log and dt_bias
+    are used in fp32, in any shape, and only with use_gate_in_kernel; with a lower_bound A_log may be omitted and is
+    zero. Tokens after the last sequence of cu_seqlens are not computed.
 
-    Raises InputError for return_intermediate_states, cp_context and unknown arguments, for a safe_gate of the kernel's
-    own gate without its lower_bound, for two layouts of states, and for tensors that do not fit.
+    Raises InputError for return_intermediate_states, cp_context and unknown arguments, for safe_gate with the kernel's
+    own gate but no lower_bound, for two layouts of states, and for unsuitable tensors.
     """
     unserved = {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context}
     refuse("chunk_kda", unserved | others, "fla.ops.kda.chunk_kda")
@@ -68,10 +68,10 @@ def chunk_kda(
         "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel,
         "use_beta_sigmoid_in_kernel": use_beta_sigmoid_in_kernel,
         "allow_neg_eigval": allow_neg_eigval,
-        # Of the kernel's own gate the lower_bound says it.
+        # with the kernel's own gate, the lower_bound implies it
         "safe_gate": safe_gate and not use_gate_in_kernel,
         "state_v_first": _v_first("chunk_kda", state_v_first, transpose_state_layout),
-        "precision": "tf32" if q.dtype is torch.float16 else "dtype",  # of fp16's mantissa, and with room for decays
+        "precision": "tf32" if q.dtype is torch.float16 else "dtype",  # within the range of fp16, with room for decays
     }
     gate = _gate("chunk_kda", g, A_log, dt_bias, lower_bound) if use_gate_in_kernel else {}
     return _kda((q, k, v, g, beta), {"initial_state": initial_state, "cu_seqlens": cu_seqlens}, options | gate)
@@ -97,14 +97,14 @@ def fused_recurrent_kda(
     cu_seqlens: Any = None,
     **others: Any,
 ) -> tuple[Any, Any]:
-    """`chunk_kda` in the order of arguments of FLA's `fused_recurrent_kda`, and of the precision of a recurrence.
+    """`chunk_kda` with the argument order of FLA's `fused_recurrent_kda`, and the precision of a recurrence.
 
-    Products have fp32 operands, so that the state of a decoder is off by its own roundings (1e-5 of its root mean
-    square), however many tokens a call brings. As in FLA, q, k and v may differ in dtype (o is as v), and initial_state
-    may have any: final_state is fp32. As by the function that FLA's calls, with inplace_final_state initial_state is a
-    pool of fp32 states that is updated in place and returned, and ssm_state_indices [N] are the sequences' entries.
+    Products have fp32 operands, so that a decoder's state has only its own rounding errors (1e-5 of its root mean
+    square), for any number of tokens per call. As in FLA, q, k and v may differ in dtype (o is like v), and
+    initial_state may have any dtype: final_state is fp32. With inplace_final_state, as in FLA, initial_state is a pool
+    of fp32 states that is updated in place and returned, and ssm_state_indices [N] are the entries of the sequences.
 
-    Raises InputError for unknown arguments, and for tensors that do not fit.
+    Raises InputError for unknown arguments and unsuitable tensors.
     """
     v_first = _v_first("fused_recurrent_kda", state_v_first, others.pop("transpose_state_layout", None))
     pool = {name: others.pop(name, None) for name in ("inplace_final_state", "ssm_state_indices")}
@@ -130,7 +130,7 @@ def fused_recurrent_kda(
 
 
 def _pooled(rows: Sequence[Any], pool: Any, indices: Any, cu_seqlens: Any, options: Mapping[str, Any]) -> Any:
-    """o; the states are updated where they lie, so that the pool is never copied."""
+    """Return o and update the states in place, so that the pool is never copied."""
     q, k, v, g, beta = rows
     o, _ = torch.ops.tuner.kda(
         *map(addressable, (q, k, v, g)),
@@ -151,7 +151,7 @@ def _v_first(function: str, state_v_first: bool, transpose_state_layout: bool | 
 
 
 def _gate(function: str, g: Any, A_log: Any, dt_bias: Any, lower_bound: float | None) -> dict[str, Any]:
-    """kda's arguments for the gate of raw g."""
+    """Return kda's arguments for a gate computed from raw g."""
     if A_log is None and lower_bound is None:
         raise InputError(f"{function}: use_gate_in_kernel needs an A_log [HV], or a lower_bound: pass one")
     rates = g.new_zeros(g.shape[2], dtype=torch.float32) if A_log is None else A_log.float().reshape(-1)
@@ -167,15 +167,15 @@ def _kda(tensors: tuple[Any, ...], others: Mapping[str, Any], options: Mapping[s
 
 
 def register() -> None:
-    """Serve flash-linear-attention's own `chunk_kda`, `fused_recurrent_kda` and `chunk_gated_delta_rule`, in layers and
-    models as they are.
+    """Serve flash-linear-attention's own `chunk_kda`, `fused_recurrent_kda` and `chunk_gated_delta_rule` in unmodified
+    layers and models.
 
         import tuner.torch
-        tuner.torch.fla.register()  # FLA's KimiDeltaAttention, and Kimi Linear of transformers where FLA is installed
+        tuner.torch.fla.register()  # FLA's KimiDeltaAttention, and Kimi Linear of transformers if FLA is installed
 
-    Registers a backend, "kerntune", by FLA's public registry (`fla.backends`, FLA 0.6 or newer), before its own others;
-    a call that is not served goes on to these. Again: no change. FLA_KERNTUNE=0 in the environment switches it off.
-    Raises MachineError where FLA is not installed or has no such registry.
+    Registers the backend "kerntune" in FLA's public registry (`fla.backends`, FLA 0.6 or newer), before FLA's own
+    backends, which receive the calls that are not served. A second call has no effect. FLA_KERNTUNE=0 in the
+    environment disables it. Raises MachineError if FLA is not installed or has no such registry.
     """
     try:
         from fla.backends import register as announce
@@ -186,7 +186,7 @@ def register() -> None:
         missing = (error.name or "fla").partition(".")[0] if isinstance(error, ModuleNotFoundError) else "fla"
         package = "'fla-core>=0.6'" if missing == "fla" else missing
         raise MachineError(f"flash-linear-attention cannot be imported ({error}): pip install {package}") from error
-    announce(theirs)(Backend)  # what trains: its layers call it
-    operation = theirs.__module__.split(".")[-2]  # FLA names an operation as its folder
-    announce(operation)(Backend)  # what decodes: FLA dispatches it as one of the operation's functions
+    announce(theirs)(Backend)  # called by layers in training
+    operation = theirs.__module__.split(".")[-2]  # FLA names an operation after its folder
+    announce(operation)(Backend)  # called in decoding: FLA dispatches it as one of the operation's functions
     announce("gated_delta_rule")(Backend)

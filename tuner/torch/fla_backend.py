@@ -1,5 +1,6 @@
-"""A backend for flash-linear-attention's registry: which of its calls of KDA and of the gated delta rule are served,
-and how. Imports FLA."""
+"""A backend for flash-linear-attention's registry: which of its calls of KDA and the gated delta rule are served, and
+how. Imports FLA.
+"""
 
 from inspect import signature
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from fla.backends import BaseBackend
 
 from tuner.torch import delta, fla
 
-_Accepted = tuple[bool, str | None]  # whether a call is served, and why not; FLA then asks its next backend
+_Accepted = tuple[bool, str | None]  # whether a call is served, and the reason if not; FLA then asks its next backend
 
 
 class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
@@ -61,7 +62,7 @@ class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
         num_accepted_tokens: None = None,
         **options: Any,
     ) -> tuple[Any, Any]:
-        del num_accepted_tokens  # None: the verifier saw to it
+        del num_accepted_tokens  # None, as the verifier has checked
         o, final_state = fla.fused_recurrent_kda(*tensors, inplace_final_state=inplace_final_state, **options)
         return (o if out is None else out.copy_(o)), final_state
 

@@ -1,9 +1,9 @@
-"""Attention by the signatures of flash-attn 2.8, so that swapping is one import.
+"""Attention with the signatures of flash-attn 2.8, so that swapping is one import.
 
     from tuner.torch import flash_attn_func, flash_attn_varlen_func  # in place of flash_attn
 
-All are the operator `flash_attention`, and with a window to the left alone `streaming_attention`; with a block_table
-they are `paged_attention`. What vLLM's functions of these names take as well is taken by name.
+All call the operator `flash_attention`, or `streaming_attention` if there is only a window to the left; with a
+block_table they call `paged_attention`. Additional arguments of vLLM's functions of these names are accepted by name.
 """
 
 from collections.abc import Sequence
@@ -44,17 +44,17 @@ def flash_attn_func(
 ) -> Any:
     """softmax(softmax_scale · q kᵀ) v with the arguments and defaults of flash-attn. Returns o.
 
-    q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], and o [B, T, H, DV], where HK divides H; fp16, bf16 or fp32; D
-    and DV are up to 256, and heads of no multiple of 8 are copied into such. causal, and window_size (left, right) of
-    so many keys before and behind a query's own (-1: all; causal: none behind), are aligned at the last query and key.
-    softcap: if c > 0, scaled scores x become c · tanh(x / c). s_aux: [H], a logit of each head that joins the softmax's
-    denominator. return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; there is no dropout whose pattern the
-    third could tell. return_softmax_lse: returns (o, lse). out: where o is put, without gradients. A query without keys
-    has o = 0 and lse = -inf (flash-attn: inf), or s_aux.
+    q: [B, T, H, D]; k: [B, S, HK, D]; v: [B, S, HK, DV], and o [B, T, H, DV], where HK divides H; fp16, bf16 or fp32. D
+    and DV are at most 256; heads that are no multiple of 8 are padded by a copy. causal, and window_size (left, right),
+    the number of keys before and after a query's own (-1: all; with causal: none after), are aligned at the last query
+    and key. softcap: if c > 0, scaled scores x become c · tanh(x / c). s_aux: [H], a logit per head that is added to
+    the softmax's denominator. return_attn_probs: returns (o, lse, None), lse fp32 [B, H, T]; None, because there is no
+    dropout pattern. return_softmax_lse: returns (o, lse). out: the tensor for o, without gradients. A query without
+    keys has o = 0 and lse = -inf (flash-attn: inf), or lse = s_aux.
 
-    o and lse have gradients, for s_aux too. Tensors of any strides are taken: what kernels cannot address is copied.
-    Raises InputError for dropout, alibi_slopes and `others` that are neither None nor 0 nor hints how to run, and for
-    tensors that do not fit.
+    o and lse have gradients, also for s_aux. Tensors may have any strides; those that kernels cannot address are
+    copied. Raises InputError for dropout, alibi_slopes, `others` that are neither None nor 0 nor hints on how to run,
+    and unsuitable tensors.
     """
     name = "flash_attn_func"
     refuse(name, {"dropout_p": dropout_p}, _THEIRS, _WHY_NO_DROPOUT)
@@ -98,22 +98,21 @@ def flash_attn_varlen_func(
     v_descale: Any = None,
     **others: Any,
 ) -> Any:
-    """`flash_attn_func` of N sequences that are packed behind each other. Returns o [T, H, DV].
+    """`flash_attn_func` on N packed sequences. Returns o [T, H, DV].
 
     q: [T, H, D]; k: [S, HK, D]; v: [S, HK, DV]; cu_seqlens_q, cu_seqlens_k: integers [N + 1], ascending from 0 to T and
-    to S: where each sequence begins, and the last ends. max_seqlen_q: queries of the longest (default: T).
-    return_attn_probs: returns (o, lse, None), lse fp32 [H, T]. causal and windows are aligned at each sequence's last
-    query and key.
+    to S, the offsets of the sequences. max_seqlen_q: queries of the longest sequence (default: T). return_attn_probs:
+    returns (o, lse, None), lse fp32 [H, T]. causal and windows are aligned at each sequence's last query and key.
 
-    With block_table, integers [N, max_pages], k and v are caches [pages, page_size, HK, D], page_size of any number:
-    position j of sequence n is row j % page_size of page block_table[n, j // page_size]. seqused_k, integers [N], or
-    cu_seqlens_k says how many positions each has, those of its queries among them. causal may then have a window to the
-    left; there is no gradient. k_descale, v_descale: fp32 [N, HK], what
-    the keys and values of caches of torch.float8_e4m3fn are multiplied with.
+    With block_table, integers [N, max_pages], k and v are caches [pages, page_size, HK, D] of any page_size: position j
+    of sequence n is row j % page_size of page block_table[n, j // page_size]. seqused_k, integers [N], or cu_seqlens_k
+    gives the number of positions per sequence, including those of its queries. causal may then have a window to the
+    left; there is no gradient. k_descale, v_descale: fp32 [N, HK], the factors of keys and values in caches of
+    torch.float8_e4m3fn.
 
-    Otherwise o and lse have gradients. Raises InputError for dropout, alibi_slopes, with block_table a window that is
-    not causal, without it seqused_k and descales; for `others` that are neither None nor 0 nor hints how to run, and
-    for tensors that do not fit.
+    Otherwise o and lse have gradients. Raises InputError for dropout and alibi_slopes; with block_table for a window
+    that is not causal, without it for seqused_k and descales; for `others` that are neither None nor 0 nor hints on how
+    to run; and for unsuitable tensors.
     """
     name = "flash_attn_varlen_func"
     refuse(name, {"dropout_p": dropout_p}, _THEIRS, _WHY_NO_DROPOUT)
@@ -146,43 +145,48 @@ def flash_attn_varlen_func(
 
 
 def flash_attn_qkvpacked_func(qkv: Any, *options: Any, **named: Any) -> Any:
-    """`flash_attn_func` of qkv [B, T, 3, H, D], of which q, k and v are views; `options` from dropout_p on."""
+    """`flash_attn_func` on qkv [B, T, 3, H, D], of which q, k and v are views; `options` start at dropout_p."""
     return flash_attn_func(*qkv.unbind(2), *options, **named)
 
 
 def flash_attn_kvpacked_func(q: Any, kv: Any, *options: Any, **named: Any) -> Any:
-    """`flash_attn_func` of q [B, T, H, D] and kv [B, S, 2, HK, D], of which k and v are views."""
+    """`flash_attn_func` on q [B, T, H, D] and kv [B, S, 2, HK, D], of which k and v are views."""
     return flash_attn_func(q, *kv.unbind(2), *options, **named)
 
 
 def flash_attn_varlen_qkvpacked_func(qkv: Any, cu_seqlens: Any, max_seqlen: int, *options: Any, **named: Any) -> Any:
-    """`flash_attn_varlen_func` of qkv [T, 3, H, D]: as many keys as queries in every sequence."""
+    """`flash_attn_varlen_func` on qkv [T, 3, H, D]: every sequence has as many keys as queries."""
     q, k, v = qkv.unbind(1)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options, **named)
 
 
 def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *options: Any, **named: Any) -> Any:
-    """`flash_attn_varlen_func` of q [T, H, D] and kv [S, 2, HK, D]; `options` from cu_seqlens_q on."""
+    """`flash_attn_varlen_func` on q [T, H, D] and kv [S, 2, HK, D]; `options` start at cu_seqlens_q."""
     return flash_attn_varlen_func(q, *kv.unbind(1), *options, **named)
 
 
 def _masks(window_size: Window, causal: bool) -> dict[str, Any]:
-    """What flash_attention is told that a query attends; None and any negative number are no limit."""
+    """Return flash_attention's window; None and negative numbers mean no limit."""
     left, right = (-1 if side is None else max(int(side), -1) for side in window_size or (-1, -1))
     right = 0 if causal else right
-    if right == 0:  # a branch, since the comparison of a symbolic width is no bool
+    if right == 0:  # a branch, since comparing a symbolic width gives no bool
         causal = True
     return {"causal": causal, "window_left": left, "window_right": right}
 
 
 def _streams(masks: dict[str, Any]) -> bool:
-    """Whether it is a window to the left alone: what streaming_attention has a kernel of its own for on every arch."""
+    """Return whether there is only a window to the left, for which streaming_attention has specialised kernels on every
+    arch.
+    """
     return bool(masks["causal"] and masks["window_left"] >= 0)
 
 
 def _window(function: str, masks: dict[str, Any], longest: int) -> int | None:
-    """How many keys a query attends up to its own in pages, 0 for all; None where it attends those behind its own too.
-    A single query's own key is the last."""
+    """Return the number of keys up to a query's own that it attends in pages, 0 for all; None if it also attends later
+    keys.
+
+    With a single query, its own key is the last.
+    """
     if masks["causal"] or longest == 1:
         return int(masks["window_left"]) + 1
     if masks["window_left"] >= 0 or masks["window_right"] >= 0:
@@ -193,5 +197,5 @@ def _window(function: str, masks: dict[str, Any], longest: int) -> int | None:
 
 
 def _logits(s_aux: Any) -> Any:
-    """As the kernels read them."""
+    """Return the tensors in the form that kernels read."""
     return None if s_aux is None else s_aux.float().contiguous()

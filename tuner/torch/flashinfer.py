@@ -1,9 +1,9 @@
-"""Attention by the signatures of FlashInfer 0.6, so that swapping is one import.
+"""Attention with the signatures of FlashInfer 0.6, so that swapping is one import.
 
     from tuner import flashinfer
 
-Queries are [T, H, D]; keys and values, and pages of them, are NHD, rows before heads, or HND. As in FlashInfer causal
-and windows are aligned at a sequence's last query and key, and lse [T, H] is a logarithm to base 2.
+Queries are [T, H, D]. Keys, values and pages are NHD (rows before heads) or HND. As in FlashInfer, causal and windows
+are aligned at a sequence's last query and key, and lse [T, H] is a base-2 logarithm.
 """
 
 import math
@@ -18,7 +18,7 @@ from tuner.torch.unsupported_arguments import refuse
 
 _THEIRS = "flashinfer's"
 _LAYOUTS = ("NHD", "HND")
-# What tells FlashInfer's kernels how to run, and changes no result.
+# hints on how FlashInfer's kernels run, which change no result
 _HINTS = (
     *("backend", "block_tables", "disable_split_kv", "enable_pdl", "fixed_split_size", "jit_args", "kv_data_type"),
     *(
@@ -58,9 +58,10 @@ def single_prefill_with_kv_cache(
 ) -> Any:
     """softmax(sm_scale · q kᵀ) v of one sequence. Returns o [T, H, DV], and with return_lse (o, lse [T, H]).
 
-    k: [S, HK, D] and v: [S, HK, DV] in NHD, [HK, S, ·] in HND; window_left: keys before a query's own, -1 for all.
+    k: [S, HK, D] and v: [S, HK, DV] in NHD, [HK, S, ·] in HND; window_left: number of keys before a query's own, -1 for
+    all.
 
-    Raises InputError for custom masks, position encodings and scales of 8-bit tensors, which are not served.
+    Raises InputError for custom masks, position encodings and scales of 8-bit tensors, which are not supported.
     """
     unserved = {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v, "custom_mask": custom_mask}
     unserved |= {"packed_custom_mask": packed_custom_mask, "rope_scale": rope_scale, "rope_theta": rope_theta}
@@ -89,7 +90,7 @@ def single_decode_with_kv_cache(
     rope_theta: float | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """`single_prefill_with_kv_cache` of one query, q [H, D]. Returns o [H, D], and with return_lse (o, lse [H])."""
+    """`single_prefill_with_kv_cache` for one query, q [H, D]. Returns o [H, D], and with return_lse (o, lse [H])."""
     rope = {"rope_scale": rope_scale, "rope_theta": rope_theta}
     _refuse("single_decode_with_kv_cache", pos_encoding_mode, rope)
     scale = _scale(sm_scale, q.shape[-1], q_scale, k_scale)
@@ -102,12 +103,12 @@ def single_decode_with_kv_cache(
 
 
 class _Wrapper:
-    """What the wrappers share: a plan for batches of the same lengths, which `run` computes any number of times."""
+    """Base of the wrappers: a plan for batches of the same lengths, which `run` executes any number of times."""
 
     def __init__(
         self, float_workspace_buffer: Any, kv_layout: str = "NHD", use_cuda_graph: bool = False, **buffers: Any
     ) -> None:
-        del float_workspace_buffer, buffers  # kernels need none
+        del float_workspace_buffer, buffers  # kernels need no workspace
         _check_layout(kv_layout)
         if use_cuda_graph:
             raise InputError(
@@ -121,14 +122,14 @@ class _Wrapper:
         self._page_size = 0
 
     def _plan(self, sizes: tuple[int, int, int], options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-        """sizes: heads of queries, of keys, and head_dim."""
+        """Check the sizes: query heads, key heads, and head_dim."""
         encoding = others.get("pos_encoding_mode", "NONE")
         named = {name: value for name, value in others.items() if name not in (*_HINTS, "pos_encoding_mode")}
         _refuse(f"{type(self).__name__}.plan", encoding, named)
         self._sizes, self._options = sizes, dict(options)
 
     def _planned(self, device: Any) -> tuple[Any, ...]:
-        """The plan's tensors, on the device of the queries."""
+        """Return the plan's tensors on the device of the queries."""
         if not self._tensors:
             raise InputError(f"{type(self).__name__}.run: there is no plan: call plan() first")
         self._tensors = tuple(x.to(device) for x in self._tensors)
@@ -157,7 +158,7 @@ class _Wrapper:
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
-    """Sequences whose queries, and whose keys, are packed behind each other."""
+    """Packed sequences of queries and of keys."""
 
     def plan(
         self,
@@ -181,8 +182,9 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
         kv_data_type: Any = None,  # noqa: ARG002
         **others: Any,
     ) -> None:
-        """qo_indptr, kv_indptr: integers [N + 1], where each sequence begins, and the last ends. Other arguments are
-        those of `single_prefill_with_kv_cache`; what changes no result is passed over."""
+        """qo_indptr, kv_indptr: integers [N + 1], the offsets of the sequences. Other arguments are those of
+        `single_prefill_with_kv_cache`; hints that change no result are ignored.
+        """
         others |= {"custom_mask": custom_mask, "packed_custom_mask": packed_custom_mask}
         others |= {"pos_encoding_mode": pos_encoding_mode, "rope_scale": rope_scale, "rope_theta": rope_theta}
         options = {"causal": causal, "window_left": window_left, "logits_soft_cap": logits_soft_cap}
@@ -191,7 +193,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
         self._tensors = qo_indptr, kv_indptr
 
     def run(self, q: Any, k: Any, v: Any, **others: Any) -> Any:
-        """o [T, H, DV], and with return_lse (o, lse [T, H]), of k and v [S, HK, ·]."""
+        """Return o [T, H, DV], and with return_lse (o, lse [T, H]), for k and v [S, HK, ·]."""
         bounds, of_keys = self._planned(q.device)
         return self._run(q, k, v, bounds, others, cu_seqlens_k=of_keys)
 
@@ -199,7 +201,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
-    """Sequences whose queries are packed behind each other, and whose keys are in pages."""
+    """Packed sequences of queries, whose keys are in pages."""
 
     def plan(
         self,
@@ -226,9 +228,10 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         kv_data_type: Any = None,  # noqa: ARG002
         **others: Any,
     ) -> None:
-        """The pages of sequence n are paged_kv_indices[paged_kv_indptr[n] : paged_kv_indptr[n + 1]], of whose last
-        paged_kv_last_page_len[n] rows are keys, those of its queries among them. A window needs causal where a sequence
-        has several queries."""
+        """The pages of sequence n are paged_kv_indices[paged_kv_indptr[n] : paged_kv_indptr[n + 1]]. The last of them
+        has paged_kv_last_page_len[n] keys, including those of the queries. A window requires causal if a sequence has
+        several queries.
+        """
         others |= {"custom_mask": custom_mask, "packed_custom_mask": packed_custom_mask}
         others |= {"pos_encoding_mode": pos_encoding_mode, "rope_scale": rope_scale, "rope_theta": rope_theta}
         options = {"causal": causal, "window_left": window_left, "logits_soft_cap": logits_soft_cap}
@@ -238,8 +241,10 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         self._tensors, self._page_size = (qo_indptr, *pages), page_size
 
     def run(self, q: Any, paged_kv_cache: Any, **others: Any) -> Any:
-        """o [T, H, D], and with return_lse (o, lse [T, H]). paged_kv_cache: (k_cache, v_cache), both [pages, page_size,
-        HK, D] in NHD, [pages, HK, page_size, D] in HND; or one tensor with K and V in a second dim of two."""
+        """Return o [T, H, D], and with return_lse (o, lse [T, H]). paged_kv_cache: (k_cache, v_cache), both [pages,
+        page_size, HK, D] in NHD, [pages, HK, page_size, D] in HND; or one tensor with K and V in a second dim of size
+        two.
+        """
         bounds, table, lengths = self._planned(q.device)
         both = paged_kv_cache if isinstance(paged_kv_cache, (tuple, list)) else paged_kv_cache.unbind(1)
         k, v = (_rows_first(cache, self._layout, heads=1) for cache in both)
@@ -253,7 +258,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
 
 
 class BatchDecodeWithPagedKVCacheWrapper(BatchPrefillWithPagedKVCacheWrapper):
-    """One query of each sequence, whose keys are in pages."""
+    """One query per sequence, whose keys are in pages."""
 
     def plan(  # type: ignore[override]  # as FlashInfer has it
         self,
@@ -266,7 +271,7 @@ class BatchDecodeWithPagedKVCacheWrapper(BatchPrefillWithPagedKVCacheWrapper):
         page_size: int,
         **others: Any,
     ) -> None:
-        """As that of `BatchPrefillWithPagedKVCacheWrapper`."""
+        """See `BatchPrefillWithPagedKVCacheWrapper`."""
         bounds = torch.arange(last_page_len.shape[0] + 1, dtype=torch.int32, device=last_page_len.device)
         heads = num_qo_heads, num_kv_heads, head_dim
         super().plan(bounds, indptr, indices, last_page_len, *heads, page_size, causal=True, **others)
@@ -275,12 +280,12 @@ class BatchDecodeWithPagedKVCacheWrapper(BatchPrefillWithPagedKVCacheWrapper):
 
 
 def merge_state(v_a: Any, s_a: Any, v_b: Any, s_b: Any) -> tuple[Any, Any]:
-    """Attention over two sets of keys, from that over each: v [T, H, D] and s [T, H], to base 2. Returns (v, s)."""
+    """Combine attention over two sets of keys: v [T, H, D] and s [T, H], to base 2. Returns (v, s)."""
     return merge_states(torch.stack([v_a, v_b], dim=1), torch.stack([s_a, s_b], dim=1))
 
 
 def merge_state_in_place(v: Any, s: Any, v_other: Any, s_other: Any, mask: Any = None) -> None:
-    """`merge_state` into v and s; mask: bool [T], True where it is done."""
+    """`merge_state` in place, into v and s; mask: bool [T], True where states are merged."""
     merged, sums = merge_state(v, s, v_other, s_other)
     if mask is not None:
         merged, sums = torch.where(mask[:, None, None], merged, v), torch.where(mask[:, None], sums, s)
@@ -289,7 +294,7 @@ def merge_state_in_place(v: Any, s: Any, v_other: Any, s_other: Any, mask: Any =
 
 
 def merge_states(v: Any, s: Any) -> tuple[Any, Any]:
-    """`merge_state` of n sets of keys: v [T, n, H, D] and s [T, n, H]. Returns (v [T, H, D], s [T, H])."""
+    """`merge_state` over n sets of keys: v [T, n, H, D] and s [T, n, H]. Returns (v [T, H, D], s [T, H])."""
     s = s.float()
     largest = s.amax(dim=1, keepdim=True)
     largest = torch.where(largest.isinf(), 0, largest)  # a query without keys has v = 0 and s = -inf
@@ -313,7 +318,7 @@ def _check_layout(kv_layout: str) -> None:
 
 
 def _rows_first(x: Any, kv_layout: str, heads: int) -> Any:
-    """Keys, or pages of them, with rows before heads; `heads`: the dim that heads have in HND."""
+    """Return keys, or pages of them, with rows before heads; `heads`: the dim of the heads in HND."""
     _check_layout(kv_layout)
     return x.transpose(heads, heads + 1) if kv_layout == "HND" else x
 
@@ -324,7 +329,7 @@ def _options(sm_scale: float | None, window_left: int, soft_cap: float | None, *
 
 
 def _scale(sm_scale: float | None, head_dim: int, q_scale: float | None, k_scale: float | None) -> float | None:
-    """sm_scale with what 8-bit queries and keys are multiplied with."""
+    """Return sm_scale times the scales of 8-bit queries and keys."""
     if q_scale is None and k_scale is None:
         return sm_scale
     scale = head_dim**-0.5 if sm_scale is None else sm_scale
@@ -340,7 +345,7 @@ def _longest(bounds: Any) -> int:
 
 
 def _pages(indptr: Any, indices: Any, last_page_len: Any, page_size: int) -> tuple[Any, Any]:
-    """A table int32 [N, max_pages], and lengths int32 [N]."""
+    """Return a page table int32 [N, max_pages], and lengths int32 [N]."""
     counts = indptr.diff()
     columns = torch.arange(_longest(indptr), device=indptr.device)
     index = (indptr[:-1, None] + columns).clamp(max=max(indices.shape[0] - 1, 0))

@@ -1,4 +1,4 @@
-"""How torch's autograd finds the gradient of an operator in the one that its `gradient` names."""
+"""Autograd of operators: the gradient of an operator is computed by the operator that its `gradient` names."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ from tuner.torch.tensor_layout import dense
 
 @dataclass(frozen=True)
 class Differentiable:
-    """An operator, and the one that computes its gradients: `keep` and `compute` are what torch calls."""
+    """An operator and the operator of its gradients. torch calls `keep` and `compute`."""
 
     operator: Operator[Any]
     gradient: Gradient
@@ -27,12 +27,13 @@ class Differentiable:
 
     @classmethod
     def of(cls, operator: Operator[Any]) -> "Differentiable | None":
-        """None for an operator without gradients. Raises TemplateError where the two, or torch and the other, do not
-        fit."""
+        """Return None for an operator without gradients. Raises TemplateError if the two operators do not fit together,
+        or do not fit torch.
+        """
         backward = operators.backward(operator)
         if operator.gradient is None or backward is None:
             return None
-        schema(backward)  # by which autograd calls it
+        schema(backward)  # the overload that autograd calls
         return cls(operator, operator.gradient, backward)
 
     def keep(
@@ -42,7 +43,7 @@ class Differentiable:
         output: Any,
         keyword_only_inputs: Mapping[str, Any] | None = None,
     ) -> None:
-        """After the forward pass: saves what the backward call takes."""
+        """Save what the backward call needs, after the forward pass."""
         taken = signature(self.backward.call).parameters
         by_place = zip(signature(self.operator.call).parameters, inputs, strict=False)
         given = {**dict(by_place), **(keyword_only_inputs or {})}
@@ -52,7 +53,7 @@ class Differentiable:
         wanted = {name: value for name, value in {**given, **results}.items() if name in taken}
         tensors = _tensors(wanted)
         ctx.save_for_backward(*tensors.values())
-        ctx.set_materialize_grads(False)  # zeros for an output that the loss does not use would be read for nothing
+        ctx.set_materialize_grads(False)  # zeros for an unused output would be read for nothing
         ctx.outputs = {name: (value.shape, value.dtype, value.device) for name, value in results.items()}
         ctx.mark_non_differentiable(*(each for name, each in results.items() if name not in self._upstream))
         ctx.tensors = tuple(tensors)
@@ -61,13 +62,13 @@ class Differentiable:
         ctx.parameters = tuple(given)[: len(inputs)]
 
     def compute(self, ctx: Any, *upstream: Any) -> tuple[Any, ...]:
-        """In the backward pass: a gradient for each parameter that is given by its place."""
+        """Return, in the backward pass, a gradient for each positional parameter."""
         tensors = dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
         taken = dict(self._taken(ctx.outputs, upstream))
         every = (*tensors.values(), *taken.values())
         differentiable = torch.is_grad_enabled() and any(each.requires_grad for each in every)
-        # torch.func's transforms ask for gradients of gradients whether they are used or not: then
-        # `undifferentiable` answers.
+        # torch.func's transforms request gradients of gradients even if they are unused:
+        # `undifferentiable` handles these.
         if differentiable and not any(map(torch._C._functorch.is_functorch_wrapped_tensor, every)):
             raise InputError(f"{self.operator.name}: its gradient has none of its own: leave out create_graph=True")
         found = getattr(torch.ops.tuner, self.backward.name)(**tensors, **taken, **ctx.options)
@@ -75,7 +76,7 @@ class Differentiable:
         given = dict(zip((each.name for each in self.backward.outputs), found, strict=True))
         return tuple(
             given[self.gradient.of_parameter(name)].reshape(ctx.shapes[name]) if needed and name in ctx.shapes else None
-            for name, needed in zip(ctx.parameters, ctx.needs_input_grad, strict=False)  # torch leaves defaults out
+            for name, needed in zip(ctx.parameters, ctx.needs_input_grad, strict=False)  # torch omits defaults
         )
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
@@ -91,13 +92,13 @@ class Differentiable:
 
     @cached_property
     def _upstream(self) -> dict[str, str]:
-        """Output → the backward call's parameter that takes its gradient."""
+        """Return output → the backward call's parameter for its gradient."""
         return {name: self.gradient.of_output(name) for name in differentiable_outputs(self.operator, self.gradient)}
 
     def _taken(
         self, outputs: Mapping[str, tuple[Any, Any, Any]], upstream: tuple[Any, ...]
     ) -> Iterator[tuple[str, Any]]:
-        """(parameter, gradient) of each output that the loss uses, and zeros where the backward call must have one."""
+        """Return (parameter, gradient) of each used output, with zeros where the backward call requires a gradient."""
         parameters = signature(self.backward.call).parameters
         for (name, (shape, dtype, device)), each in zip(outputs.items(), upstream, strict=True):
             if (parameter := self._upstream.get(name)) is None:
@@ -105,15 +106,15 @@ class Differentiable:
             needed = parameters[parameter].default is Parameter.empty
             if each is None and needed:
                 yield parameter, torch.zeros(shape, dtype=dtype, device=device)
-            elif each is not None and (needed or each.numel()):  # an output that was not asked for is empty
-                yield parameter, dense(each)  # it may be a view that repeats one element, as that of a sum is
+            elif each is not None and (needed or each.numel()):  # an output that was not requested is empty
+                yield parameter, dense(each)  # it may be a view that repeats one element, such as the gradient of a sum
 
 
 def kernel(operator: Operator[Any], op: Any, keep: Callable[..., None], compute: Callable[..., Any]) -> Any:
-    """What torch calls of `op` where it keeps track of gradients, in torch.func's transforms too.
+    """Return what torch calls for `op` when it tracks gradients, also in torch.func's transforms.
 
-    An operator that torch registers itself takes no part in those: its Function lacks a setup_context. Here `forward`
-    calls the operator again, where fewer transforms are left, and in the end none and no gradient.
+    torch.func does not support operators that torch registers itself, because their Function has no setup_context.
+    `forward` therefore calls the operator again with one transform less, until no transform and no gradient is left.
     """
     names = tuple(signature(operator.call).parameters)
 
@@ -149,11 +150,13 @@ def kernel(operator: Operator[Any], op: Any, keep: Callable[..., None], compute:
 
 
 def undifferentiable(operator: Operator[Any], op: Any) -> Any:
-    """`kernel` of an operator without gradients. It refuses tensors that require grad itself; in torch.func's
-    transforms it sees none, and whoever asks for a gradient there is told so: torch would take it for 0."""
+    """Wrap the kernel of an operator without gradients. The kernel refuses tensors that require grad, but inside
+    torch.func's transforms it does not see them; requesting a gradient there raises an error, since torch would assume
+    zero.
+    """
 
     def keep(*_: Any) -> None:
-        """Nothing is needed to refuse."""
+        """Save nothing."""
 
     def refuse(*_: Any) -> Any:
         raise InputError(f"{operator.name} has no gradient: call it under torch.no_grad(), or detach its tensors")
@@ -174,12 +177,12 @@ def _tensors_in(args: Iterable[Any]) -> Iterator[Any]:
 
 
 def _transforming() -> bool:
-    """Whether one of torch.func's transforms is at work."""
+    """Return whether a transform of torch.func is active."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
 def _outermost() -> Any:
-    """Within one of torch.func's transforms, what a Function expects: that the transform sees its call first."""
+    """Satisfy the protocol of a Function inside a transform of torch.func: the transform must see its call first."""
     if not _transforming():
         return nullcontext()
     keys = torch._C.DispatchKey

@@ -1,4 +1,4 @@
-"""Heads of any width: zeros behind those that are no multiple of 8 elements, which no score and no sum sees."""
+"""Padding of heads with zeros to a multiple of 8 elements, which changes no score and no sum."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ _STEP = 8  # elements
 
 
 def padded(*tensors: Any) -> tuple[Any, ...]:
-    """Tensors as they are, or with their last dim as the next multiple of 8."""
+    """Return tensors whose last dim is padded to a multiple of 8; unchanged if it is one."""
     return tuple(torch.nn.functional.pad(x, (0, -x.shape[-1] % _STEP)) if x.shape[-1] % _STEP else x for x in tensors)
 
 
 def scale_of(q: Any, softmax_scale: float | None) -> float | None:
-    """The scale of queries, before they are padded: None where the kernels' default is it."""
+    """Return the scale for the unpadded head_dim; None if it is the kernels' default."""
     if softmax_scale is not None or q.shape[-1] % _STEP == 0:
         return softmax_scale
     return float(q.shape[-1] ** -0.5)

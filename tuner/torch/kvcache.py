@@ -1,9 +1,9 @@
-"""Attention over a KV cache by the signature of the flash-attn package, so that swapping is one import.
+"""Attention over a KV cache with the signature of the flash-attn package, so that swapping is one import.
 
     from tuner.torch import flash_attn_with_kvcache  # in place of flash_attn
 
-Caches in pages are the operator `paged_attention`, others `streaming_attention`. What the functions of this name of
-vLLM and SGLang take as well is taken by name.
+Paged caches use the operator `paged_attention`, others `streaming_attention`. Additional arguments of vLLM's and
+SGLang's functions of this name are accepted by name.
 """
 
 from collections.abc import Mapping
@@ -56,26 +56,26 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """Attention of q to the keys in a cache, with the arguments and defaults of flash-attn's function of this name.
 
-    q: [B, T, H, D], the last T positions of each sequence. k_cache, v_cache: [B, S, HK, D], or with block_table (which
-    SGLang calls page_table), integers [B, max_pages], [pages, page_size, HK, D]; page_size is any number.
-    cache_seqlens: positions that the caches hold, integers [B] or one number (default: all that they have room for).
-    k, v: [B, N, HK, D], the N positions behind those, which are put into the caches in place, where there must be room;
-    without them the caches hold the positions of q already. causal is aligned at the bottom right. window_size: (left,
-    right), -1 for no limit; right is 0 where causal, and otherwise 0 or, with left, -1.
+    q: [B, T, H, D], the last T positions of each sequence. k_cache, v_cache: [B, S, HK, D] or, with block_table
+    (SGLang: page_table), integers [B, max_pages], [pages, page_size, HK, D] with any page_size. cache_seqlens: number
+    of positions in the caches, integers [B] or one number (default: the capacity). k, v: [B, N, HK, D], N new
+    positions, which are written into the caches in place and must fit; without them the caches already contain the
+    positions of q. causal is aligned at the bottom right. window_size: (left, right), -1 for no limit; right is 0 if
+    causal, otherwise 0 or, with left, -1.
 
-    cu_seqlens_q: integers [N + 1]: q is [T, H, D], the queries of N sequences behind each other, of which the longest
-    has max_seqlen_q (default T); caches are in pages, and o is [T, H, D].
+    cu_seqlens_q: integers [N + 1]: q is [T, H, D], the packed queries of N sequences, the longest of which has
+    max_seqlen_q (default T); the caches are paged, and o is [T, H, D].
 
-    k_descale, v_descale: fp32 [B, HK] of any strides, as FlashAttention-3 has them: what the keys and values of caches
-    of torch.float8_e4m3fn in pages are multiplied with (default: 1). There k and v come as they are stored, and q is of
-    16 bits. s_aux, or sinks: [H], a logit of each head that joins the softmax's denominator; caches are in pages. out:
-    where o is put. Heads of no multiple of 8 elements are copied into such, and so are their caches at every call.
+    k_descale, v_descale: fp32 [B, HK] of any strides, as in FlashAttention-3: the factors of keys and values in paged
+    caches of torch.float8_e4m3fn (default: 1). k and v are then passed as they are stored, and q has 16 bits. s_aux, or
+    sinks: [H], a logit per head that is added to the softmax's denominator; caches are paged. out: the tensor for o.
+    Heads that are no multiple of 8 elements are padded by a copy, including their caches in every call.
 
-    Returns o as q, and with return_softmax_lse (o, lse fp32 [B, H, T], or [H, T]). It has no gradient.
+    Returns o, shaped like q, and with return_softmax_lse (o, lse fp32 [B, H, T], or [H, T]). It has no gradient.
 
-    Raises InputError for rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap, logits or an 8-bit
-    cache without block_table, which are not served; for `others` that are neither None nor 0 nor hints how to run; for
-    positions that go beyond the cache (on a GPU, the device says so), and tensors that do not fit.
+    Raises InputError for unsupported options: rotary embeddings, ALiBi, cache_batch_idx, cache_leftpad, and a softcap,
+    logits or an 8-bit cache without block_table; for `others` that are neither None nor 0 nor hints on how to run; for
+    positions beyond the cache (on a GPU, the device reports it); and for unsuitable tensors.
     """
     unserved = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "cache_batch_idx": cache_batch_idx}
     unserved |= {"cache_leftpad": cache_leftpad, "alibi_slopes": alibi_slopes}
@@ -114,10 +114,10 @@ def attend_packed(
     max_seqlen_q: int,
     options: Mapping[str, Any],
 ) -> tuple[Any, Any]:
-    """o [T, H, D] and lse [H, T] of N sequences' queries behind each other, q [T, H, D], over caches in pages.
+    """Return o [T, H, D] and lse [H, T] of N sequences with packed queries q [T, H, D] over paged caches.
 
-    `options` are paged_attention's: window, softmax_scale, softcap, s_aux, k_descale, v_descale. A window of None
-    attends all keys of a sequence, those behind a query's own too.
+    `options` are paged_attention's: window, softmax_scale, softcap, s_aux, k_descale, v_descale. With a window of None,
+    queries attend all keys of their sequence, including those after their own.
     """
     with_room(function, "cache_seqlens or seqused_k", lengths, _room(k_cache, block_table))
     wide, k_cache, v_cache = padded(q, k_cache, v_cache)
@@ -137,8 +137,9 @@ def attend_packed(
 def _attend_batch(
     q: Any, k_cache: Any, v_cache: Any, lengths: Any, block_table: Any, window: int | None, scores: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """o [B, T, H, D] and lse [B, H, T]. Without a window all queries of a sequence attend all of its keys: they are
-    rows like heads."""
+    """Return o [B, T, H, D] and lse [B, H, T]. Without a window, all queries of a sequence attend all of its keys and
+    are treated as additional heads.
+    """
     queries, D = q.shape[1], q.shape[3]
     scores["softmax_scale"], kv_heads = scale_of(q, scores["softmax_scale"]), k_cache.shape[2]
     wide, k_cache, v_cache = padded(q, k_cache, v_cache)
@@ -155,7 +156,7 @@ def _attend_batch(
 
 
 def descales(k_descale: Any, v_descale: Any) -> dict[str, Any]:
-    """Both as paged_attention takes them: where one is given, 1 for the other."""
+    """Return both factors as paged_attention requires them; a missing one is 1."""
     if k_descale is None and v_descale is None:
         return {}
     ones = torch.ones_like(v_descale if k_descale is None else k_descale)
@@ -172,7 +173,7 @@ def _one_of(name: str, given: Any, other_name: str, other: Any) -> Any:
 
 
 def _window(window_size: Any, causal: bool) -> int | None:
-    """Keys that a query attends up to its own, 0 for all; None where it attends those behind its own too."""
+    """Return the number of keys up to a query's own that it attends, 0 for all; None if it also attends later keys."""
     left, right = (-1 if side is None else int(side) for side in window_size or (-1, -1))
     if causal or right == 0:
         return left + 1 if left >= 0 else 0
@@ -185,12 +186,12 @@ def _window(window_size: Any, causal: bool) -> int | None:
 
 
 def _room(cache: Any, block_table: Any) -> int:
-    """Positions that a cache has for each sequence."""
+    """Return the capacity of a cache in positions per sequence."""
     return int(cache.shape[1] if block_table is None else cache.shape[1] * block_table.shape[1])
 
 
 def _lengths(q: Any, cache: Any, cache_seqlens: Any, block_table: Any, cu_seqlens_q: Any) -> Any:
-    """Positions that the caches hold, int32 [B], which they have room for."""
+    """Return the number of positions in the caches, int32 [B], after checking the capacity."""
     room = _room(cache, block_table)
     lengths = room if cache_seqlens is None else cache_seqlens
     if isinstance(lengths, torch.Tensor):
@@ -202,7 +203,7 @@ def _lengths(q: Any, cache: Any, cache_seqlens: Any, block_table: Any, cu_seqlen
 
 
 def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, lengths: Any, cache_seqlens: Any, block_table: Any) -> Any:
-    """Puts k and v behind what the caches hold, and returns how much they hold then. The device is not waited for."""
+    """Append k and v to the caches; return the new lengths. Does not wait for the device."""
     if k is None or v is None or cache_seqlens is None:
         missing = "k" if k is None else "v" if v is None else "cache_seqlens"
         raise InputError(f"flash_attn_with_kvcache: {missing} is missing: give k, v and cache_seqlens together")
@@ -220,7 +221,7 @@ def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, lengths: Any, cache_seql
 
 
 def _bits(x: Any, cache: Any) -> Any:
-    """What goes into a cache, or the cache itself, as torch indexes it: of 8-bit floats their bytes."""
+    """Return a cache, or new rows for it, in a dtype that torch can index: 8-bit floats are viewed as bytes."""
     if cache.element_size() > 1:
         return x
     if x.dtype != cache.dtype:

@@ -1,4 +1,4 @@
-"""What an operator returns for tensors that have no memory: shapes and dtypes, symbolic sizes too."""
+"""Outputs for tensors without memory: shapes and dtypes, also with symbolic sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tuner.spec.shapes import InferredProblem, infer_problem
 
 
 def outputs(operator: Operator[Any]) -> Callable[..., Any]:
-    """A function of the operator's arguments."""
+    """Return a function of the operator's arguments."""
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         request = operator.call(*args, **kwargs)
@@ -30,7 +30,7 @@ def outputs(operator: Operator[Any]) -> Callable[..., Any]:
 
 
 def outlined(operator: Operator[Any], request: Request) -> InferredProblem:
-    """The Problem of a call. Raises UsageError for what is none."""
+    """Return the Problem of a call. Raises UsageError for an invalid one."""
     sizes, dtypes = _facts(operator, request)
     symbolic = {name: value for name, value in request.statics.items() if isinstance(value, torch.SymInt)}
     plain = {name: value for name, value in request.statics.items() if name not in symbolic}
@@ -38,7 +38,7 @@ def outlined(operator: Operator[Any], request: Request) -> InferredProblem:
 
 
 def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], dict[str, DType]]:
-    """(dim → size, Problem field → dtype) of the tensors that are given."""
+    """Return (dim → size, Problem field → dtype) of the given tensors."""
     names = {getattr(torch, each.framework_name): each for each in DType}
     sizes: dict[str, Any] = {}
     dtypes: dict[str, DType] = {}
@@ -55,7 +55,7 @@ def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], d
 
 
 def _agree(operator: Operator[Any], name: str, dim: str, size: Any, other: Any) -> None:
-    """What a kernel's call would refuse is refused where shapes are inferred."""
+    """Refuse, during shape inference, what the kernel's call would refuse."""
 
     def told() -> str:
         return f"{operator.name}: {name} has {dim} {size}, and another tensor {other}"

@@ -1,4 +1,4 @@
-"""Decoding of multi-head latent attention by the signature of the FlashMLA package, so that swapping is one import.
+"""Multi-head latent attention for decoding, with the signature of the FlashMLA package, so that swapping is one import.
 
 from tuner.torch import flash_mla_with_kvcache, get_mla_metadata  # in place of flash_mla
 """
@@ -23,16 +23,16 @@ def get_mla_metadata(
     is_fp8_kvcache: bool = False,
     topk: int | None = None,
 ) -> tuple[Any, Any]:
-    """What FlashMLA's function of this name gives to flash_mla_with_kvcache, which reads none of it here.
+    """Return placeholders for the metadata that FlashMLA passes to flash_mla_with_kvcache, where they are not read.
 
-    Returns int32 [1, 8] and [B + 1], which may be kept and copied as theirs; without cache_seqlens, which their later
-    versions do not ask for, (None, None). Raises InputError for is_fp8_kvcache and topk, which are not served.
+    They are int32 [1, 8] and [B + 1], which may be stored and copied like FlashMLA's; without cache_seqlens, which
+    newer versions omit, (None, None). Raises InputError for is_fp8_kvcache and topk, which are not supported.
     """
     refuse("get_mla_metadata", {"is_fp8_kvcache": is_fp8_kvcache, "topk": topk}, _THEIRS)
     if cache_seqlens is None:
         return None, None
     of = {"dtype": torch.int32, "device": cache_seqlens.device}
-    return torch.zeros(1, 8, **of), torch.arange(cache_seqlens.shape[0] + 1, **of)  # a part a sequence
+    return torch.zeros(1, 8, **of), torch.arange(cache_seqlens.shape[0] + 1, **of)  # one split per sequence
 
 
 def flash_mla_with_kvcache(
@@ -47,25 +47,25 @@ def flash_mla_with_kvcache(
     causal: bool = False,
     **others: Any,
 ) -> tuple[Any, Any]:
-    """Attention of q to latent rows in pages, with the arguments of FlashMLA's function of this name.
+    """Attention of q to paged latent rows, with the arguments of FlashMLA's function of this name.
 
-    q: [B, T, H, D], the last T positions of each sequence, whose rows the caller has put into the cache. k_cache:
-    [pages, page_size, 1, D], of which the first head_dim_v elements are the values; page_size is any number.
-    block_table: integers [B, max_pages]. cache_seqlens: integers [B], positions so far, those of q among them.
+    q: [B, T, H, D], the last T positions of each sequence, whose rows the caller has written to the cache. k_cache:
+    [pages, page_size, 1, D], the first head_dim_v elements of which are the values; page_size is any number.
+    block_table: integers [B, max_pages]. cache_seqlens: integers [B], the number of positions, including those of q.
     softmax_scale: default D ** -0.5. causal is aligned at the bottom right; without it, every query attends all rows.
 
-    Returns (out [B, T, H, head_dim_v], softmax_lse fp32 [B, H, T]). It has no gradient. A query without any row gets 0
-    and -inf, where FlashMLA says +inf.
+    Returns (out [B, T, H, head_dim_v], softmax_lse fp32 [B, H, T]). It has no gradient. A query without any row has
+    output 0 and lse -inf (FlashMLA: +inf).
 
-    Raises InputError for `others` (is_fp8_kvcache, indices, attn_sink) that are neither None nor 0, for positions that
-    go beyond the cache (on a GPU, the device says so), and for tensors that do not fit.
+    Raises InputError for `others` (is_fp8_kvcache, indices, attn_sink) that are neither None nor 0, for positions
+    beyond the cache (on a GPU, the device reports it), and for unsuitable tensors.
     """
     name = "flash_mla_with_kvcache"
     refuse_others(name, others, _THEIRS)
     if q.ndim != 4:
         raise InputError(f"flash_mla_with_kvcache: q has {q.ndim} dims: give [B, T, H, D]")
     batch, queries, heads, _ = q.shape
-    shared = queries > 1 and not causal  # all queries attend all rows: they are heads of one
+    shared = queries > 1 and not causal  # all queries attend all rows, so they are treated as heads of one query
     given = q.flatten(1, 2)[:, None] if shared else q
     decode = torch.ops.tuner.mla_decode
     with_room(name, "cache_seqlens", cache_seqlens, block_table.shape[1] * k_cache.shape[1])

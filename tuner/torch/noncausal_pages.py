@@ -1,6 +1,6 @@
-"""Queries that attend all keys of their sequence in pages: chunks of queries are rows beside the heads of one query.
+"""Non-causal queries over paged caches: the queries of a chunk are treated as additional heads of one query.
 
-The kernels over pages are causal. A single query attends all keys in any case, and so does a query of more heads.
+The kernels for pages are causal. A single query attends all keys in any case, with any number of heads.
 """
 
 from collections.abc import Mapping
@@ -8,22 +8,22 @@ from typing import Any
 
 import torch
 
-_ROWS = 64  # queries of a chunk, at most
+_ROWS = 64  # maximum number of queries per chunk
 
 
 def beside_heads(q: Any, kv_heads: int) -> Any:
-    """q [B, T, H, D] as one query of T · H heads, those of a KV head together: [B, 1, HK · T · H / HK, D]."""
+    """Return q [B, T, H, D] as one query of T · H heads, grouped by KV head: [B, 1, HK · T · H / HK, D]."""
     batch, queries, heads, D = q.shape
     return q.unflatten(2, (kv_heads, -1)).transpose(1, 2).reshape(batch, 1, queries * heads, D)
 
 
 def logits_beside_heads(s_aux: Any, kv_heads: int, queries: int) -> Any:
-    """s_aux [H] for each of these heads."""
+    """Return s_aux [H] for each of these heads."""
     return s_aux.view(kv_heads, 1, -1).expand(kv_heads, queries, -1).flatten()
 
 
 def from_heads(o: Any, lse: Any, queries: int, kv_heads: int) -> tuple[Any, Any]:
-    """o [B, T, H, D] and lse [B, H, T] of such a query's o [B, 1, T · H, D] and lse [B, T · H, 1]."""
+    """Return o [B, T, H, D] and lse [B, H, T] from such a query's o [B, 1, T · H, D] and lse [B, T · H, 1]."""
     batch, D = o.shape[0], o.shape[-1]
     heads = o.shape[2] // queries  # -1 would be ambiguous for an empty batch
     rows = (batch, kv_heads, queries, heads // kv_heads)
@@ -34,10 +34,10 @@ def from_heads(o: Any, lse: Any, queries: int, kv_heads: int) -> tuple[Any, Any]
 def attend(
     q: Any, caches: tuple[Any, Any], table: Any, lengths: Any, bounds: Any, longest: int, options: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """o [T, H, D] and lse [H, T] of q [T, H, D], whose N sequences begin at `bounds`, int32 [N + 1].
+    """Return o [T, H, D] and lse [H, T] of q [T, H, D], whose N sequences start at `bounds`, int32 [N + 1].
 
-    Sequences are cut into chunks, and each chunk is a sequence of one query. There are at most T / 64 + N chunks,
-    whatever the lengths are, so that nothing is read from the device.
+    Sequences are divided into chunks, and each chunk is a sequence with one query. There are at most T / 64 + N chunks
+    for any lengths, so that nothing is read from the device.
     """
     rows, kv_heads, size = q.shape[0], caches[0].shape[2], min(longest, _ROWS)
     count = -(-rows // size) + lengths.shape[0]

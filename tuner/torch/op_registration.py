@@ -1,4 +1,4 @@
-"""Operators as torch's: kernels on the CPU (the emulator) and on CUDA, shapes without memory, and gradients."""
+"""Registration of operators as torch custom ops: kernels for CPU (emulator) and CUDA, fake tensors, gradients."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped
 
 
 def register() -> None:
-    """Registers every operator that can be found; one that is broken, or that torch cannot spell, is warned of."""
+    """Register every operator. One that is broken, or that torch cannot express, causes a warning."""
     found = tuple(_found())
     backward = {each.gradient.operator for each, _ in found if each.gradient}
     for operator, schemas in found:
@@ -34,16 +34,16 @@ def register() -> None:
             if not operator.updated and not op_schema.names_tensors(operator):
                 torch.library.register_vmap(f"tuner::{name}", transforms.batches(operator, _op(name)), lib=_LIBRARY)
         transforms.count_flops(operator, getattr(torch.ops.tuner, operator.name))
-        if operator.name not in backward:  # autograd calls those with what the forward call took
+        if operator.name not in backward:  # autograd passes the arguments of the forward call to those
             _autocast(operator, schemas)
 
 
 def register_sharding() -> None:
-    """DTensors of these operators may be sharded over the sequences of a batch, and over heads: of flash_attention over
-    both, of every other over what each of its outputs has.
+    """Allow DTensors of these operators to be sharded over the sequences of a batch, and over heads: flash_attention
+    over both, any other operator over those that each of its outputs has.
 
-    Heads stay sharded where the devices divide each kind of them evenly. Imports torch.distributed.tensor, whose API
-    for this is experimental: so it is done on request.
+    Heads remain sharded if the number of devices divides every kind of head. Imports torch.distributed.tensor, whose
+    API for this is experimental, so it is done on request.
     """
     for operator, schemas in _found():
         if not operator.updated:
@@ -52,7 +52,7 @@ def register_sharding() -> None:
 
 
 def _found() -> Iterator[tuple[Operator[Any], tuple[str, ...]]]:
-    """(operator, its schemas)."""
+    """Yield (operator, its schemas)."""
     for name in operators.names():
         try:
             operator = operators.load(name)
@@ -87,23 +87,25 @@ def _autocast(operator: Operator[Any], schemas: tuple[str, ...]) -> None:
 
 
 def _name(schema: str) -> str:
-    """Of the overload that a schema declares."""
+    """Return the overload name of a schema."""
     return schema.partition("(")[0]
 
 
 def _op(name: str) -> Any:
-    """The overload of this name."""
+    """Return the overload with this name."""
     base, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.tuner, base), overload or "default")
 
 
 def _kernel(operator: Operator[Any], *, detached: bool) -> Callable[..., Any]:
-    """The dispatcher's call. It refuses tensors that require grad; where torch keeps track of that, it gets others."""
+    """Return the dispatcher's call. It refuses tensors that require grad; when torch tracks gradients, it receives
+    detached ones.
+    """
     call: Callable[..., Any] = getattr(dispatcher, operator.name)
     own = _detach if detached else lambda arg: arg
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if forward_ad._current_level >= 0:  # torch would take the tangent of what it does not know for 0
+        if forward_ad._current_level >= 0:  # torch would assume zero for an unknown tangent
             raise InputError(
                 f"{operator.name} has no derivative in forward mode: call it outside of torch.func.jvp and dual levels"
             )
@@ -117,7 +119,9 @@ def _detach(arg: Any) -> Any:
 
 
 def _differentiate(differentiable: Differentiable, schemas: tuple[str, ...]) -> None:
-    """torch differentiates no operator that may update its arguments, or takes tensors by name: calls go to a twin."""
+    """Register a differentiable twin: torch does not differentiate operators that may update arguments or have
+    keyword-only tensors.
+    """
     operator, names = differentiable.operator, tuple(map(_name, schemas))
     if operator.updated or op_schema.names_tensors(operator):
         twin = op_schema.functional(operator)
@@ -136,7 +140,7 @@ def _by_place(operator: Operator[Any], call: Callable[..., Any]) -> Callable[...
 
 
 def _routed(operator: Operator[Any]) -> Callable[..., Any]:
-    """To the twin, or where arguments are updated to the operator's own kernel, which has no gradient."""
+    """Call the twin or, if arguments are updated, the operator's own kernel, which has no gradient."""
     own, parameters = getattr(torch.ops.tuner, operator.name), signature(operator.call)
 
     def route(*args: Any, **kwargs: Any) -> Any:

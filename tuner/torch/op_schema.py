@@ -1,4 +1,4 @@
-"""The signatures of operators as torch writes them."""
+"""Schemas of operators in torch's notation."""
 
 from collections.abc import Mapping
 from inspect import Parameter, signature
@@ -7,7 +7,7 @@ from typing import Any
 from tuner.errors import TemplateError
 from tuner.spec.operator import Operator, Updated
 
-_EITHER = Any | float  # an array or a number: torch wants an overload for each
+_EITHER = Any | float  # an array or a number: torch needs an overload for each
 _TYPES: dict[Any, str] = {
     Any: "Tensor",
     _EITHER: "Tensor",
@@ -23,25 +23,25 @@ _TYPES: dict[Any, str] = {
 
 
 def schema(operator: Operator[Any]) -> str:
-    """The operator's signature for tensors. Raises TemplateError for a parameter that torch has no type for."""
+    """Return the operator's schema for tensors. Raises TemplateError for a parameter without a torch type."""
     return _schema(operator, operator.name, _TYPES)
 
 
 def overloads(operator: Operator[Any]) -> tuple[str, ...]:
-    """The schema for tensors, and as `<name>.scalar` the one where a parameter is a number in an array's place."""
+    """Return the schema for tensors and, as `<name>.scalar`, the one in which a number replaces an array."""
     numbers = any(each.annotation == _EITHER for each in _parameters(operator).values())
     scalar = (_schema(operator, f"{operator.name}.scalar", {**_TYPES, _EITHER: "float"}),) * numbers
     return (schema(operator), *scalar)
 
 
 def functional(operator: Operator[Any]) -> str:
-    """The schema of calls that update nothing, under the name `<name>_functional`: every parameter by its place."""
+    """Return the schema of calls without updates, named `<name>_functional`, with positional parameters only."""
     words = [_declared(operator, each, {**_TYPES, Updated: "Tensor"}) for each in _parameters(operator).values()]
     return f"{operator.name}_functional({', '.join(words)}) -> {_results(operator)}"
 
 
 def names_tensors(operator: Operator[Any]) -> bool:
-    """Whether a tensor is given by its name alone: torch differentiates no operator that takes one."""
+    """Return whether any tensor is keyword-only: torch does not differentiate such operators."""
     named = (each for each in _parameters(operator).values() if each.kind is Parameter.KEYWORD_ONLY)
     return any(_TYPES.get(each.annotation, "").startswith("Tensor") for each in named)
 

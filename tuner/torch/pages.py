@@ -1,4 +1,4 @@
-"""Caches in pages as kernels address them: pages of any size, tables of any integers, lengths that have room."""
+"""Paged caches in the form that kernels address: any page size, tables of any integer type, checked lengths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,21 +9,21 @@ from tuner.errors import InputError
 
 
 def int32(x: Any) -> Any:
-    """Lengths, bounds or a table of int64 as the kernels read them."""
+    """Convert int64 lengths, offsets or tables to the type that kernels read."""
     return x.to(torch.int32) if isinstance(x, torch.Tensor) and x.dtype == torch.int64 else x
 
 
 def longest_of(q: Any, max_seqlen_q: Any) -> Any:
-    """Queries of the longest sequence, at least 1; symbolic where a graph is made."""
+    """Return the number of queries of the longest sequence, at least 1; symbolic while a graph is traced."""
     longest = q.shape[0] if max_seqlen_q is None else max_seqlen_q
     return torch.sym_max(longest if isinstance(longest, torch.SymInt) else int(longest), 1)
 
 
 def in_powers_of_two(function: str, block_table: Any, **caches: Any) -> tuple[Any, ...]:
-    """The table and the caches [pages, page_size, …], where a page is a power of two: others become several pages.
+    """Return the table and the caches [pages, page_size, …] with a power of two as page size: other pages are split.
 
-    A page of 48 rows is three of 16 that lie behind each other, and no row moves. Raises InputError where pages of the
-    caches lie so that the same parts are not at the same places.
+    A page of 48 rows becomes three pages of 16 consecutive rows, without a copy. Raises InputError if the strides of
+    the caches do not allow it.
     """
     first = next(iter(caches.values()))
     size = first.shape[1]
@@ -45,7 +45,7 @@ def in_powers_of_two(function: str, block_table: Any, **caches: Any) -> tuple[An
 
 
 def _parts_apart(cache: Any, part: int, parts: int) -> Any:
-    """How many parts of a page, as rows lie, from one page to the next; 0 where that is no whole number."""
+    """Return the distance between pages in parts of a page; 0 if it is not a multiple."""
     if cache.shape[0] < 2:
         return parts
     of_page, of_part = cache.stride(0), part * cache.stride(1)
@@ -54,7 +54,7 @@ def _parts_apart(cache: Any, part: int, parts: int) -> Any:
 
 def _cut(cache: Any, part: int, count: int) -> Any:
     shape, (_, row, *rest) = (count, part, *cache.shape[2:]), cache.stride()
-    return cache.as_strided(shape, (part * row, row, *rest))  # from where the cache begins
+    return cache.as_strided(shape, (part * row, row, *rest))  # relative to the start of the cache
 
 
 def _strides(caches: Mapping[str, Any]) -> str:
@@ -62,9 +62,9 @@ def _strides(caches: Mapping[str, Any]) -> str:
 
 
 def with_room(function: str, name: str, lengths: Any, room: int, added: int = 0) -> Any:
-    """The lengths. Raises InputError where one of them, with `added` positions more, has no room in the cache.
+    """Return the lengths. Raises InputError if a length plus `added` positions exceeds the capacity of the cache.
 
-    On a GPU the device is not waited for: it stops with that message by itself.
+    On a GPU this does not wait for the device, which stops with the same message.
     """
     more = f" and {added} new positions" * bool(added)
     message = f"{function}: {name}{more} go beyond the cache, which has room for {room} positions of a sequence"

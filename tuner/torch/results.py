@@ -1,4 +1,4 @@
-"""Results in the forms that flash-attn, vLLM and SGLang ask for."""
+"""Results in the forms that flash-attn, vLLM and SGLang expect."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from tuner.errors import InputError
 
 
 def returned(function: str, o: Any, lse: Any, out: Any, *, with_lse: bool, with_pattern: bool = False) -> Any:
-    """o, or `out` with what is in it; with lse if that is wanted, and with None for the pattern of a dropout.
+    """Return o, or `out` with its contents; with lse if requested, and with None for the dropout pattern.
 
-    Raises InputError for an `out` of another shape, and for one where gradients are kept: they are those of o.
+    Raises InputError for an `out` of another shape, and if gradients are tracked, which belong to o.
     """
     if out is not None:
         if out.shape != o.shape:

@@ -1,4 +1,4 @@
-"""Tensors as kernels address them: rows that are contiguous and start at multiples of 16 bytes, or all of it dense."""
+"""Tensor layouts that kernels can address: contiguous rows that start at multiples of 16 bytes, or dense tensors."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import torch
 
 from tuner.errors import InputError
 
-_ROWS = 16  # bytes: every row of a tensor starts at a multiple of them, and what is dense at one of them
+_ROWS = 16  # bytes: alignment of every row of a tensor, and of the start of a dense one
 
 
 def addressable(x: Any) -> Any:
-    """A tensor as it is, or a copy where a row is not contiguous, or starts elsewhere.
+    """Return the tensor, or a copy if a row is not contiguous or not aligned.
 
     Raises InputError for a nested tensor.
     """
@@ -21,15 +21,15 @@ def addressable(x: Any) -> Any:
 
 
 def dense(x: Any) -> Any:
-    """A tensor as it is, or a copy where it has gaps, or starts elsewhere."""
+    """Return the tensor, or a copy if it has gaps or is not aligned."""
     return x if _aligned(x) and x.is_contiguous() else _copy(x)
 
 
 def _aligned(x: Any, *steps: int) -> bool:
-    """Whether it starts, and goes on by these steps, at multiples of 16 bytes."""
+    """Return whether its start and these strides are multiples of 16 bytes."""
     offset = 0 if torch.compiler.is_compiling() else x.storage_offset()  # which torch.compile does not trace
     return all(each * x.element_size() % _ROWS == 0 for each in (offset, *steps))
 
 
 def _copy(x: Any) -> Any:
-    return x.clone(memory_format=torch.contiguous_format)  # contiguous() leaves a dense tensor where it is
+    return x.clone(memory_format=torch.contiguous_format)  # contiguous() does not copy a dense tensor

@@ -1,4 +1,4 @@
-"""What torch's tools ask of an operator: batches of vmap, FLOPs, and shards of a DTensor."""
+"""Rules for torch's transforms of an operator: batches of vmap, FLOP counts, and DTensor shards."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -12,7 +12,9 @@ from tuner.torch import meta
 
 
 def batches(operator: Operator[Any], op: Any) -> Callable[..., Any]:
-    """The rule of vmap: a batch of calls is one call of a larger batch, or one after the other where it has none."""
+    """Return the rule of vmap: a batch of calls is one call with a larger batch or, for arguments without a batch, a
+    loop.
+    """
     names = tuple(signature(operator.call).parameters)
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **named: Any) -> tuple[Any, Any]:
@@ -39,7 +41,7 @@ def batches(operator: Operator[Any], op: Any) -> Callable[..., Any]:
 
 
 def _rows(arg: Any, at: int | None, size: int) -> Any:
-    """A tensor with the batch of calls in front, in memory of its own where all of them share it."""
+    """Return a tensor with the batch of calls first, in memory of its own if all calls share it."""
     if not _is(arg):
         return arg
     return arg.expand(size, *arg.shape) if at is None else arg.movedim(at, 0)
@@ -50,7 +52,7 @@ def _is(arg: Any) -> bool:
 
 
 def count_flops(operator: Operator[Any], packet: Any) -> None:
-    """torch's FlopCounterMode counts what the operator's `cost` says: of a causal mask what queries see, no more."""
+    """Register the operator's `cost` with torch's FlopCounterMode; under a causal mask only attended scores count."""
 
     def formula(*args: Any, out_val: Any = None, **named: Any) -> int:
         del out_val
@@ -61,9 +63,9 @@ def count_flops(operator: Operator[Any], packet: Any) -> None:
 
 
 def shards(operator: Operator[Any], op: Any) -> None:
-    """DTensors may be sharded over sequences of a batch, and over heads, each of whose kinds the devices divide evenly.
+    """Allow DTensors to be sharded over sequences of a batch, and over heads if the devices divide every kind of head.
 
-    Others are brought together first. Which dims are heads, their names say.
+    Other shardings are gathered first. The names of dims identify heads.
     """
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
@@ -86,7 +88,7 @@ def shards(operator: Operator[Any], op: Any) -> None:
             out: list[Any] = [next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in outputs]
             out = [None if each.name in empty else i for i, each in zip(out, operator.outputs, strict=True)]
             sizes = [spec.shape[i] for spec, i in zip(specs, at, strict=True) if i is not None and i >= 0]
-            whole = wanted is _is_batch and -1 in at  # an argument that tells of the batch as a whole
+            whole = wanted is _is_batch and -1 in at  # an argument that concerns the batch as a whole
             if -1 in out or whole or not sizes or any(size % evenly for size in sizes):
                 continue
             placed = [None if i is None else Shard(i) if i >= 0 else Replicate() for i in at]
@@ -94,14 +96,14 @@ def shards(operator: Operator[Any], op: Any) -> None:
         return found
 
     register_sharding(op)(strategies)
-    # What is remembered of one call serves others of equal shapes only where their options, as the layout, are equal.
+    # a cached strategy serves calls of equal shapes only if their options, such as the layout, are equal
     options = [each.name for each in op._schema.arguments if each.kwarg_only]
     remembered = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     remembered[op] = RuntimeSchemaInfo(0, options or None, needs_pytree=True)
 
 
 def _empty(operator: Operator[Any], specs: tuple[Any, ...], named: dict[str, Any]) -> frozenset[str]:
-    """Outputs that were not asked for: they have no elements, and stand in the way of no shard."""
+    """Outputs that were not requested: they have no elements and do not affect sharding."""
     metas = [
         torch.empty(each.shape, dtype=each.tensor_meta.dtype, device="meta") if hasattr(each, "tensor_meta") else each
         for each in specs
@@ -111,7 +113,7 @@ def _empty(operator: Operator[Any], specs: tuple[Any, ...], named: dict[str, Any
 
 
 def _axes(operator: Operator[Any], request: Any, name: str) -> tuple[str, ...]:
-    """The dims of a tensor in the order in which this call has them."""
+    """Return the dims of a tensor in the order of this call."""
     dims = operator.argument(name).dims
     order = request.axes.get(name, tuple(range(len(dims))))
     placed: dict[int, str] = dict(zip(order, dims, strict=True))

@@ -1,4 +1,4 @@
-"""What a function that stands in for another library's takes by name, and does not serve."""
+"""Keyword arguments of other libraries' functions that are accepted by name but not supported."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,13 +7,13 @@ import torch
 
 from tuner.errors import InputError
 
-# What tells another library's kernels how to run, and changes no result: which of them, in how many parts.
+# hints on how another library's kernels run, which change no result: which kernels, how many splits
 _HINTS = ("deterministic", "fa_version", "num_splits", "pack_gqa", "scheduler_metadata", "sm_margin", "ver")
-_OFF = {"cp_world_size": 1}  # what means nothing, besides None, 0 and False
+_OFF = {"cp_world_size": 1}  # values without effect, besides None, 0 and False
 
 
 def refuse(function: str, unserved: Mapping[str, Any], theirs: str, why: str = "") -> None:
-    """Raises InputError for the first that is neither None nor off; `theirs` serves it."""
+    """Raise InputError for the first argument that has an effect; `theirs` supports it."""
     for name, wanted in unserved.items():
         if isinstance(wanted, torch.Tensor) or (wanted and wanted != _OFF.get(name)):
             what = f"{name}={_spelled(wanted)} is not served{f' {why}' * bool(why)}"
@@ -21,7 +21,7 @@ def refuse(function: str, unserved: Mapping[str, Any], theirs: str, why: str = "
 
 
 def refuse_others(function: str, others: Mapping[str, Any], theirs: str) -> None:
-    """The same of parameters that the function does not name; what cannot change a result is passed over."""
+    """Do the same for parameters that the function does not name; hints that change no result are ignored."""
     refuse(function, {name: wanted for name, wanted in others.items() if name not in _HINTS}, theirs)
 
 
