@@ -16,6 +16,7 @@ from typing import Any
 
 from tuner.arch import ARCHES
 from tuner.base.assets import PEERS, TEMPLATE, TEMPLATES
+from tuner.base.fork import ForkGuard
 from tuner.errors import TemplateError, UsageError, suggestion
 from tuner.spec.backward import matching_backward
 from tuner.spec.contract import checked_implementation, checked_operator, line_of, validated
@@ -29,6 +30,7 @@ _PEERS = PEERS.removesuffix(".py")
 # Rewrites the imports of folders written for older versions.
 _IMPORTS = r"s/from tuner\.(operator|space|argument|dtype|tensor_map|draw|result) import/from tuner.spec import/"
 _RELATIVE = r"s/^from \.(\w*) import/from ..\1 import/"
+_IMPORTING = ForkGuard("imported an operator")  # a child inherits the lock of a module that is being imported
 
 # templates/<name>/operator.py is importable as tuner.operators.<name>.operator; user folders come after it.
 __path__ = [str(TEMPLATES), *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
@@ -155,7 +157,8 @@ def _module(operator: str, stem: str) -> Any:
     name, file = f"{__name__}.{operator}.{stem}", f"{operator}/{stem.replace('.', '/')}.py"
     before = _peers_loaded()
     try:
-        module = import_module(name)
+        with _IMPORTING:
+            module = import_module(name)
     except TemplateError:
         raise
     except Exception as error:

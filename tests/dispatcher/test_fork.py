@@ -1,6 +1,5 @@
 """Tests of forks at any moment: parent and child continue, and resources that a child cannot use are refused."""
 
-import json
 import os
 import subprocess
 import sys
@@ -19,80 +18,50 @@ from tuner.spec.instance import InstanceFields
 
 __all__ = ["driver"]  # a fixture
 
-LOADED = """
-import itertools, multiprocessing, os, signal, sys, threading, time, traceback
-import numpy as np
-from tests.support.store_factory import attempt
+
+@pytest.mark.parametrize("forks", [10, pytest.param(60, marks=pytest.mark.slow)])
+def test_children_and_parent_go_on_after_forks_under_load(forks: int) -> None:
+    command = [sys.executable, "benchmarks/forks.py", "--forks", str(forks)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{forks} forks: 0 children failed or hung, 0 attempts lost, 0 threads ended\n", done.stderr
+    print(done.stderr)
+
+
+WATCHED = """
+import os, signal, threading
 from tuner import dispatcher
-from tuner.store.sql import Store
+from tuner.dispatcher import watching
 
-database, forks = sys.argv[1], int(sys.argv[2])
-store, stop, rounds = Store.open(database), threading.Event(), {}
-
-
-def call(heads=1):
-    x = np.ones((1, 9, heads, 16), np.float16)
-    return float(dispatcher.flash_attention(x, x, x)[0].sum())
+dispatcher.reload()
+event, entered, leave = watching._Process.watcher._ended, threading.Event(), threading.Event()
 
 
-def repeat(name, work):
-    for number in itertools.count():
-        if stop.is_set():
-            return
-        work(number)
-        rounds[name] = number + 1
+def hold():
+    with event._cond:  # as the watching thread and `close` do
+        event._flag = ENDED
+        entered.set()
+        leave.wait()
 
 
-def compile_(number):
-    dispatcher.warmup("flash_attention", {"head_dim": 8 * (1 + number % 3), "seq_q": 64}, gpu="sm_80")
-    dispatcher.reload()  # so that the same machine code is looked up, loaded and rendered again
-    time.sleep(0.01)
-
-
-def child(number):
-    signal.alarm(300)
-    status = 1
-    try:
-        status = 0 if call() == 144.0 and store.append([attempt(-number)]) else 2
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-assert call() == 144.0
-works = {"launch": lambda number: call(1 + number % 3), "write": lambda number: store.append([attempt(number)])}
-threads = [threading.Thread(target=repeat, args=each, daemon=True) for each in {**works, "compile": compile_}.items()]
-for thread in threads:
-    thread.start()
-while len(rounds) < len(threads):
-    time.sleep(0.01)
-statuses, slowest = [], 0.0
-for number in range(1, forks + 1):
-    began = time.monotonic()
-    pid = os.fork()
-    if not pid:
-        child(number)
-    slowest = max(slowest, time.monotonic() - began)
-    statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-before = dict(rounds)
-while any(rounds[name] == before[name] for name in rounds):  # the parent's threads go on
-    time.sleep(0.01)
-stop.set()
-for thread in threads:
-    thread.join()
-written = [each.attempt.config["BT"] for each in store.attempts("scan")]
-print({"failed": sum(map(bool, statuses)), "children": sum(number < 0 for number in written)}, flush=True)
-print(f"{forks} forks, the slowest {slowest:.2f} s; rounds of the threads: {rounds}", file=sys.stderr)
+thread = threading.Thread(target=hold)
+thread.start()
+entered.wait()
+pid = os.fork()
+if not pid:
+    signal.alarm(60)
+    dispatcher.reload()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+leave.set()
 """
 
 
-@pytest.mark.parametrize("forks", [10, pytest.param(60, marks=pytest.mark.slow)])
-def test_children_and_parent_go_on_after_forks_under_load(tmp_path: Path, forks: int) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", LOADED, str(tmp_path / "tuner.db"), str(forks)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout.replace("'", '"').strip() == json.dumps({"failed": 0, "children": forks}), done.stderr
-    print(done.stderr)
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_child_has_a_watcher_of_its_own(ended: bool) -> None:
+    environment = os.environ | {"TUNER_WATCH": "1000"}
+    command = [sys.executable, "-c", WATCHED.replace("ENDED", str(ended))]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0"], done.stderr
 
 
 TORN = """
@@ -100,6 +69,7 @@ import os, signal, threading
 import numpy as np
 from tuner import dispatcher
 from tuner.base import fork
+from tuner.compiler import render
 from tuner.dispatcher import on_emulator
 from tuner.errors import MachineError
 
@@ -109,38 +79,42 @@ fork.PATIENCE_S = 0.1
 inside, leave = threading.Event(), threading.Event()
 
 
-def launch():
-    with on_emulator._ONE_CALL:
+def work(guard):
+    with guard:
         inside.set()
         leave.wait()
 
 
-def child():
+def child(doing="ran a kernel on the emulator"):
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     signal.alarm(60)
     try:
+        dispatcher.reload()  # so that the kernel is rendered again
         dispatcher.flash_attention(x, x, x)
     except MachineError as error:
-        os._exit(3 if "was forked while a thread ran a kernel on the emulator" in str(error) else 4)
+        os._exit(3 if f"was forked while a thread {doing}" in str(error) else 4)
     os._exit(0)
 
 
-thread = threading.Thread(target=launch)
-thread.start()
-inside.wait()
-print(child())
-leave.set()
-thread.join()
-print(child())
+for guard, doing in (on_emulator._ONE_CALL, "ran a kernel on the emulator"), (render._RENDERING, "rendered a template"):
+    inside.clear()
+    leave.clear()
+    thread = threading.Thread(target=work, args=(guard,))
+    thread.start()
+    inside.wait()
+    print(child(doing))
+    leave.set()
+    thread.join()
+    print(child())
 with on_emulator._ONE_CALL:
     print(child())
 """
 
 
-def test_a_child_of_a_fork_that_waited_in_vain_is_told_so_instead_of_hanging() -> None:
+def test_a_child_of_a_fork_that_waited_in_vain_raises_an_error_instead_of_hanging() -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", TORN], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.split() == ["3", "0", "0"], done.stderr
+    assert done.stdout.split() == ["3", "0", "3", "0", "0"], done.stderr
 
 
 WORKERS = """

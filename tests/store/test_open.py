@@ -108,7 +108,7 @@ def test_a_truncated_database_is_damaged(tmp_path: Path) -> None:
     path = filled(tmp_path / "tuner.db")
     os.truncate(path, path.stat().st_size - 5000)
     message = refusal(path)
-    assert "it ends early" in message
+    assert "it is damaged" in message
     assert ".recover" in message
 
 

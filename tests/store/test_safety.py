@@ -12,6 +12,7 @@ import pytest
 from tests.support.patience import GENEROUS_S
 from tests.support.store_factory import attempt
 from tuner.base.assets import ROOT
+from tuner.store import read
 from tuner.store.sql import Store
 
 WRITER = """
@@ -72,3 +73,51 @@ def test_a_long_look_does_not_hold_up_a_writer_and_goes_on_seeing_what_was(tmp_p
         store.append([attempt()])
         assert looking.execute(count).fetchone() == before == (0,)
         assert len(store.attempts("scan")) == 1
+
+
+APPEND = """
+import sys
+from tests.support.store_factory import attempt
+from tuner.store.sql import Store
+
+with Store.open(sys.argv[1]) as store:
+    store.append([attempt(2)])
+"""
+
+
+def test_reading_records_keeps_the_locks_of_a_writer_in_the_same_process(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.db"
+    with Store.open(path) as store:
+        store.append([attempt(1)])
+        read.open_source(path)  # any descriptor of the file that it closes releases the locks of `store`
+        subprocess.run([sys.executable, "-c", APPEND, str(path)], cwd=ROOT, check=True)  # would delete the log
+        store.append([attempt(3)])
+        assert stored(path) == [1, 2, 3]
+
+
+FORK = """
+import os, sys
+from tests.support.store_factory import attempt
+from tuner.store.sql import Store
+
+(ready, begun), (wait, go) = os.pipe(), os.pipe()
+store = Store.open(sys.argv[1])
+store.append([attempt(1)])
+pid = os.fork()
+if not pid:
+    store.append([attempt(2)])
+    os.write(begun, b"x")
+    os.read(wait, 1)
+    store.append([attempt(3)])
+    os._exit(0)
+os.read(ready, 1)
+store.close()  # deletes the log if it is the last connection to the file
+os.write(go, b"x")
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_child_goes_on_writing_after_its_parent_closed_the_database(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.db"
+    subprocess.run([sys.executable, "-c", FORK, str(path)], cwd=ROOT, check=True)
+    assert stored(path) == [1, 2, 3]

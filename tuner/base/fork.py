@@ -21,6 +21,7 @@ PATIENCE_S = 60.0
 _gate = threading.Condition(threading.Lock())
 _inside: dict[int, int] = {}  # thread → number of guards that it is inside of
 _forks = 0  # in progress
+_preparations: list[Callable[[], None]] = []
 _renewals: list[Callable[[], None]] = []
 
 
@@ -88,6 +89,11 @@ class ForkGuard:
 _guards: "weakref.WeakSet[ForkGuard]" = weakref.WeakSet()
 
 
+def before_fork(prepare: Callable[[], None]) -> None:
+    """Call `prepare` before every fork, in the forking thread, when no other thread is inside of a guard."""
+    _preparations.append(prepare)
+
+
 def renew_in_child(renewal: Callable[[], None]) -> None:
     """Call `renewal` first in every forked child."""
     _renewals.append(renewal)
@@ -100,6 +106,8 @@ def _before() -> None:
     thread, deadline = threading.get_ident(), time.monotonic() + PATIENCE_S
     while _inside.keys() - {thread} and (left := deadline - time.monotonic()) > 0:
         _gate.wait(left)
+    for prepare in _preparations:
+        prepare()
 
 
 def _after_in_parent() -> None:

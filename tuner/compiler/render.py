@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 
 from tuner.base.assets import PRIMITIVES, TEMPLATE
+from tuner.base.fork import ForkGuard
 from tuner.compiler.source import COMMENT, TEXTURE, Source, Target, includes
 from tuner.errors import TemplateError
 from tuner.spec.dtype import DType
@@ -21,6 +22,7 @@ from tuner.spec.parameters import signature
 from tuner.spec.plan import Plan
 from tuner.spec.problem import check_fields, extents, to_fields
 
+_RENDERING = ForkGuard("rendered a template")  # Jinja has locks, which no child may inherit locked
 _ASSEMBLY = re.compile(r"^(?:(?!//).)*\basm\s*(?:volatile\s*)?\(", re.MULTILINE)
 _PLAIN = "say Implementation(…, checked_on='ptx'): then the compiler's PTX is checked, which detects fewer races"
 _OURS = (
@@ -106,7 +108,8 @@ class _Signatures(dict[str, str]):
 
 def _expand(folder: Path, name: str, variables: dict[str, Any], *, spaced: bool = False) -> str:
     try:
-        return _environment(folder, spaced).get_template(name).render(variables)
+        with _RENDERING:
+            return _environment(folder, spaced).get_template(name).render(variables)
     except jinja2.TemplateNotFound as error:
         raise TemplateError(f"{folder.name}: template {error.name} is missing") from error
     except jinja2.TemplateSyntaxError as error:

@@ -134,7 +134,8 @@ class Dispatcher:
         if binding.empty_dims:
             return config_choice.nothing(loaded, binding.problem, binding.empty_dims)
         chosen = self._choose(loaded, binding.problem, ordinal)
-        compiler = self._kernels.compiler(chosen, ordinal)
+        with self._preparing:
+            compiler = self._kernels.compiler(chosen, ordinal)
         return config_choice.explain(chosen, self._gpus(ordinal), self._snapshot, compiler)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tuner.base.fork import renew_in_child
+from tuner.base.fork import ForkGuard, renew_in_child
 from tuner.errors import TunerError
 from tuner.store import misses
 from tuner.store.misses import Missed
@@ -22,6 +22,7 @@ from tuner.store.misses import Missed
 VARIABLE = "TUNER_MISSES"
 _WAITING = 4096  # queue length for a server; further misses are dropped
 _END_S = 5.0  # time that process exit waits for a server
+_IMPORTING = ForkGuard("imported the store")
 
 
 class MissLogWarning(UserWarning):
@@ -83,7 +84,8 @@ class _Sender:
             self._thread.join(_END_S)
 
     def _run(self, waiting: "queue.Queue[Missed | None]") -> None:
-        from tuner.store.sql import Store  # imported here because it takes a second
+        with _IMPORTING:
+            from tuner.store.sql import Store  # imported here because it takes a second
 
         try:
             with Store.open(self._place) as store:

@@ -40,8 +40,11 @@ class Watcher:
         threading.Thread(target=self._run, args=(self._ended,), daemon=True, name="tuner watch").start()
 
     def _in_child(self) -> None:
-        if not self._ended.is_set():
-            self._ended = threading.Event()
+        """Replace the event, whose lock another thread may have held, also where the watcher has ended."""
+        ended, self._ended = self._ended.is_set(), threading.Event()
+        if ended:
+            self._ended.set()
+        else:
             self._start()
 
     def _run(self, ended: threading.Event) -> None:

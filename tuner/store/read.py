@@ -29,7 +29,6 @@ from tuner.store import bundle, locations, record_lines
 
 MIGRATIONS = DB / "migrations"
 VERSION_TABLE = "tuner_schema_version"
-MAGIC = b"SQLite format 3\0"
 NOT_A_DATABASE = "it is not a SQLite database: name another file with --db, or move this one away"
 DAMAGED = "it is damaged: put a copy back, or rescue what is readable with `sqlite3 OLD .recover | sqlite3 NEW`"
 _SMALL = 16 << 20  # bytes; a quick check of this many takes about 15 ms
@@ -253,7 +252,6 @@ class DatabaseRecords(RecordSource):
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
-            look_at_header(self._path)
             with _READING, closing(_open(self._path)) as connection:
                 yield connection
         except (sqlite3.Error, OSError) as error:
@@ -413,26 +411,6 @@ def _refuse_schema(connection: sqlite3.Connection) -> None:
         raise StoreError(f"it has schema version {version}, and {known}: update tuner, or name another database")
 
 
-def look_at_header(path: Path) -> None:
-    """Raise StoreError for a file that is clearly no database, or an incomplete one.
-
-    https://www.sqlite.org/fileformat.html#the_database_header
-    """
-    with path.open("rb") as file:
-        header = file.read(100)
-    if header and not header.startswith(MAGIC):
-        raise StoreError(NOT_A_DATABASE)
-    if header and not has_log(path) and path.stat().st_size < _size(header):
-        raise StoreError(f"it ends early; {DAMAGED}")
-
-
-def _size(header: bytes) -> int:
-    """Return the size of the database in bytes according to its header; 0 if the header is unreliable."""
-    page = int.from_bytes(header[16:18], "big")
-    current = header[24:28] == header[92:96]
-    return (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big") if current else len(MAGIC)
-
-
 def has_log(path: Path) -> bool:
     """Return whether a database has commits in its write-ahead log."""
     log = path.with_name(f"{path.name}-wal")
@@ -442,12 +420,18 @@ def has_log(path: Path) -> bool:
 def _meaning(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    corrupt = getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")
-    return f"{DAMAGED} ({error})" if corrupt else str(error)
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_NOTADB"):
+        return NOT_A_DATABASE
+    return f"{DAMAGED} ({error})" if name.startswith("SQLITE_CORRUPT") else str(error)
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Open a read-only connection; in a folder where SQLite cannot create its log, one that needs no log."""
+    """Open a read-only connection; in a folder where SQLite cannot create its log, one that needs no log.
+
+    A database is opened by SQLite only: when a process closes any descriptor of a file, it loses all of its locks on
+    that file, including those of a connection that writes (https://www.sqlite.org/howtocorrupt.html).
+    """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True)
     try:

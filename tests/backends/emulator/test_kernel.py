@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.backends.emulator.emulated import CHECKED, KERNELS, snippet, source
-from tuner.backends.emulator import Buffer, Counters, Mode, build
+from tuner.backends.emulator import Buffer, Counters, Mode, build, kernel
 from tuner.compiler.render import headers
 from tuner.compiler.source import Source
 from tuner.errors import InputError, TemplateError
@@ -182,3 +182,13 @@ extern "C" __global__ void load({type_}* y) {{
     with Buffer("y", 256, writable=True, initialized=False) as y:
         run = snippet(text, "load", checked=True).launch("load", (1, 1, 1), 32, 8192, [y], Mode(checked=True))
     assert run.counters.bank_conflicts == conflicts
+
+
+def test_a_collected_kernel_is_unloaded_by_the_next_load() -> None:
+    collected = snippet(EMPTY, "empty")
+    library = collected._library
+    del collected  # its finalizer may run in any thread, where unloading would be in the way of a fork
+    assert library in kernel._unused
+    loaded = snippet(EMPTY, "empty")
+    assert loaded.symbol("emulated_empty")
+    assert not kernel._unused

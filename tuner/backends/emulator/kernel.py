@@ -4,7 +4,9 @@ import ctypes
 import math
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from typing import Literal, get_args
 
@@ -97,11 +99,14 @@ class Kernel:
     def __init__(self, source: Source, *, checked: bool) -> None:
         self.source, self.checked = source, checked
         error = ctypes.create_string_buffer(1024)
-        library = runtime().emulator_open(str(shared_object(source, checked=checked)).encode(), error, len(error))
+        path = str(shared_object(source, checked=checked)).encode()
+        with EXCLUSIVE:
+            _unload()
+            library = runtime().emulator_open(path, error, len(error))
         if not library:
             raise TemplateError(f"the kernel cannot be loaded: {error.value.decode(errors='replace')}")
         self._library = library
-        weakref.finalize(self, runtime().emulator_close, library)
+        weakref.finalize(self, _unused.append, library)
 
     def run(
         self,
@@ -189,6 +194,17 @@ class Kernel:
         expected = ctypes.c_int.from_address(self.symbol(f"parameters_of_{symbol_of(entry)}")).value
         if count != expected:
             raise InputError(f"{entry} takes {expected} arguments, not {count}")
+
+
+# Libraries of collected kernels. A later load unloads them, because collection may happen in any thread at any
+# moment, and a child that is forked during it inherits the lock of the loader.
+_unused: deque[int] = deque()
+
+
+def _unload() -> None:
+    with suppress(IndexError):  # another thread may collect meanwhile
+        while True:
+            runtime().emulator_close(_unused.popleft())
 
 
 _NOTHING = Counters(*[0] * len(fields(Counters)))

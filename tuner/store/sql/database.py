@@ -17,10 +17,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from tuner.base.fork import ForkGuard, renew_in_child
+from tuner.base.fork import ForkGuard, before_fork, renew_in_child
 from tuner.errors import MachineError, StoreError, UsageError
 from tuner.store import locations
-from tuner.store.read import DAMAGED, NOT_A_DATABASE, has_log, look_at_header
+from tuner.store.read import DAMAGED, NOT_A_DATABASE, has_log
 from tuner.store.sql import lock_holders
 
 T = TypeVar("T")
@@ -124,8 +124,14 @@ class Database:
     def write(self, work: Callable[[Connection], T]) -> T:
         return self._repeated(self._writer, work)
 
+    def use_log(self) -> None:
+        """Have the file keep a write-ahead log, so that readers and a writer do not wait for each other."""
+        with self._section, closing(self.engine.raw_connection()) as connection:
+            connection.cursor().execute("PRAGMA journal_mode=WAL")
+
     def close(self) -> None:
-        self.engine.dispose()
+        with suppress(MachineError), self._section:  # a child that must not use the database closes nothing
+            self.engine.dispose()
 
     def _repeated(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         deadline, pause = time.monotonic() + self._patience_s, _PAUSE_S
@@ -161,6 +167,15 @@ _databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _inherited: list[object] = []  # connections of the parent, which a child must neither use nor close
 
 
+def _close_files() -> None:
+    """Close the idle connections to files. SQLite records which locks a process holds on a file; a child would inherit
+    that, but not the locks, and another process could then delete a log that the child still writes.
+    """
+    for database in list(_databases):
+        if database.place.path:
+            database.engine.dispose()
+
+
 def _connect_anew() -> None:
     """Discard the connections in a child. A database in memory is kept: its connection is not shared with other
     processes.
@@ -171,6 +186,7 @@ def _connect_anew() -> None:
             database.engine.dispose(close=False)
 
 
+before_fork(_close_files)
 renew_in_child(_connect_anew)
 
 
@@ -202,12 +218,6 @@ def _engine(place: Place, patience_s: float) -> Engine:
     engine = create_engine("sqlite://", creator=open_, poolclass=QueuePool if place.path else StaticPool)
     event.listen(engine, "begin", _begin)
     return engine
-
-
-def use_log(engine: Engine) -> None:
-    """Enable the file's write-ahead log, so that readers and a writer do not block each other."""
-    with closing(engine.raw_connection()) as connection:
-        connection.cursor().execute("PRAGMA journal_mode=WAL")
 
 
 def sync_log(path: Path) -> None:
@@ -304,11 +314,6 @@ def _make_folder(folder: Path) -> None:
 
 
 def _look_at(path: Path) -> None:
-    """Raise StoreError for a file that is clearly no database, or an incomplete one."""
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file"
         raise StoreError(f"cannot use the database {path}: it is {kind}: name a file with --db")
-    try:
-        look_at_header(path)
-    except StoreError as error:
-        raise StoreError(f"cannot use the database {path}: {error}") from error

@@ -24,7 +24,7 @@ from tuner.store.misses import Missed
 from tuner.store.read import DAMAGED, MIGRATIONS, newest_schema
 from tuner.store.sql import claims, ledger, missed, rows
 from tuner.store.sql.claims import Holder
-from tuner.store.sql.database import Database, explained, locate, sync_log, use_log
+from tuner.store.sql.database import Database, explained, locate, sync_log
 from tuner.store.sql.dialect import insert_many, insert_new
 from tuner.store.sql.integrity import damage, unreadable
 from tuner.store.sql.ledger import Admission, Entry
@@ -365,7 +365,7 @@ class Store(Closing):
         if path is None:
             return
         if self._place.writable:
-            use_log(self._database.engine)
+            self._database.use_log()
         if path.stat().st_size <= _SMALL:
             self._refuse_damage()
 
