@@ -30,10 +30,10 @@ def test_children_and_parent_go_on_after_forks_under_load(forks: int) -> None:
 WATCHED = """
 import os, signal, threading
 from tuner import dispatcher
-from tuner.dispatcher import watching
+from tuner.dispatcher import record_watcher
 
 dispatcher.reload()
-event, entered, leave = watching._Process.watcher._ended, threading.Event(), threading.Event()
+event, entered, leave = record_watcher._Process.watcher._ended, threading.Event(), threading.Event()
 
 
 def hold():
