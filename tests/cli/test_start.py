@@ -1,8 +1,10 @@
 """Tests that a command imports only what it needs."""
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -132,3 +134,29 @@ def test_a_table_of_many_records_is_cut_and_says_how_to_get_the_others(tmp_path:
         )
         == 10
     )
+
+
+def test_show_passes_over_a_damaged_record_and_lists_the_one_before_it(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        store.promote(record(16))
+        damaged = store.promote(record(32))
+        store.promote(record(64, problem={"T": 7}))
+    with closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("UPDATE records SET record = replace(record, '128', '129') WHERE id = ?", (damaged,))
+    for options in (["--limit", "1"], ["--limit", "2"], []):
+        shown = CliRunner().invoke(build(), ["show", "--db", str(db), *options])
+        assert f"passed over: {db}, record {damaged}: it has changed since it was stored" in shown.stderr
+        assert "BT=16" in " ".join(shown.stdout.split()) and "BT=32" not in shown.stdout
+
+
+def test_show_with_filters_reads_no_other_records(tmp_path: Path) -> None:
+    db = tmp_path / "tuner.db"
+    with Store.open(db) as store:
+        store.promote(record(16, gpu="sm_80"))
+        damaged = store.promote(record(32))
+    with closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute("UPDATE records SET record = '' WHERE id = ?", (damaged,))
+    shown = CliRunner().invoke(build(), ["show", "--db", str(db), "--gpu", "sm_80", "--json"])
+    assert [data["config"]["BT"] for data in json.loads(shown.stdout)["records"]] == [16]
+    assert "passed over" not in shown.stderr

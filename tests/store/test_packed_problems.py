@@ -20,10 +20,14 @@ from tuner.store import canonical_lines, record_lines
 from tuner.store.packed_problems import packed
 from tuner.store.records import Query, Snapshot
 from tuner.store.sql import Store
-from tuner.store.sql.rows import imported_row, record_row
+from tuner.store.sql.rows import RECORD_COLUMNS, imported_row, record_row
 
 FIELDS = st.dictionaries(st.text(), st.integers() | st.booleans() | st.floats() | st.text(), max_size=4)
 BEFORE = "0008"
+
+
+def row_of(line: str) -> dict[str, Any]:
+    return dict(zip(RECORD_COLUMNS, imported_row(line), strict=True))
 
 
 def config(database: Path, **problem: Any) -> object:
@@ -81,7 +85,7 @@ def test_sizes_that_are_no_numbers_are_named(tmp_path: Path, sizes: str) -> None
 def test_a_canonical_line_is_imported_as_it_is(evidence: Evidence) -> None:
     line = record_lines.to_line(record(evidence=evidence))
     assert canonical_lines.parts(line) is not None
-    assert imported_row(line) == record_row(record(evidence=evidence), None)
+    assert row_of(line) == record_row(record(evidence=evidence), None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,7 @@ def test_a_canonical_line_is_imported_as_it_is(evidence: Evidence) -> None:
 )
 def test_a_line_with_unusual_values_gives_the_row_of_its_record(changes: dict[str, Any]) -> None:
     unusual = replace(record(), **changes)
-    assert imported_row(record_lines.to_line(unusual)) == record_row(unusual, None)
+    assert row_of(record_lines.to_line(unusual)) == record_row(unusual, None)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +111,15 @@ def test_a_line_with_unusual_values_gives_the_row_of_its_record(changes: dict[st
         lambda data: encode(data | {"signature": ""}),
         lambda data: encode(data | {"config": dict(reversed(data["config"].items()))}).replace(":64", ": 64"),
         lambda data: encode(data).replace("0.03", "0.030"),
+        lambda data: encode(data).replace('"swizzle":true', '"swizzle": true'),
+        lambda data: encode(data).replace('"BT":64,"swizzle":true', '"swizzle":true,"BT":64'),
+        lambda data: encode(data).replace('"B":2,"T":1000', '"T":1000,"B":2'),
     ],
 )
 def test_a_line_that_is_spelled_in_another_way_gives_the_row_of_its_record(respelled: Any) -> None:
     line = respelled(json.loads(record_lines.to_line(record())))
     assert canonical_lines.parts(line) is None
-    assert imported_row(line) == record_row(record(), None)
+    assert row_of(line) == record_row(record(), None)
 
 
 def test_a_line_without_evidence_is_refused_with_its_number(tmp_path: Path) -> None:
@@ -122,3 +129,10 @@ def test_a_line_without_evidence_is_refused_with_its_number(tmp_path: Path) -> N
         with pytest.raises(StoreError, match=r"records\.jsonl, line 2: no record for scan on H200: .* no such figure"):
             store.import_jsonl(path)
         assert store.records() == []
+
+
+def test_a_line_with_a_character_that_no_terminal_should_get_is_refused() -> None:
+    line = record_lines.to_line(record()).replace("nvrtc 13.4", "nvrtc\x7f13.4")
+    assert canonical_lines.parts(line) is None
+    with pytest.raises(StoreError, match="not printable"):
+        imported_row(line)

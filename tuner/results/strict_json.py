@@ -1,6 +1,7 @@
 """Strict decoding of a record's JSON, by types that reject unknown fields, and its encoding."""
 
 from dataclasses import fields, is_dataclass
+from operator import itemgetter
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -10,25 +11,28 @@ from tuner.base.fields import Fields, Scalar
 from tuner.results.attempt import Identity
 from tuner.results.codec import LATER
 from tuner.results.record import TuningRecord
-from tuner.results.verdict import Verdict
 
-to_json = msgspec.json.Encoder(
-    order="sorted"
-).encode  # formats some floats and special characters differently from `canonical`
+# Both format some floats and special characters differently from `canonical_json`.
+to_json = msgspec.json.Encoder(order="sorted").encode
+_encode = msgspec.json.Encoder(order="deterministic").encode  # keeps the order of a struct's fields, which are sorted
+
+# Rows of plain values in a compact form, for temporary files.
+pack = msgspec.msgpack.Encoder().encode
+unpack_rows = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
 
 
-def record_in(line: str) -> tuple[Any, Fields] | None:
-    """Return the fields of a record with its `format`, and those of its problem; None for other lines."""
+def record_in(line: bytes) -> tuple[Any, Fields] | None:
+    """Return a value with the fields and properties of a record and its `format`, and the fields of its problem.
+
+    Returns None for other lines, and for lines that differ from their own encoding (`to_json`).
+    """
     try:
         record = _decode(line)
-        return record, _decode_fields(record.identity.problem)
+        fields_of_problem = _decode_fields(record.identity.problem)
     except msgspec.MsgspecError:
         return None
-
-
-def verdict_of(record: Any) -> Verdict:
-    """Return the verdict in the result of `record_in`."""
-    return msgspec.convert(record.verdict, Verdict, from_attributes=True)
+    canonical = _encode(record) == line and to_json(fields_of_problem) == bytes(record.identity.problem)
+    return (record, fields_of_problem) if canonical else None
 
 
 def _strict(declared: Any) -> Any:
@@ -53,7 +57,15 @@ def _struct(cls: Any) -> Any:
         of = [(name, msgspec.Raw if name == "problem" else kind, *default) for name, kind, *default in of]
     if cls is TuningRecord:
         of.append(("format", int))
-    return msgspec.defstruct(cls.__name__, of, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
+    return msgspec.defstruct(
+        cls.__name__,
+        sorted(of, key=itemgetter(0)),
+        namespace={name: value for name, value in vars(cls).items() if isinstance(value, property)},
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+        kw_only=True,
+        gc=False,  # records contain no reference cycles
+    )
 
 
 _decode = msgspec.json.Decoder(_strict(TuningRecord)).decode

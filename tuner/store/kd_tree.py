@@ -8,7 +8,7 @@ J. L. Bentley, Multidimensional binary search trees used for associative searchi
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from math import dist, inf
+from math import dist, hypot, inf
 from typing import Any
 
 DIGITS = (
@@ -36,15 +36,18 @@ class Nearest:
 
     def __init__(self, points: Any) -> None:
         self._points, self._dropped = points, set[int]()
+        self._box: tuple[Point, Point] | None = None  # the smallest and largest coordinates; None for a single leaf
         self._root = _Node(range(len(points)))
 
     def closest(self, wanted: Point) -> tuple[float, list[int]] | None:
         """Return the smallest Euclidean distance and all points at it; None if every point was dropped."""
         best, limit = inf, inf
         near: list[tuple[float, int]] = []
-        pending = [(0.0, self._root)]
+        # A node, the distances between `wanted` and the node's box along each axis, and their Euclidean norm.
+        gaps = self._gaps(wanted)
+        pending = [(hypot(*gaps), gaps, self._root)]
         while pending:
-            bound, node = pending.pop()
+            bound, gaps, node = pending.pop()
             if bound > limit:
                 continue
             while node.leaf is None:
@@ -53,9 +56,12 @@ class Nearest:
                     continue
                 if node.low is node:  # another thread has just made it a leaf
                     continue
-                gap = wanted[node.axis] - node.cut
+                axis = node.axis
+                gap = wanted[axis] - node.cut
                 closer, other = (node.low, node.high) if gap < 0 else (node.high, node.low)
-                pending.append((max(bound, abs(gap)), other))
+                beyond = (*gaps[:axis], abs(gap), *gaps[axis + 1 :])
+                if (bound := hypot(*beyond)) <= limit:
+                    pending.append((bound, beyond, other))
                 node = closer
             for point, number in node.leaf:
                 if (distance := dist(wanted, point)) <= limit and number not in self._dropped:
@@ -65,9 +71,15 @@ class Nearest:
         if not near:
             return None
         least = round(best, DIGITS)
-        return (
-            (least, sorted(number for distance, number in near if round(distance, DIGITS) == least)) if near else None
-        )
+        return least, sorted(number for distance, number in near if round(distance, DIGITS) == least)
+
+    def _gaps(self, wanted: Point) -> tuple[float, ...]:
+        """Return the distances between `wanted` and the box of all points along each axis; 0 for a single leaf."""
+        if self._root.numbers is not None:
+            self._split(self._root)
+        if self._box is None:
+            return (0.0,) * len(wanted)
+        return tuple([max(low - x, x - high, 0.0) for x, low, high in zip(wanted, *self._box, strict=True)])
 
     def rising(self, wanted: Point) -> Iterator[tuple[float, list[int]]]:
         """Yield increasing distances, each with the indices of all points at it, including dropped ones."""
@@ -102,6 +114,8 @@ class Nearest:
         if isinstance(numbers, range):  # all points
             points = self._points = np.asarray(self._points)
             numbers = np.arange(len(numbers), dtype=np.int32)
+            if points.shape[1]:
+                self._box = points.min(axis=0).tolist(), points.max(axis=0).tolist()
         else:
             points = self._points[numbers]
         if not points.shape[1]:

@@ -7,12 +7,12 @@ database with many operators.
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tuner.arch import gpu
 from tuner.base.assets import DB
@@ -273,27 +273,35 @@ class DatabaseRecords(RecordSource):
         with self._connection() as connection:
             return [Key(*row) for row in connection.execute(query, (operator, *texts))]
 
-    def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
-        asked = key or ([operator] if operator is not None else [])
-        where = " AND ".join(f"{name} = ?" for name, _ in zip(Key._fields, asked, strict=False))
-        query = f"SELECT {_COLUMNS} FROM records{' WHERE ' if where else ''}{where}"
+    def records(
+        self, operator: str | None = None, key: Key | None = None, *, gpu: str | None = None
+    ) -> list[StoredRecord]:
+        asked = key._asdict() if key else {"operator": operator, "gpu": gpu}
+        where, values = _where(asked)
         with self._connection() as connection:
-            rows = connection.execute(query, tuple(asked))
-            return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM records WHERE {where}", values)
+            return self._parsed(map(_row, rows))
 
-    def first(self, limit: int, operator: str | None, gpu: str | None) -> list[StoredRecord]:
-        """Return the current records of the first operators, GPUs and problems, in this order."""
-        asked = {"operator": operator, "gpu": gpu}
-        values = [value for value in asked.values() if value is not None]
-        where = " AND ".join(f"{name} = ?" for name, value in asked.items() if value is not None) or "1"
-        best = (
-            "row_number() OVER (PARTITION BY operator, gpu, problem ORDER BY evidence = 'predicted', id DESC) AS rank"
+    def first(self, limit: int, operator: str | None, gpu: str | None) -> list[StoredRecord] | None:
+        """Return the current records of the first operators, GPUs and problems, in this order; None if there are fewer
+        than `limit`. Problems are grouped in an index, without reading their records.
+        """
+        where, values = _where({"operator": operator, "gpu": gpu})
+        keys = "SELECT operator, problem, gpu FROM records"
+        first = f"{keys} WHERE {where} GROUP BY operator, problem, gpu ORDER BY operator, gpu, problem LIMIT ?"
+        current = (
+            f"SELECT {_COLUMNS} FROM records WHERE operator = ? AND problem = ? AND gpu = ? "
+            "ORDER BY evidence = 'predicted', id DESC"
         )
-        ranked = f"SELECT id, operator, gpu, problem, {best} FROM records WHERE {where}"
-        chosen = f"SELECT id FROM ({ranked}) WHERE rank = 1 ORDER BY operator, gpu, problem LIMIT ?"
         with self._connection() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM records WHERE id IN ({chosen})", (*values, limit))
-            return self._parsed(_Row(number, digest, line, Key(*of)) for number, digest, line, *of in rows)
+            subjects = connection.execute(first, (*values, limit)).fetchall()
+            if len(subjects) < limit:
+                return None
+            of_subjects = (self._first_parsed(map(_row, connection.execute(current, subject))) for subject in subjects)
+            return [stored for stored in of_subjects if stored]
+
+    def _first_parsed(self, rows: Iterable[_Row]) -> StoredRecord | None:
+        return next((stored for row in rows for stored in self._parsed([row])), None)
 
     def proofs(self, operator: str, gpu: str) -> dict[CheckedCode, bool]:
         """Return whether each code is correct, by its newest row. A database of an older schema has no proofs."""
@@ -304,6 +312,18 @@ class DatabaseRecords(RecordSource):
                 return {CheckedCode(*code): bool(ok) for *code, ok in connection.execute(query, (operator, gpu))}
         except StoreError:
             return {}
+
+
+def _where(asked: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]]:
+    """Return a condition on columns, and its values; None stands for all."""
+    equal = {name: value for name, value in asked.items() if value is not None}
+    return " AND ".join(f"{name} = ?" for name in equal) or "1", tuple(equal.values())
+
+
+def _row(columns: Sequence[Any]) -> _Row:
+    """Return the row in the values of `_COLUMNS`."""
+    number, digest, line, *subject = columns
+    return _Row(number, digest, line, Key(*subject))
 
 
 def open_source(source: str | Path) -> RecordSource:
@@ -332,25 +352,35 @@ def label(source: str | Path) -> str:
     return f"{scheme}://…" if url else str(source)
 
 
-def read(source: str | Path) -> tuple[list[StoredRecord], list[str]]:
-    """Return all records of a source in order of preference, and a message for each line or row without a valid record.
+def read(
+    source: str | Path, operator: str | None = None, gpu: str | None = None
+) -> tuple[list[StoredRecord], list[str]]:
+    """Return the records of a source in order of preference, and a message for each line or row without a valid record.
 
-    Raises StoreError if the source cannot be read.
+    `operator` and `gpu` select records; None stands for all. Raises StoreError if the source cannot be read.
     """
     opened = open_source(source)
-    records = opened.records()
-    return records, [f"{place}: {why}" for place, why in opened.refused.items()]
+    if isinstance(opened, DatabaseRecords):
+        records = opened.records(operator, gpu=gpu)
+    else:
+        records = [stored for stored in opened.records(operator) if gpu in (None, stored.key.gpu)]
+    return records, _refused(opened)
 
 
-def first(source: str | Path, limit: int, operator: str | None, gpu: str | None) -> list[StoredRecord] | None:
-    """Return the current records of the first problems of an SQLite file; None if it has fewer than `limit`, or is
-    text.
+def _refused(source: RecordSource) -> list[str]:
+    return [f"{row}: {why}" for row, why in source.refused.items()]
 
-    Raises StoreError if the source cannot be read.
+
+def first(
+    source: str | Path, limit: int, operator: str | None, gpu: str | None
+) -> tuple[list[StoredRecord], list[str]] | None:
+    """Return what `read` returns, for the current records of the first `limit` problems of an SQLite file only.
+
+    Returns None if the file has fewer, or is text. Raises StoreError if the source cannot be read.
     """
     opened = open_source(source)
-    found = opened.first(limit, operator, gpu) if isinstance(opened, DatabaseRecords) else []
-    return found if len(found) >= limit else None
+    records = opened.first(limit, operator, gpu) if isinstance(opened, DatabaseRecords) else None
+    return None if records is None else (records, _refused(opened))
 
 
 def races(source: str | Path) -> list[FinalRace]:

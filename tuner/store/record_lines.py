@@ -84,15 +84,15 @@ def read(path: Path) -> Iterator[TuningRecord]:
             raise StoreError(f"{path}, line {number}: {error}") from error
 
 
-def lines(path: Path) -> list[tuple[int, str]]:
+def lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the non-blank lines of a file with their numbers, from 1. Raises StoreError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            yield from ((number, line.rstrip("\n")) for number, line in enumerate(file, start=1) if not line.isspace())
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path} is no text file: records are lines of JSON in UTF-8") from error
-    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
 def _replace(path: Path, text: str) -> None:

@@ -43,12 +43,7 @@ def show(
         _operators().load(operator)
     whole = as_json or out is not None
     few = None if whole else _first(db or locations.database(), limit + 1, operator, gpu_name)
-    stored, source = few or _stored(db or locations.database())
-    records = [
-        record
-        for record in stored
-        if operator in (None, record.identity.operator) and gpu_name in (None, record.identity.gpu)
-    ]
+    records, source = few or _stored(db or locations.database(), operator, gpu_name)
     if out is not None:
         key = signing.private_key(sign) if sign else None
         record_lines.write(out, [signing.signed(record, key) for record in records] if key else records)
@@ -86,7 +81,7 @@ def _data(record: TuningRecord, races: Sequence[FinalRace]) -> dict[str, Any]:
     return data
 
 
-def _stored(source: str) -> tuple[list[TuningRecord], str]:
+def _stored(source: str, operator: str | None, gpu: str | None) -> tuple[list[TuningRecord], str]:
     """Return the current record of each operator, GPU and problem, and the name of the source.
 
     Files are read like applications read them, without SQLAlchemy. Servers and invalid databases are left to the store,
@@ -98,15 +93,13 @@ def _stored(source: str) -> tuple[list[TuningRecord], str]:
     if "://" not in source and not path.exists():
         return [], source
     try:
-        stored, refused = read.read(source)
+        stored, refused = read.read(source, operator, gpu)
     except StoreError:
         from tuner.store.sql import Store
 
         with Store.open(source) as store:
-            return store.records(), store.place
-    for sentence in refused:
-        say(f"passed over: {sentence}")
-    return record_lines.current(row.record for row in stored), source
+            return store.records(operator, gpu=gpu), store.place
+    return _current(stored, refused), source
 
 
 def _first(source: str, limit: int, operator: str | None, gpu: str | None) -> tuple[list[TuningRecord], str] | None:
@@ -119,10 +112,16 @@ def _first(source: str, limit: int, operator: str | None, gpu: str | None) -> tu
         with Store.open(source) as store:
             return store.records(operator, gpu=gpu, limit=limit), store.place
     try:
-        rows = read.first(source, limit, operator, gpu)
+        first = read.first(source, limit, operator, gpu)
     except StoreError:  # which `_stored` explains
         return None
-    return (record_lines.current(row.record for row in rows), source) if rows else None
+    return (_current(*first), source) if first else None
+
+
+def _current(stored: Sequence[read.StoredRecord], refused: Sequence[str]) -> list[TuningRecord]:
+    for sentence in refused:
+        say(f"passed over: {sentence}")
+    return record_lines.current(row.record for row in stored)
 
 
 def _row(record: TuningRecord) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import RowMapping
@@ -18,8 +19,9 @@ from tuner.results.verdict import Verdict
 from tuner.store import canonical_lines, record_lines
 from tuner.store.canonical_lines import Parts
 from tuner.store.packed_problems import packed
-from tuner.store.sql.schema import IDENTITY
+from tuner.store.sql.schema import IDENTITY, RECORDS
 
+RECORD_COLUMNS = tuple(column.name for column in RECORDS.c if column.name != "id")
 _PARTS = ("failure", "resources", "prediction", "measurement")
 
 
@@ -107,31 +109,24 @@ def record_row(record: TuningRecord, study: int | None) -> dict[str, Any]:
     if fields is None:
         raise StoreError(f"{_no_record(of.operator, of.gpu)}its problem is not canonical JSON: {of.problem!r}")
     parts = Parts(of.operator, of.problem, fields, of.gpu, record.evidence, record.verdict, figure, record.created)
-    return _record_row(parts, record_lines.to_line(record), study)
+    return dict(zip(RECORD_COLUMNS, _record_row(parts, record_lines.to_line(record), study), strict=True))
 
 
-def imported_row(line: str) -> dict[str, Any]:
-    """Return the row of a record's line. Raises StoreError if the line is invalid, and as `record_row` does."""
-    parts = canonical_lines.parts(line)
-    return record_row(record_lines.from_line(line), None) if parts is None else _record_row(parts, line, None)
+def imported_row(line: str) -> tuple[Any, ...]:
+    """Return the row of a record's line, in the order of `RECORD_COLUMNS`. Raises StoreError if the line is invalid,
+    and as `record_row` does.
+    """
+    if (parts := canonical_lines.parts(line)) is not None:
+        return _record_row(parts, line, None)
+    return tuple(record_row(record_lines.from_line(line), None).values())
 
 
-def _record_row(parts: Parts, line: str, study: int | None) -> dict[str, Any]:
+def _record_row(parts: Parts, line: str, study: int | None) -> tuple[Any, ...]:
     if reason := _refusal(parts):
         raise StoreError(f"{_no_record(parts.operator, parts.gpu)}{reason}")
     family, sizes = packed(parts.fields)
-    return {
-        "operator": parts.operator,
-        "problem": parts.problem,
-        "gpu": parts.gpu,
-        "evidence": parts.evidence.value,
-        "created": parts.created,
-        "study": study,
-        "digest": record_lines.digest_of(line),
-        "record": line,
-        "family": family,
-        "sizes": sizes,
-    }
+    identity, evidence = (parts.operator, parts.problem, parts.gpu), parts.evidence.value
+    return (study, *identity, evidence, parts.created, record_lines.digest_of(line), line, family, sizes)
 
 
 def _no_record(operator: str, gpu: str) -> str:
@@ -219,6 +214,7 @@ def _canonical_fields(problem: str) -> Fields | None:
     return fields if isinstance(fields, dict) and encode(fields) == problem else None
 
 
+@lru_cache(maxsize=4096)
 def _is_utc(created: str) -> bool:
     try:
         offset = datetime.fromisoformat(created).utcoffset()

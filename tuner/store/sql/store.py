@@ -31,8 +31,10 @@ from tuner.store.sql.ledger import Admission, Entry
 from tuner.store.sql.migrate import migrate
 from tuner.store.sql.rows import Facts, StoredAttempt, Study
 from tuner.store.sql.schema import ATTEMPTS, DEVICES, PROOFS, RACES, RECORDS, STUDIES, VERDICTS
+from tuner.store.sql.sorted_rows import SortedRows
 
 _SMALL = 16 << 20  # bytes; a quick check of this many takes about 15 ms
+_IMPORT_ORDER = ("operator", "problem", "gpu", "digest")
 _AT_ONCE = 10_000  # ids per statement; SQLite's limit is 32,766
 _STUDIES = select(*(column for column in STUDIES.c if column is not STUDIES.c.uuid)).order_by(STUDIES.c.id)
 _FIRST = (RECORDS.c.evidence == "predicted", RECORDS.c.id.desc())  # the order of the records of one problem
@@ -302,11 +304,16 @@ class Store(Closing):
     def import_jsonl(self, path: Path) -> int:
         """Add the records of a file, all or none; return the number of new ones. Raises StoreError with the invalid
         line.
+
+        Checked rows are kept in a temporary file until the last line is checked: memory is bounded, and the database is
+        locked only while rows are inserted.
         """
-        new = {row["digest"]: row for row in _imported(path)}
         # A fixed order prevents deadlocks between imports, and keeps rows of one problem together in the indices.
-        values = sorted(new.values(), key=itemgetter("operator", "problem", "gpu", "digest"))
-        return self._write(lambda connection: insert_many(connection, RECORDS, "digest", values))
+        with SortedRows(itemgetter(*map(rows.RECORD_COLUMNS.index, _IMPORT_ORDER))) as sorted_rows:
+            sorted_rows.extend(_imported(path))
+            return self._write(
+                lambda connection: insert_many(connection, RECORDS, "digest", rows.RECORD_COLUMNS, sorted_rows)
+            )
 
     # ---- final races ----
 
@@ -387,7 +394,7 @@ class Store(Closing):
         return self._read(lambda connection: connection.execute(statement).mappings().all())
 
 
-def _imported(path: Path) -> Iterator[dict[str, Any]]:
+def _imported(path: Path) -> Iterator[tuple[Any, ...]]:
     for number, line in record_lines.lines(path):
         try:
             yield rows.imported_row(line)
