@@ -1,9 +1,10 @@
-// The registers of a block, which setmaxnreg moves between its warpgroups.
+// The registers of a block, which setmaxnreg redistributes between its warpgroups.
 #pragma once
 #include "types.cuh"
 
-// Of a block of `threads`, where `blocks` share an SM: ptxas launches a kernel that moves some with a multiple of 8 a
-// thread, and the rest stays unused. A setmaxnreg that asks for more than all of these deadlocks.
+// Total registers of a block of `threads` threads with `blocks` blocks per SM. ptxas launches a kernel that uses
+// setmaxnreg with a multiple of 8 registers per thread, and the remainder is unused. A setmaxnreg that requests more
+// than this total deadlocks.
 constexpr __host__ __device__ int block_registers(int threads, int blocks) {
   return 65536 / (threads * blocks) / 8 * 8 * threads;
 }

@@ -1,7 +1,6 @@
-// What each register holds: (lane, element) → row and column of the tile, as the PTX ISA states it under
-// "Matrix Fragments". The one contract of the PTX wrappers, of the emulator, which gathers through these functions, and
-// of the tests. A 16-bit element e lies in register e / 2, the even ones in the low half; A is [m][k], B [k][n], C
-// [m][n].
+// Register layouts of fragments: (lane, element) → row and column of the tile, as defined in the PTX ISA under "Matrix
+// Fragments". The PTX wrappers, the emulator, which gathers through these functions, and the tests all rely on them.
+// 16-bit element e is in register e / 2, the even ones in the low half; A is [m][k], B [k][n], C [m][n].
 #pragma once
 #include "types.cuh"
 
@@ -41,7 +40,7 @@ struct M16N8K8 {  // 16-bit operands
   using C = M16N8K16::C;
 };
 
-struct M16N8K8Tf32 {  // one element a register
+struct M16N8K8Tf32 {  // one element per register
   static constexpr int kM = 16, kN = 8, kK = 8;
   struct A {
     static constexpr int kRows = 16, kCols = 8, kElements = 4;
@@ -56,8 +55,8 @@ struct M16N8K8Tf32 {  // one element a register
   using C = M16N8K16::C;
 };
 
-// One register of ldmatrix and stmatrix: an 8x8 matrix of 16-bit elements, of which lane `8 * matrix + row` gives the
-// address of a row.
+// One register of ldmatrix and stmatrix: an 8x8 matrix of 16-bit elements; lane `8 * matrix + row` supplies the address
+// of a row.
 struct Matrix8x8 {
   static constexpr int kRows = 8, kCols = 8, kElements = 2;
   LAYOUT row(int lane, int) { return lane / 4; }
@@ -69,7 +68,7 @@ struct Matrix8x8Trans {
   LAYOUT col(int lane, int) { return lane / 4; }
 };
 
-// wgmma.m64nNk16: `thread` counts within the warpgroup; C has N / 2 elements a thread.
+// wgmma.m64nNk16: `thread` is the index within the warpgroup; C has N / 2 elements per thread.
 struct M64K16 {
   static constexpr int kM = 64, kK = 16;
   struct A {

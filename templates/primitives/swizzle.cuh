@@ -1,5 +1,5 @@
-// Operands in shared memory. The XOR swizzles that TMA applies and wgmma and tcgen05 undo: 16-byte chunks permuted
-// within a row, by the row.
+// Operands in shared memory. The XOR swizzles that TMA applies and wgmma and tcgen05 undo: 16-byte chunks are permuted
+// within a row, depending on the row.
 #pragma once
 #include "types.cuh"
 
@@ -8,7 +8,7 @@ enum class Swizzle { kNone, k32B, k64B, k128B };
 // Bytes of a row that one swizzle spans.
 constexpr __host__ __device__ int swizzle_span(Swizzle mode) { return 16 << int(mode); }
 
-// Where the byte `offset` of a tile lies in it; the tile starts at a multiple of 8 spans (and of 128 bytes).
+// Swizzled position of byte `offset` of a tile, which starts at a multiple of 8 spans (and of 128 bytes).
 constexpr __host__ __device__ uint32_t swizzled(uint32_t offset, Swizzle mode) {
   return offset ^ ((offset >> 7 & ((1u << int(mode)) - 1)) << 4);
 }

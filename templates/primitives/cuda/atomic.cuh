@@ -1,5 +1,5 @@
-// Atomic accesses to global memory with gpu scope and an ordering in the name: what blocks use to wait for each other.
-// T is any type of 4 or 8 bytes; a plain atomicAdd and its kin are relaxed.
+// Atomic accesses to global memory with gpu scope and an ordering in the name: blocks use them to wait for each other.
+// T is any type of 4 or 8 bytes; a plain atomicAdd and similar functions are relaxed.
 #pragma once
 #include "types.cuh"
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ void store_relaxed(T* p, T value) {
                  : "memory");
 }
 
-// Each returns the value before it.
+// Each returns the previous value.
 __device__ __forceinline__ uint32_t atomic_add_acq_rel(uint32_t* p, uint32_t value) {
   uint32_t old;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
@@ -89,5 +89,5 @@ __device__ __forceinline__ uint32_t atomic_add_relaxed(uint32_t* p, uint32_t val
   return old;
 }
 
-// Belongs into every loop that waits for another thread's store: lets others run.
+// Call in every loop that waits for another thread's store, so that other threads run.
 __device__ __forceinline__ void backoff() { __nanosleep(20); }

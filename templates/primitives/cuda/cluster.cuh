@@ -1,9 +1,9 @@
-// Clusters (sm_90): blocks that run side by side and reach each other's shared memory. Their number, along x, stands in
-// the kernel's __cluster_dims__(n, 1, 1) and in its plan's Launch.cluster.
+// Clusters (sm_90): blocks that are co-scheduled and can access each other's shared memory. The cluster size, along x,
+// is set in the kernel's __cluster_dims__(n, 1, 1) and in Launch.cluster of its plan.
 #pragma once
 #include "types.cuh"
 
-// This block's number in its cluster, and how many blocks that has.
+// This block's rank in its cluster, and the cluster size.
 __device__ __forceinline__ int cluster_rank() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -15,8 +15,8 @@ __device__ __forceinline__ int cluster_size() {
   return size;
 }
 
-// The cluster's barrier, for whole warps: after the wait, writes that any thread of the cluster made before its arrival
-// are visible.
+// The cluster barrier, called by complete warps: after the wait, writes that any thread of the cluster made before its
+// arrival are visible.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -26,15 +26,15 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-// The same address in the shared memory of the block of that rank, for mbarrier_arrive_cluster and store_async.
+// The same address in the shared memory of the block with that rank, for mbarrier_arrive_cluster and store_async.
 __device__ __forceinline__ uint32_t map_shared_rank(uint32_t address, int rank) {
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
 }
 
-// Writes 4 or 16 bytes, aligned to as many, into the shared memory of a block, whose mbarrier counts them as it does a
-// copy's. Both are addresses of map_shared_rank, of one block.
+// Writes 4 or 16 bytes, with that alignment, into the shared memory of a block, whose mbarrier counts them like those
+// of a copy. Both are addresses from map_shared_rank for the same block.
 __device__ __forceinline__ void store_async(uint32_t mapped, uint32_t value, uint32_t mapped_barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(mapped),
                "r"(value), "r"(mapped_barrier)

@@ -1,4 +1,4 @@
-// cp.async (sm_80): copies from global to shared memory that a thread commits in groups and waits for by group.
+// cp.async (sm_80): copies from global to shared memory, which a thread commits and waits for in groups.
 #pragma once
 #include "types.cuh"
 
@@ -6,7 +6,7 @@
 template <int BYTES>
 __device__ __forceinline__ void cp_async(uint32_t dst, void const* src, int src_bytes = BYTES) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-  if constexpr (BYTES == 16)  // .cg: past L1, which only 16 bytes may
+  if constexpr (BYTES == 16)  // .cg: bypasses L1, which only 16-byte copies support
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(__cvta_generic_to_global(src)),
                  "r"(src_bytes)
                  : "memory");

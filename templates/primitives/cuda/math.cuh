@@ -1,4 +1,5 @@
-// The special function unit: one instruction each, about 2 ulp, subnormals flushed where the name says approx.ftz.
+// The special function unit: one instruction each, about 2 ulp, with subnormals flushed if the name contains
+// approx.ftz.
 #pragma once
 
 constexpr float kLog2e = 1.4426950408889634f;

@@ -1,5 +1,6 @@
 // movmatrix (sm_75): transposes one 8x8 matrix of 16-bit elements in the registers of a warp, from and to Matrix8x8.
-// volatile, since the compiler moves other assembly into a branch that takes its result: not all lanes need take it.
+// Declared volatile, since the compiler may otherwise move the asm into a branch that uses its result, which some lanes
+// may not take.
 #pragma once
 #include "types.cuh"
 

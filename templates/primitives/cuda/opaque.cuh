@@ -1,11 +1,11 @@
-// Hides from the compiler where a value comes from. What depends on the value is then computed again where it is used,
-// instead of being kept in registers; and the value itself is kept, instead of being computed again.
+// Makes the origin of a value opaque to the compiler. Expressions that depend on the value are then recomputed at each
+// use instead of being kept in registers, and the value itself is kept instead of being recomputed.
 #pragma once
 #include "types.cuh"
 
-// Hides that a register holds what it held before.
+// Makes the value of a register opaque.
 __device__ __forceinline__ void forget(uint32_t& r) { asm volatile("" : "+r"(r)); }
-// A pointer to global memory stays one: an access through a generic pointer would be LD instead of LDG.
+// The pointer remains one to global memory: an access through a generic pointer would be LD instead of LDG.
 template <class T>
 __device__ __forceinline__ void forget(T const*& p) {
   auto address = __cvta_generic_to_global(p);
@@ -13,5 +13,5 @@ __device__ __forceinline__ void forget(T const*& p) {
   p = static_cast<T const*>(__cvta_global_to_generic(address));
 }
 
-// Hides that memory holds what it held before.
+// Makes the contents of memory opaque.
 __device__ __forceinline__ void forget_memory() { asm volatile("" ::: "memory"); }

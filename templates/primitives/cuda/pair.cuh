@@ -1,4 +1,4 @@
-// fp32 arithmetic on two numbers at once (sm_100): half of the instructions, each as exact as that on one.
+// fp32 arithmetic on two values at once (sm_100): half the instructions, with the same rounding as for single values.
 #pragma once
 #include "types.cuh"
 

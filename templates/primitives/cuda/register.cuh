@@ -1,8 +1,8 @@
-// Registers: moving them between warpgroups, and limits on what the compiler may do with them.
+// Registers: redistribution between warpgroups, and constraints on the compiler.
 #pragma once
 #include "types.cuh"
 
-// setmaxnreg (sm_90a): all warps of a warpgroup give registers back or ask for more; REGISTERS a thread, multiple of 8.
+// setmaxnreg (sm_90a): all warps of a warpgroup release or request registers; REGISTERS per thread, a multiple of 8.
 // Ignored, with a note in the compiler's log, unless the kernel has __launch_bounds__(threads, 1).
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_dec() {
@@ -15,7 +15,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// Orders the registers' uses before and after it: the compiler must not move arithmetic on accumulators across a wait.
+// Orders uses of the registers before and after it: the compiler must not move arithmetic on accumulators across a
+// wait.
 template <int N>
 __device__ __forceinline__ void fence_registers(float (&r)[N]) {
 #pragma unroll
@@ -25,7 +26,7 @@ __device__ __forceinline__ void fence_registers(float (&r)[N]) {
 // Makes x opaque to the compiler, so that nothing that depends on x is kept in registers across a loop.
 __device__ __forceinline__ void forget(int& x) { asm volatile("" : "+r"(x)); }
 
-// Ends the basic block, over which ptxas does not move a wgmma wait; inside one it does. Call with x >= 0.
+// Ends the basic block. ptxas moves a wgmma wait within a basic block, but not across its end. Call with x >= 0.
 __device__ __forceinline__ void end_basic_block(int x) {
   asm volatile(
       "{\n"
@@ -39,8 +40,8 @@ __device__ __forceinline__ void end_basic_block(int x) {
       : "memory");
 }
 
-// The same, and as far as the compiler can see the registers change here: what depends on them stays behind this point,
-// where ptxas would start all of it at once, and spill. Call with x >= 0.
+// The same, and to the compiler the registers appear to change here: code that depends on them stays after this point.
+// ptxas would otherwise start all of it at once, and spill. Call with x >= 0.
 template <int M, int N>
 __device__ __forceinline__ void end_basic_block(int x, float (&r)[M][N]) {
   if (x >= 0) return;

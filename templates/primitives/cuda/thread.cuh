@@ -1,4 +1,4 @@
-// The block's shared memory and the barriers that a part of its warps share.
+// The block's shared memory, and barriers for a subset of its warps.
 #pragma once
 #include "types.cuh"
 
@@ -7,7 +7,7 @@
 
 __device__ __forceinline__ uint32_t shared_address(void const* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
-// Barriers 1 to 15 (0 is __syncthreads); `threads` counts those that sync and those that arrive.
+// Barriers 1 to 15 (0 is __syncthreads); `threads` is the total number of threads that sync or arrive.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -1,5 +1,6 @@
-// cp.async.bulk.tensor (sm_90): boxes of a 1-D to 5-D tensor by its map; coordinates innermost first, in elements.
-// What lies outside the tensor is read as zero and not written. One thread issues; a map is a __grid_constant__.
+// cp.async.bulk.tensor (sm_90): copies of boxes of a 1-D to 5-D tensor, given by its tensor map; coordinates innermost
+// first, in elements. Elements outside the tensor are read as zero and not written. One thread issues; a map is a
+// __grid_constant__.
 #pragma once
 #include "types.cuh"
 
@@ -11,7 +12,7 @@ __device__ __forceinline__ void tma_prefetch(TensorMap const* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Global to shared; the box's bytes count towards `barrier`.
+// Global to shared; completion is counted in bytes on `barrier`.
 __device__ __forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barrier, int c0) {
   asm volatile(
       "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(

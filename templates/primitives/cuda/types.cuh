@@ -1,4 +1,4 @@
-// Storage types and their conversions. Arithmetic is fp32: nothing here computes in 16 bits.
+// Storage types and their conversions. All arithmetic is in fp32, none in 16 bits.
 #pragma once
 
 typedef signed char int8_t;
@@ -45,7 +45,7 @@ __device__ __forceinline__ fp16 from_float<fp16>(float x) {
   return y;
 }
 
-// Two values in one register; `lo` in the low half, as fragments and memory have it.
+// Two values in one register; `lo` is in the low half, as in fragments and memory.
 template <class T>
 __device__ __forceinline__ uint32_t pack(float lo, float hi);
 template <>

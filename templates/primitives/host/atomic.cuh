@@ -1,5 +1,5 @@
-// Atomic accesses to global memory with gpu scope and an ordering in the name: what blocks use to wait for each other.
-// T is any type of 4 or 8 bytes; a plain atomicAdd and its kin are relaxed.
+// Atomic accesses to global memory with gpu scope and an ordering in the name: blocks use them to wait for each other.
+// T is any type of 4 or 8 bytes; a plain atomicAdd and similar functions are relaxed.
 #pragma once
 #include "types.cuh"
 
@@ -38,7 +38,7 @@ __forceinline__ void store_relaxed(T* p, T value, emulator::Here site = {}) {
   emulator::store_value(p, value, emulator::Order::relaxed, site);
 }
 
-// Each returns the value before it.
+// Each returns the previous value.
 __forceinline__ uint32_t atomic_add_acq_rel(uint32_t* p, uint32_t value, emulator::Here site = {}) {
   return emulator::modify(p, [=](uint32_t old) { return old + value; }, emulator::Order::acq_rel, site);
 }
@@ -49,5 +49,5 @@ __forceinline__ uint32_t atomic_add_relaxed(uint32_t* p, uint32_t value, emulato
   return emulator::modify(p, [=](uint32_t old) { return old + value; }, emulator::Order::relaxed, site);
 }
 
-// Belongs into every loop that waits for another thread's store: lets others run.
+// Call in every loop that waits for another thread's store, so that other threads run.
 __forceinline__ void backoff(emulator::Here site = {}) { emulator::backoff(site); }

@@ -1,6 +1,6 @@
-// What CUDA C++ gives every kernel without an include: keywords, vector types, indices, intrinsics, warp functions.
+// Built-ins of CUDA C++ that need no include: keywords, vector types, indices, intrinsics, warp functions.
 #pragma once
-// The C library's alone: with what <cmath> adds, a small kernel takes half as long again to compile.
+// Only the C library's header: with <cmath>, a small kernel takes 1.5 times as long to compile.
 #define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
 #undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
@@ -10,16 +10,16 @@
 
 #include "runtime_api.h"
 
-#define __global__ __attribute__((flatten))  // an argument by value is an access that -fsanitize=thread does not see
+#define __global__ __attribute__((flatten))  // -fsanitize=thread does not see accesses to arguments passed by value
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __cluster_dims__(...)  // Launch.cluster says it here
+#define __cluster_dims__(...)  // the emulator uses Launch.cluster instead
 #define __align__(n) alignas(n)
-#define __constant__ EMULATOR_API  // a launch may fill it
+#define __constant__ EMULATOR_API  // a launch may write it
 
 struct alignas(8) float2 { float x, y; };
 struct float3 { float x, y, z; };
@@ -51,7 +51,7 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 #define gridDim (emulator::grid_dim)
 constexpr int warpSize = 32;
 
-// ---- synchronisation and memory order
+// ---- synchronization and memory order
 
 __forceinline__ void __syncthreads(emulator::Here site = {}) { emulator::barrier_sync(0, 0, site); }
 __forceinline__ void __syncwarp(unsigned mask = ~0u, emulator::Here site = {}) { emulator::syncwarp(mask, site); }
@@ -148,7 +148,7 @@ __forceinline__ unsigned __byte_perm(unsigned lo, unsigned hi, unsigned selector
   return result;
 }
 
-// ---- arithmetic. glibc declares __expf and its like, so those are macros.
+// ---- arithmetic. glibc declares functions such as __expf, so those are macros.
 
 #define __expf(x) expf(x)
 #define __exp10f(x) exp10f(x)
@@ -169,7 +169,7 @@ __forceinline__ float __fsub_rn(float a, float b) { return a - b; }
 __forceinline__ float __fmul_rn(float a, float b) { return a * b; }
 __forceinline__ float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 
-// A minimum or maximum is no NaN where one number is none, and -0 is below +0: C leaves that to each machine's library.
+// The minimum or maximum of a number and a NaN is the number, and -0 is less than +0: C leaves both to the library.
 namespace emulator {
 template <class T>
 __forceinline__ T lesser(T a, T b) {
@@ -186,14 +186,14 @@ __forceinline__ T greater(T a, T b) {
 #define fmax(x, y) emulator::greater<double>(x, y)
 
 __forceinline__ float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }  // NaN gives 0
-// What no int holds becomes the nearest one, and NaN 0; C leaves that open too.
+// Values outside the range of int become the nearest int, and NaN becomes 0; undefined in C.
 __forceinline__ int __float2int_rz(float x) {
   return x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : x == x ? int(x) : 0;
 }
 __forceinline__ int __float2int_rn(float x) { return __float2int_rz(nearbyintf(x)); }
 __forceinline__ float __int2float_rn(int x) { return float(x); }
 
-// CUDA takes mixed types: the common one is computed in.
+// CUDA accepts mixed types and computes in the common type.
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
 __forceinline__ std::common_type_t<A, B> min(A a, B b) {
   using T = std::common_type_t<A, B>;
@@ -226,7 +226,7 @@ __forceinline__ void __stcs(T* p, T value) { *p = value; }
 template <class T>
 __forceinline__ void __stcg(T* p, T value) { *p = value; }
 
-// Relaxed read-modify-writes, to shared or global memory; each returns the value before it.
+// Relaxed read-modify-writes of shared or global memory; each returns the previous value.
 namespace emulator {
 template <class T, class F>
 __attribute__((no_sanitize("thread"))) inline T modify(T* p, F next, Order order, Site site) {

@@ -1,4 +1,4 @@
-// cp.async: copies from global to shared memory that a thread commits in groups and waits for by group.
+// cp.async: copies from global to shared memory, which a thread commits and waits for in groups.
 #pragma once
 #include "types.cuh"
 

@@ -1,4 +1,4 @@
-// How a launch reaches a kernel: its arguments as an array of pointers to values, as cuLaunchKernel takes them.
+// How a launch calls a kernel: arguments are an array of pointers to values, as for cuLaunchKernel.
 #pragma once
 #include <type_traits>
 #include <utility>
@@ -10,7 +10,7 @@ namespace emulator {
 template <class A>
 __forceinline__ auto value_of(void const* argument) {
   std::remove_cv_t<std::remove_reference_t<A>> value;
-  __builtin_memcpy(&value, argument, sizeof value);  // its alignment there is not guaranteed
+  __builtin_memcpy(&value, argument, sizeof value);  // the argument may be unaligned
   return value;
 }
 
@@ -30,9 +30,9 @@ constexpr int count_parameters(void (*)(A...)) {
 
 }  // namespace emulator
 
-// `symbol` for what C++ calls `...`: an instance of a template has commas in it.
+// `symbol` names the C++ expression `...`: a template instance contains commas.
 #define EMULATOR_ENTRY(symbol, ...)                                                             \
   extern "C" EMULATOR_API void emulated_##symbol(void** a) { emulator::call(&__VA_ARGS__, a); } \
   extern "C" EMULATOR_API int const parameters_of_##symbol = emulator::count_parameters(&__VA_ARGS__);
-// A `__constant__` symbol that launches fill.
+// A `__constant__` symbol that launches write.
 #define EMULATOR_SYMBOL(symbol) extern "C" EMULATOR_API size_t const bytes_of_##symbol = sizeof(symbol);

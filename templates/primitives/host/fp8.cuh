@@ -1,8 +1,8 @@
-// Storage of 8 bits, and its exact conversion to types of 16.
+// 8-bit storage types, and their exact conversion to 16-bit types.
 #pragma once
 #include "types.cuh"
 
-struct fp8_e4m3 {  // 4 bits of exponent with bias 7, 3 of mantissa; subnormals; 0x7f and 0xff are NaN, nothing is infinite
+struct fp8_e4m3 {  // 4 exponent bits with bias 7, 3 mantissa bits; subnormals; 0x7f and 0xff are NaN; no infinities
   uint8_t bits;
 };
 
@@ -12,7 +12,7 @@ inline float to_float(fp8_e4m3 x) {
   return size == 0x7f ? __uint_as_float(0x7fffffff) : value;
 }
 
-// The four values of a register as pairs of T: bytes 0 and kApart, and the other two in their order. kApart: 1 or 2.
+// The four values of a register as pairs of T: bytes 0 and kApart, and the remaining two in order. kApart: 1 or 2.
 template <class T, int kApart>
 inline void widen_bytes(uint32_t (&pairs)[2], uint32_t four) {
   static_assert(kApart == 1 || kApart == 2, "neighbours, or those that have one between them");

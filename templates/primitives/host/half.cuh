@@ -1,4 +1,4 @@
-// fp16 as the CPU converts it, without its 2 MB of headers; to fp16 it rounds to nearest even.
+// fp16 conversions of the CPU, without its 2 MB of headers; conversion to fp16 rounds to nearest even.
 #pragma once
 #include <cstdint>
 

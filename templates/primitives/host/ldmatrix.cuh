@@ -1,5 +1,5 @@
-// ldmatrix and stmatrix: N 8x8 matrices of 16-bit elements between shared memory and registers laid out as Matrix8x8,
-// or Matrix8x8Trans. Lane 8 * i + row gives the 16-byte aligned shared address of a row of matrix i.
+// ldmatrix and stmatrix: N 8x8 matrices of 16-bit elements between shared memory and registers with the layout
+// Matrix8x8, or Matrix8x8Trans. Lane 8 * i + row supplies the 16-byte aligned shared address of a row of matrix i.
 #pragma once
 #include "types.cuh"
 

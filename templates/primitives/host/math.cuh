@@ -1,6 +1,6 @@
-// The special function unit, as inexact as the PTX ISA lets it be: a result is off by up to the documented error, by
-// how much its operand's bits alone decide. So a kernel that is right here does not owe it to results better than a
-// device's.
+// The special function unit, with the maximum error that the PTX ISA permits: a result is off by up to the documented
+// error, by an amount that depends only on the bits of the operand. A kernel that is accurate here therefore does not
+// depend on results that are more accurate than a device's.
 #pragma once
 #include "types.cuh"
 
@@ -9,19 +9,19 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 __forceinline__ float flush_subnormal(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.0f, x) : x; }
 
-// In [-1, 1), the same for the same operand; 0 for 0, where ex2 is exact.
+// In [-1, 1), a function of the operand; 0 for 0, where ex2 is exact.
 __forceinline__ float error_of(float operand) {
   return float(int32_t((__float_as_uint(operand) ^ __float_as_uint(operand) >> 15) * 2654435769u)) * 0x1p-31f;
 }
-// Results that are not finite have no error.
+// Infinities and NaN have no error.
 __forceinline__ float off_by_up_to(float limit, float result, float operand) {
   return __builtin_isfinite(result) ? fmaf(limit, error_of(operand), result) : result;
 }
 
-// The limits leave what two roundings of a result may add.
+// The limits leave room for two roundings of a result.
 __forceinline__ float exp2_approx(float x) {
   float const in = flush_subnormal(x), y = exp2f(in);
-  return flush_subnormal(off_by_up_to(0x1p-23f * y, y, in));  // with them 2^-22, relative
+  return flush_subnormal(off_by_up_to(0x1p-23f * y, y, in));  // with the roundings 2^-22, relative
 }
 __forceinline__ float log2_approx(float x) {
   float const in = flush_subnormal(x), y = log2f(in);
@@ -33,6 +33,6 @@ __forceinline__ float rcp_approx(float x) {
   return flush_subnormal(float((1.0 + 0x1p-25 * error_of(in)) / in));  // 1 ulp
 }
 __forceinline__ float tanh_approx(float x) {
-  float const y = float(tanh(double(x)));  // tanhf has other bits with every C library
+  float const y = float(tanh(double(x)));  // tanhf differs between C libraries
   return off_by_up_to(0x1.ffp-12f * y, y, x);  // 2^-11, relative
 }

@@ -1,4 +1,4 @@
-// mma.sync: d += a b for one warp, fp32 accumulators; fragments as fragment.cuh states.
+// mma.sync: d += a b for one warp, fp32 accumulators; fragment.cuh defines the fragments.
 #pragma once
 #include "types.cuh"
 
@@ -18,13 +18,13 @@ __forceinline__ void mma_m16n8k8(float (&d)[4], uint32_t const (&a)[2], uint32_t
   emulator::mma_m16n8k8(d, a, b, kElement<T>, site);
 }
 
-// Operands are fp32 bits; the tensor core reads the upper 19, so round with `round_tf32` for full accuracy.
+// Operands are fp32 bits; the tensor core reads the upper 19, so use `round_tf32` for full accuracy.
 __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], uint32_t const (&a)[4], uint32_t const (&b)[2],
                                       emulator::Here site = {}) {
   emulator::mma_m16n8k8(d, a, b, emulator::Element::tf32, site);
 }
 
-// The tf32 nearest to x, ties away from zero.
+// The tf32 value nearest to x, with ties away from zero.
 __forceinline__ uint32_t round_tf32(float x) {
   uint32_t const bits = __float_as_uint(x);
   if (x != x) return 0x7fffffff;

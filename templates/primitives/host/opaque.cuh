@@ -1,4 +1,4 @@
-// Hiding values from the compiler: nothing to do on a CPU.
+// Making values opaque to the compiler: no effect on a CPU.
 #pragma once
 #include "types.cuh"
 

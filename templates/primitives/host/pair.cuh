@@ -1,4 +1,4 @@
-// fp32 arithmetic on two numbers at once: each as that on one.
+// fp32 arithmetic on two values at once, rounded as for single values.
 #pragma once
 #include "types.cuh"
 

@@ -1,9 +1,9 @@
-// Registers: moving them between warpgroups, and limits on what the compiler may do with them. A CPU has neither; what
-// threads claim is counted, and that whole warpgroups claim it is checked.
+// Registers: redistribution between warpgroups, and constraints on the compiler. A CPU has neither; the emulator counts
+// the requested registers, and checks that complete warpgroups request them.
 #pragma once
 #include "types.cuh"
 
-// setmaxnreg: all warps of a warpgroup give registers back or ask for more; REGISTERS a thread, multiple of 8.
+// setmaxnreg: all warps of a warpgroup release or request registers; REGISTERS per thread, a multiple of 8.
 template <int REGISTERS>
 __forceinline__ void setmaxnreg_dec(emulator::Here site = {}) {
   static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg takes 24, 32, ..., 256");
@@ -15,7 +15,7 @@ __forceinline__ void setmaxnreg_inc(emulator::Here site = {}) {
   emulator::setmaxnreg(REGISTERS, site);
 }
 
-// Orders the registers' uses before and after it.
+// Orders uses of the registers before and after it.
 template <int N>
 __forceinline__ void fence_registers(float (&)[N]) {}
 
@@ -24,5 +24,5 @@ __forceinline__ void end_basic_block(int) {}
 template <int M, int N>
 __forceinline__ void end_basic_block(int, float (&)[M][N]) {}
 
-// Makes x opaque to the compiler: nothing to do on a CPU.
+// Makes x opaque to the compiler: no effect on a CPU.
 __forceinline__ void forget(int&) {}

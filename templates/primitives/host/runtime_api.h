@@ -1,4 +1,4 @@
-// What the host side of the primitives asks of the emulator.
+// What the host implementation of the primitives requires from the emulator.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace emulator {
 
-// A place in the kernel's text: line and file name in one word; or, with line 0, the address of an instruction.
+// A location in the kernel's source: line and file name in one word; or, with line 0, the address of an instruction.
 struct Site {
   uint64_t bits = 0;  // 0: unknown
   static Site instruction(void const* address) { return {reinterpret_cast<uint64_t>(address)}; }
   int line() const { return int(bits >> 48); }
 };
 
-// As the default of a parameter: the place of the call.
+// Used as the default of a parameter: the location of the call.
 struct Here : Site {
   Here(char const* file = __builtin_FILE(), int line = __builtin_LINE())
       : Site{reinterpret_cast<uint64_t>(file) + (uint64_t(line) << 48)} {}
@@ -24,7 +24,7 @@ struct Index {
   unsigned x, y, z;
 };
 
-// The running CUDA thread, as far as kernels see it.
+// The running CUDA thread, as visible to kernels.
 struct ThreadIndex {
   Index index;
   uint32_t linear, lane, warp;
@@ -34,7 +34,7 @@ extern EMULATOR_API Index block_index, block_dim, grid_dim;
 
 // ---- warps and blocks
 
-EMULATOR_API void barrier_sync(int id, int threads, Site site);  // threads 0: all of the block
+EMULATOR_API void barrier_sync(int id, int threads, Site site);  // threads 0: all threads of the block
 EMULATOR_API void barrier_arrive(int id, int threads, Site site);
 EMULATOR_API void syncwarp(uint32_t mask, Site site);
 EMULATOR_API void setmaxnreg(int registers, Site site);
@@ -80,7 +80,7 @@ EMULATOR_API uint64_t atomic_load(void const* p, int bytes, Order order, Site si
 EMULATOR_API void atomic_store(void* p, uint64_t value, int bytes, Order order, Site site);
 EMULATOR_API void threadfence();
 
-// ---- sm_90: mbarrier, copy engine, warpgroups
+// ---- sm_90: mbarrier, bulk copies, warpgroups
 
 EMULATOR_API void mbarrier_init(uint32_t barrier, int arrivals, Site site);
 EMULATOR_API void mbarrier_inval(uint32_t barrier, Site site);
@@ -89,7 +89,7 @@ EMULATOR_API void mbarrier_arrive_cluster(uint32_t mapped, int expected_bytes, S
 EMULATOR_API void mbarrier_expect_tx(uint32_t barrier, int bytes, Site site);
 EMULATOR_API bool mbarrier_test_wait(uint32_t barrier, int parity, Site site);
 EMULATOR_API void mbarrier_wait(uint32_t barrier, int parity, Site site);
-// Loads go to the blocks of a cluster whose rank's bit is set, or to this one.
+// Loads are written to the blocks of a cluster whose rank's bit is set, or to this block.
 constexpr int kThisBlock = 0x10000;
 EMULATOR_API void bulk_load(uint32_t dst, void const* src, int bytes, uint32_t barrier, int blocks, Site site);
 EMULATOR_API void bulk_to_block(uint32_t mapped, uint32_t src, int bytes, uint32_t mapped_barrier, Site site);
@@ -111,7 +111,7 @@ EMULATOR_API void fence_mbarrier_init();
 EMULATOR_API void wgmma_fence();
 EMULATOR_API void wgmma_commit(Site site);
 EMULATOR_API void wgmma_wait(int groups_in_flight, Site site);
-// `a_registers` (4) or the descriptor `a`; majors as wgmma.cuh: 0 is K, 1 is MN.
+// `a_registers` (4) or the descriptor `a`; majors as in wgmma.cuh: 0 is K, 1 is MN.
 struct WgmmaOperands {
   float* d;
   uint32_t const* a_registers;

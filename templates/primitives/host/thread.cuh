@@ -1,4 +1,4 @@
-// The block's shared memory and the barriers that a part of its warps share.
+// The block's shared memory, and barriers for a subset of its warps.
 #pragma once
 #include "types.cuh"
 
@@ -9,7 +9,7 @@ __forceinline__ uint32_t shared_address(void const* p, emulator::Here site = {})
   return emulator::shared_address(p, site);
 }
 
-// Barriers 1 to 15 (0 is __syncthreads); `threads` counts those that sync and those that arrive.
+// Barriers 1 to 15 (0 is __syncthreads); `threads` is the total number of threads that sync or arrive.
 __forceinline__ void named_barrier_sync(int id, int threads, emulator::Here site = {}) {
   emulator::barrier_sync(id, threads, site);
 }

@@ -1,5 +1,6 @@
-// cp.async.bulk.tensor: boxes of a 1-D to 5-D tensor by its map; coordinates innermost first, in elements.
-// What lies outside the tensor is read as zero and not written. One thread issues; a map is a __grid_constant__.
+// cp.async.bulk.tensor: copies of boxes of a 1-D to 5-D tensor, given by its tensor map; coordinates innermost first,
+// in elements. Elements outside the tensor are read as zero and not written. One thread issues; a map is a
+// __grid_constant__.
 #pragma once
 #include "types.cuh"
 
@@ -9,7 +10,7 @@ struct alignas(64) TensorMap {
 
 __forceinline__ void tma_prefetch(TensorMap const*) {}
 
-// Global to shared; the box's bytes count towards `barrier`.
+// Global to shared; completion is counted in bytes on `barrier`.
 __forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barrier, int c0, emulator::Here site = {}) {
   emulator::tma_load(dst, map, barrier, {1, {c0}}, emulator::kThisBlock, site);
 }

@@ -24,7 +24,7 @@ inline float from_float<float>(float x) { return x; }
 template <>
 inline bf16 from_float<bf16>(float x) {
   uint32_t const bits = __float_as_uint(x);
-  if (x != x) return {0x7fff};  // the one NaN that cvt gives
+  if (x != x) return {0x7fff};  // the only NaN that cvt returns
   return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 template <>
@@ -33,7 +33,7 @@ inline fp16 from_float<fp16>(float x) {
   return {emulator::to_half(x)};
 }
 
-// Two values in one register; `lo` in the low half, as fragments and memory have it.
+// Two values in one register; `lo` is in the low half, as in fragments and memory.
 template <class T>
 inline uint32_t pack(float lo, float hi) { return from_float<T>(lo).bits | uint32_t(from_float<T>(hi).bits) << 16; }
 

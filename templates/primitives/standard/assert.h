@@ -1,2 +1,2 @@
-// assert is built in.
+// assert is a built-in.
 #pragma once

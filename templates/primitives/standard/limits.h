@@ -1,4 +1,4 @@
-// Limits of integers, spelled as the GPU library's are: another spelling would be a warning beside it.
+// Limits of integers, with the same spelling as in the GPU library: a different one would cause a redefinition warning.
 #pragma once
 #ifndef INT_MAX
 #define CHAR_BIT 8

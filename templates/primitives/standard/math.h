@@ -1,4 +1,4 @@
-// Constants; the functions are built in.
+// Constants; the functions are built-ins.
 #pragma once
 #ifndef INFINITY
 #define INFINITY __builtin_bit_cast(float, 0x7f800000u)

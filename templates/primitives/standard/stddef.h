@@ -1,4 +1,4 @@
-// ptrdiff_t in std; size_t is built in.
+// ptrdiff_t in std; size_t is a built-in.
 #pragma once
 typedef decltype((char*)0 - (char*)0) ptrdiff_t;
 

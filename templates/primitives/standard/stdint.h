@@ -1,4 +1,4 @@
-// Integers of known width, as the compiler for GPUs has none of the system's headers.
+// Fixed-width integers, since the GPU compiler has no system headers.
 #pragma once
 typedef signed char int8_t;
 typedef short int16_t;

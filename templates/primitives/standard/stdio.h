@@ -1,2 +1,2 @@
-// What of it a kernel may call is built in.
+// The functions that a kernel may call are built-ins.
 #pragma once
