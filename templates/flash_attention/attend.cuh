@@ -1,4 +1,4 @@
-// All work between Q in global memory and O in registers: what attention kernels on mma.sync have in common.
+// The complete computation between Q in global memory and O in registers, shared by attention kernels on mma.sync.
 #pragma once
 #include "flash_attention/ring.cuh"
 #include "flash_attention/softcap.cuh"
@@ -6,7 +6,7 @@
 #include "flash_attention/span.cuh"
 #include "flash_attention/tile.cuh"
 
-// A block's rows of Q in global memory, of which `count` exist.
+// A block's rows of Q in global memory; the first `count` of them exist.
 template <class Tile>
 struct BlockRows {
   typename Tile::T const* g_q;
@@ -18,8 +18,8 @@ struct BlockRows {
   }
 };
 
-// Q on its way to shared memory, and on to registers if it stays there, while the ring starts to fill. `query`: this
-// lane's address of Q by rows_first.
+// Loads Q to shared memory, and to registers if it is kept there, while the ring starts to fill. `query`: this lane's
+// address of Q from rows_first.
 template <class Tile, bool kQueryInRegisters, class QueryRows, class Ring>
 __device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s_query, uint32_t query,
                                        QueryRows const& rows, Ring& ring) {
@@ -37,12 +37,12 @@ __device__ __forceinline__ void load_q(Query<Tile::kM, Tile::D>& r_q, uint32_t s
   }
 }
 
-// r_o = the sum of P V over the tiles of keys that the ring brings, with maxima and sums in `state`; in the end the
-// threads that share the ring may use its memory. `scale`: scale_of it. QueryRows loads Q as BlockRows does. Mask says
-// what a warp attends of a tile:
-//   kNarrow     how many keys a narrow span has; 0 where there is none
-//   span(key)   the Span of the tile that begins at `key`
-//   hide(r_s, key, begin, column)   makes -inf of scores of keys that a row does not attend; r_s begins with the key
+// r_o = the sum of P V over the tiles of keys from the ring, with maxima and sums in `state`; afterwards the threads
+// that share the ring may reuse its memory. `scale`: the result of scale_of. QueryRows loads Q as BlockRows does. Mask
+// defines which keys of a tile a warp attends:
+//   kNarrow     keys of a narrow span; 0: there is none
+//   span(key)   the Span of the tile that starts at `key`
+//   hide(r_s, key, begin, column)   sets scores of keys that a row does not attend to -inf; r_s starts at the key
 //                                   `begin` of the tile at `key`, the lane's scores `column` later
 template <class Tile, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Scale, class Ring, class Mask>
 __device__ __forceinline__ void attend(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,

@@ -1,9 +1,9 @@
-// How a tile's rows of O and their logarithms leave the block.
+// Stores a tile's rows of O and their log-sum-exp.
 #pragma once
 #include "flash_attention/softmax.cuh"
 #include "flash_attention/tile.cuh"
 
-// Each row's sum, over the lanes and warps that share it.
+// Each row's sum over the lanes and warps that share it.
 template <class Tile>
 __device__ __forceinline__ void finish_sums(RowState<Tile::kM>& state, unsigned char* smem, BlockCoord const& at) {
 #pragma unroll
@@ -11,7 +11,7 @@ __device__ __forceinline__ void finish_sums(RowState<Tile::kM>& state, unsigned 
   reduce_parts<Tile, true>(state.sum, smem, at);
 }
 
-// O = accumulated / sum, rounded, into the warp's rows in shared memory; 0 for a row that attended no key.
+// Stores O = accumulated / sum, rounded, in the warp's rows in shared memory; 0 for a row that attended no key.
 template <class Tile>
 __device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],
                                           RowState<Tile::kM> const& state, BlockCoord const& at) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ void normalize(unsigned char* smem, float const (&r_o
   }
 }
 
-// A block's rows of a tensor, of which the first `count` exist.
+// A block's rows of a tensor; the first `count` of them exist.
 template <class T>
 struct RowsInTurn {
   T* data;
@@ -40,7 +40,7 @@ struct RowsInTurn {
   __device__ __forceinline__ T* at(int row) const { return data + row * stride; }
 };
 
-// The warp's rows of O from shared memory to global, neighbouring chunks by neighbouring lanes; `o` is like RowsInTurn.
+// Copies the warp's rows of O from shared to global memory, adjacent chunks by adjacent lanes; `o` is like RowsInTurn.
 template <class Tile, class Rows>
 __device__ __forceinline__ void store_o(Rows const& o, unsigned char const* smem, BlockCoord const& at) {
   using Layout = typename Tile::LayoutO;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void store_lse(Rows const& lse, RowState<Tile::kM> co
   }
 }
 
-// All of it. The block's last use of shared memory is over, and no copy is under way.
+// Stores O and lse. The block must no longer use shared memory, and no copy may be in flight.
 template <class Tile, class RowsOfO, class RowsOfLse>
 __device__ __forceinline__ void store_rows(RowsOfO const& o, RowsOfLse const& lse, unsigned char* smem,
                                            float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,

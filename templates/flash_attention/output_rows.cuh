@@ -1,8 +1,8 @@
-// Rows of O in global memory, where no copy of a whole tile may write them.
+// Rows of O in global memory, for tiles that a copy of the complete tile must not write.
 #pragma once
 #include "types.cuh"
 
-// Where rows of O lie.
+// Location of rows of O.
 template <class T>
 struct OutputRows {
   T* g_o;

@@ -10,16 +10,16 @@ template <class Layout>
 __device__ __forceinline__ uint32_t rows_first(int lane, int chunk = 0) {
   return Layout::offset(lane % 16, chunk + lane / 16);
 }
-// The same for operand B (K): both chunks of a row go to one pair of registers.
+// The same for operand B (K): both chunks of a row are loaded into one pair of registers.
 template <class Layout>
 __device__ __forceinline__ uint32_t chunks_first(int lane) {
   return Layout::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
-// These offsets for as long as tiles pass, instead of computed again for every tile.
+// These offsets, computed once instead of again for every tile.
 template <class Layout, class LayoutV = Layout>
 struct LaneOffsets {
-  uint32_t k, k_tail;  // of K, and of its last chunk where D is an odd multiple of 8
+  uint32_t k, k_tail;  // of K, and of its last chunk if D is an odd multiple of 8
   uint32_t v;          // of V, from `chunk` on
 
   __device__ __forceinline__ explicit LaneOffsets(int lane, int chunk = 0)
@@ -42,10 +42,10 @@ __device__ __forceinline__ void clear(float (&r)[kM][kN][4]) {
 template <int kM, int D>
 struct Query {
   uint32_t k16[D < 16 ? 1 : D / 16][kM][4];
-  uint32_t k8[kM][2];  // the last 8 columns, when D is an odd multiple of 8
+  uint32_t k8[kM][2];  // the last 8 columns if D is an odd multiple of 8
 };
 
-// Reads 16 columns, or the tail of 8; `q` is this lane's address by rows_first.
+// Reads 16 columns, or the tail of 8; `q` is this lane's address from rows_first.
 template <class Layout, int kM, int D>
 __device__ __forceinline__ void load_query_step(Query<kM, D>& r_q, uint32_t q, int step) {
 #pragma unroll
@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_query(Query<kM, D>& r_q, uint32_t q) {
   for (int step = 0; step < ceil_div(D, 16); ++step) load_query_step<Layout>(r_q, q, step);
 }
 
-// r_s += Q Kᵀ over 16 columns; `k` is this lane's address by chunks_first, at those columns.
+// r_s += Q Kᵀ over 16 columns; `k` is this lane's address from chunks_first, at those columns.
 template <class T, class Layout, int kM, int kN>
 __device__ __forceinline__ void multiply_k16(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][4], uint32_t k) {
 #pragma unroll
@@ -78,7 +78,7 @@ __device__ __forceinline__ void multiply_k16(float (&r_s)[kM][kN][4], uint32_t c
     }
   }
 }
-// The same over 8 columns; `k` by rows_first.
+// The same over 8 columns; `k` from rows_first.
 template <class T, class Layout, int kM, int kN>
 __device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][2], uint32_t k) {
 #pragma unroll
@@ -93,8 +93,8 @@ __device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t co
   }
 }
 
-// r_s = Q Kᵀ: [16 kM, 8 kN]. `q`: this lane's address of Q by rows_first; `s_k`: where the warp's keys begin.
-// Unless kQueryInRegisters, r_q is only where Q passes through.
+// r_s = Q Kᵀ: [16 kM, 8 kN]. `q`: this lane's address of Q from rows_first; `s_k`: the start of the warp's keys.
+// Without kQueryInRegisters, r_q is only temporary storage for Q.
 template <class T, class Layout, bool kQueryInRegisters, int kM, int kN, int D, class LayoutV>
 __device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t s_k,
                                        LaneOffsets<Layout, LayoutV> const& lane) {
@@ -111,8 +111,8 @@ __device__ __forceinline__ void scores(float (&r_s)[kM][kN][4], Query<kM, D>& r_
   }
 }
 
-// r_o += P V over 16 keys. `v`: this lane's address by rows_first in the first tile of keys; `rows`: bytes to these
-// keys. The warp owns every kParts-th pair of 8-wide column tiles of O, from the one that `v` points at.
+// r_o += P V over 16 keys. `v`: this lane's address from rows_first in the first tile of keys; `rows`: byte offset of
+// these keys. The warp computes every kParts-th pair of 8-wide column tiles of O, from the one at `v` on.
 template <class T, class Layout, int kParts, int kM, int kN>
 __device__ __forceinline__ void accumulate(float (&r_o)[kM][kN][4], uint32_t const (&r_p)[kM][4], uint32_t v, int rows) {
 #pragma unroll

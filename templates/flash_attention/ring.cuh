@@ -1,24 +1,24 @@
-// Tiles of K and V, alternating in a ring of slots: one slot is read while the others are on their way.
+// Tiles of K and V, alternating in a ring of slots: one slot is read while the others are loaded.
 #pragma once
 #include "flash_attention/ring_slots.cuh"
 #include "flash_attention/rows.cuh"
 #include "opaque.cuh"
 #include "thread.cuh"
 
-// Tiles that all threads of a block copy. Walk says which keys are visited: `int tiles`; `int key(int tile)`, the
-// first key of a tile; `int end(int tile)`, the key before which its keys end: those from there on become zeros.
+// Tiles copied by all threads of a block. Walk defines which keys are visited: `int tiles`; `int key(int tile)`, the
+// first key of a tile; `int end(int tile)`, the end of its keys: later ones become zeros.
 template <class T, class Layout, class Walk, int BN, int kThreads, class LayoutV = Layout>
 struct BlockTiles {
   using Share = CopyShare<Layout, BN, kThreads>;
   using ShareV = CopyShare<LayoutV, BN, kThreads>;
   static constexpr int kBytes = BN * Layout::kRowBytes;  // of a tile of K
   static constexpr int kValueBytes = BN * LayoutV::kRowBytes;
-  static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the share in V is that in K
+  static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the thread's share of V is the same as of K
 
   Walk walk;
   Share share;
   ShareV share_v;
-  T const *g_k, *g_v;  // where the thread's share of key 0 begins
+  T const *g_k, *g_v;  // address of the thread's share of key 0
   int64_t k_stride, v_stride;
 
   __device__ __forceinline__ BlockTiles(Walk const& walk, T const* g_k, T const* g_v, int64_t k_stride,
@@ -30,7 +30,7 @@ struct BlockTiles {
         g_v(kAlike ? share.first(g_v, v_stride) : share_v.first(g_v, v_stride)),
         k_stride(k_stride),
         v_stride(v_stride) {
-    forget(this->g_k);  // else all three are computed again for every tile
+    forget(this->g_k);  // otherwise all three are recomputed for every tile
     forget(this->g_v);
     forget(share.offset);
     if (!kAlike) forget(share_v.offset);
@@ -46,7 +46,7 @@ struct BlockTiles {
   __device__ __forceinline__ void sync() const { __syncthreads(); }
 };
 
-// Source is like BlockTiles: its threads copy tiles and wait for each other. A tile of V has kValueBytes.
+// Source is like BlockTiles: its threads copy tiles and synchronize. A tile of V has kValueBytes bytes.
 template <class Source, int kStages, int kValueBytes = Source::kBytes>
 struct Ring {
   static_assert(kStages >= 2, "one slot is read while at least one is filled");
@@ -55,7 +55,7 @@ struct Ring {
   Source source;
   uint32_t s_slots;
 
-  // Starts copying a tile of K, or of V if `is_v`; past the last one, an empty group keeps the count of groups.
+  // Starts copying a tile of K, or of V if `is_v`; after the last one, an empty group keeps the group count consistent.
   __device__ __forceinline__ void issue(int tile, bool is_v) {
     if (tile < source.walk.tiles) source.load(slot(tile, is_v), tile, is_v);
     cp_async_commit();
@@ -68,15 +68,15 @@ struct Ring {
     }
     if (kStages % 2 == 0) issue(kStages / 2 - 1, false);
   }
-  // Waits for a tile, and returns its address. Every thread has then left the one before it, whose slot is filled
-  // again.
+  // Waits for a tile, and returns its address. Every thread has then finished with the previous tile, whose slot is
+  // refilled.
   __device__ __forceinline__ uint32_t acquire(int tile, bool is_v) {
     cp_async_wait<kStages - 2>();
     source.sync();
     refill(tile, is_v);
     return slot(tile, is_v);
   }
-  // Starts copying what comes kStages - 1 tiles of K and V after this one.
+  // Starts copying the tile kStages - 1 tiles of K and V after this one.
   __device__ __forceinline__ void refill(int tile, bool is_v) {
     issue(tile + (is_v + kStages - 1) / 2, is_v == (kStages % 2 == 1));
   }

@@ -1,9 +1,9 @@
-// A logit that joins the denominator of a row's softmax: as a key would whose value is 0. In base 2.
+// A logit that is added to the denominator of a row's softmax, like a key whose value is 0. In base 2.
 #pragma once
 #include "flash_attention/softmax.cuh"
 
-// Of all rows of a warp; `logit(i)`: of the lane's row 8 i. The sums are not over the lanes and warps that share a row
-// yet: `counts` is true for one of these.
+// For all rows of a warp; `logit(i)`: of the lane's row 8 i. The sums are not yet reduced over the lanes and warps that
+// share a row: `counts` is true for exactly one of these.
 template <int kM, int kN, class Logit>
 __device__ __forceinline__ void add_logit(RowState<kM>& state, float (&r_o)[kM][kN][4], bool counts, Logit const& logit) {
   float peak[kM][2];
@@ -15,7 +15,7 @@ __device__ __forceinline__ void add_logit(RowState<kM>& state, float (&r_o)[kM][
     if (counts) state.sum[i / 2][i % 2] += exp2_approx(peak[i / 2][i % 2] - state.max[i / 2][i % 2]);
 }
 
-// Of one row, whose elements `o` are not divided by the sum yet; where no key was attended `max` may be -inf.
+// For one row, whose elements `o` are not yet divided by the sum; `max` may be -inf if no key was attended.
 template <int kColumns>
 __device__ __forceinline__ void add_logit(float (&o)[kColumns], float& max, float& sum, float logit) {
   float const raised = fmaxf(max, logit);

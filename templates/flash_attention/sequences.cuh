@@ -1,4 +1,4 @@
-// Which rows of Q, and of K and V, a sequence has: one of a batch, or one of those that are packed behind each other.
+// The rows of Q, and of K and V, of a sequence: a batch entry, or one of the packed sequences.
 #pragma once
 
 struct Sequence {
@@ -7,13 +7,13 @@ struct Sequence {
   int first_key, keys;
 };
 
-// Rows from bounds[n] to bounds[n + 1], whatever these say, are among `rows`.
+// Rows from bounds[n] to bounds[n + 1], clamped to `rows`.
 __device__ __forceinline__ void packed_rows_of(int& first, int& count, int const* bounds, int n, int rows) {
   first = min(max(bounds[n], 0), rows);
   count = max(min(bounds[n + 1], rows) - first, 0);
 }
 
-// Sequence n. Where `cu_seqlens_q` and `cu_seqlens_k` are null, each of a batch has seq_q queries and seq_k keys.
+// Sequence n. If `cu_seqlens_q` and `cu_seqlens_k` are null, each batch entry has seq_q queries and seq_k keys.
 __device__ __forceinline__ Sequence sequence(int const* cu_seqlens_q, int const* cu_seqlens_k, int n, int seq_q,
                                              int seq_k) {
   Sequence found{n, 0, seq_q, 0, seq_k};
@@ -24,7 +24,7 @@ __device__ __forceinline__ Sequence sequence(int const* cu_seqlens_q, int const*
   return found;
 }
 
-// The last of the packed sequences that begins at `row` or before: the row's, if any.
+// The last packed sequence that starts at or before `row`: the sequence of the row, if any.
 __device__ __forceinline__ int sequence_of(int const* cu_seqlens_q, int boundaries, int row) {
   int low = 0, high = boundaries - 1;
   while (high - low > 1) {

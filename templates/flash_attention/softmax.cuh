@@ -1,13 +1,13 @@
-// Online softmax in base 2 over tiles of scores in registers: maxima, sums, and the scaling of what came before.
+// Online softmax in base 2 over tiles of scores in registers: maxima, sums, and rescaling of previous results.
 #pragma once
 #include "math.cuh"
 #include "types.cuh"
 
-// What a maximum begins with: below all scores, and finite, so that a row that attends no key needs no case of its own.
+// Initial value of a maximum: below all scores, and finite, so that a row that attends no key needs no special case.
 constexpr float kLowest = -3.402823466e38f;
 
-// Of a lane's rows, 16 m + 8 h + lane / 4. `max` is in units of the exponent: scale · score, base 2. `sum` covers this
-// lane's columns only, until quad_sum.
+// State of a lane's rows, 16 m + 8 h + lane / 4. `max` is in units of the exponent: scale · score, base 2. `sum` covers
+// only this lane's columns until quad_sum.
 template <int kM>
 struct RowState {
   float max[kM][2];
@@ -33,7 +33,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// The largest score of each row in the tile: -inf where no key is attended.
+// The largest score of each row in the tile: -inf if no key is attended.
 template <int kM, int kN>
 __device__ __forceinline__ void row_max(float (&peak)[kM][2], float const (&r_s)[kM][kN][4]) {
 #pragma unroll
@@ -47,8 +47,9 @@ __device__ __forceinline__ void row_max(float (&peak)[kM][2], float const (&r_s)
     }
 }
 
-// Takes in the tile's maxima `peak`, of scores, and scales what was summed under the old ones. kLazy: only when one of
-// the warp's rows grows by more than a factor of 2^8 of exponentials; until then sums in fp32 are as exact.
+// Updates the running maxima with `peak`, the maxima of the tile's scores, and rescales the previous sums. kLazy: only
+// when a maximum of one of the warp's rows grows by more than a factor of 2^8 of exponentials; until then sums in fp32
+// are as exact.
 template <bool kLazy, int kM, int kN>
 __device__ __forceinline__ void raise_max(RowState<kM>& state, float (&r_o)[kM][kN][4], float const (&peak)[kM][2],
                                           float scale) {
@@ -72,8 +73,8 @@ __device__ __forceinline__ void raise_max(RowState<kM>& state, float (&r_o)[kM][
     }
 }
 
-// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each, of which r_p may have room for more; adds the
-// unrounded P to the sums.
+// P = 2^(scale · S - max), rounded to T as operands A of 16 keys each; r_p may have room for more. Adds the unrounded P
+// to the sums.
 template <class T, int kM, int kN>
 __device__ __forceinline__ void exponentiate(uint32_t (*r_p)[kM][4], RowState<kM>& state, float const (&r_s)[kM][kN][4],
                                              float scale) {

@@ -1,36 +1,38 @@
-// The tile of a block: BM rows of Q against BN keys, D wide, whose values are DV wide. Warps own 16 or 32 rows each;
-// kParts warps may share rows, then each takes a part of the keys for Q Kᵀ and a part of DV for P V, and P passes
-// through shared memory.
+// The tile of a block: BM rows of Q against BN keys, D wide, whose values are DV wide. Warps compute 16 or 32 rows
+// each; kParts warps may share rows: each then computes a part of the keys for Q Kᵀ and a part of DV for P V, and P is
+// exchanged through shared memory.
 #pragma once
 #include "flash_attention/products.cuh"
 #include "flash_attention/ring_slots.cuh"
 #include "flash_attention/value_width.cuh"
 #include "thread.cuh"
 
-// What follows from a kernel's choices: T, D, DV, BM, BN, kWarps, kParts, kStages, kSwizzle, kQueryInRing.
+// Constants that follow from the traits of a kernel: T, D, DV, BM, BN, kWarps, kParts, kStages, kSwizzle, kQueryInRing.
 template <class Traits>
 struct Tile : Traits {
   static constexpr int DV = ValueWidth<Traits>::value;
-  static constexpr int kWidth = sizeof(typename Traits::T) / 2;  // of an element, in 16 bits
+  static constexpr int kWidth = sizeof(typename Traits::T) / 2;  // of an element, in units of 16 bits
   using Layout = Rows<Traits::D * kWidth, Traits::kSwizzle>;     // of Q and K in shared memory
   using LayoutV = Rows<DV * kWidth, Traits::kSwizzle>;
   using LayoutO = LayoutV;
   using LayoutP = Rows<Traits::BN * kWidth, true>;
   static constexpr int kThreads = 32 * Traits::kWarps;
-  static constexpr int kRows = Traits::BM / (Traits::kWarps / Traits::kParts);  // of a warp
-  static constexpr int kM = kRows / 16;                                         // mma tiles of them
-  static constexpr int kKeys = Traits::BN / Traits::kParts;                     // of the scores that a warp computes
-  static constexpr int kN = DV / 8 / Traits::kParts;                            // 8-wide column tiles of O of a warp
+  static constexpr int kRows = Traits::BM / (Traits::kWarps / Traits::kParts);  // per warp
+  static constexpr int kM = kRows / 16;                                         // mma tiles of these rows
+  static constexpr int kKeys = Traits::BN / Traits::kParts;                     // keys whose scores a warp computes
+  static constexpr int kN = DV / 8 / Traits::kParts;                            // 8-wide column tiles of O per warp
   static_assert(kRows % 16 == 0 && kRows * (Traits::kWarps / Traits::kParts) == Traits::BM,
                 "a warp owns whole mma tiles of 16 rows");
   static_assert(kKeys % (16 / kWidth) == 0, "P V takes 16 keys a step, or 8 of 32 bits");
   static_assert(Traits::kParts == 1 || kN % 2 == 0, "warps that share rows own whole pairs of column tiles of O");
 
-  // Byte offsets in shared memory: Q; the ring of K and V; P; a float a row and part. In the end O begins where Q did.
+  // Byte offsets in shared memory: Q; the ring of K and V; P; one float per row and part. At the end O reuses the space
+  // of Q.
   static constexpr int kQuery = 0;
   static constexpr int kKeyBytes = Traits::BN * Layout::kRowBytes, kValueBytes = Traits::BN * LayoutV::kRowBytes;
   static constexpr int kQueryBytes = Traits::BM * Layout::kRowBytes;
-  static constexpr int kOutputBytes = kWidth == 1 ? Traits::BM * LayoutV::kRowBytes : 0;  // of 32 bits: from registers
+  // 32-bit elements are stored from registers
+  static constexpr int kOutputBytes = kWidth == 1 ? Traits::BM * LayoutV::kRowBytes : 0;
   static constexpr int kRingBytes = RingSlots<Traits::kStages, kKeyBytes, kValueBytes>::kBytes;
   static constexpr int kRing = Traits::kQueryInRing ? 0 : kQueryBytes;
   static constexpr int kLoaded = kQueryBytes > kRing + kRingBytes ? kQueryBytes : kRing + kRingBytes;
@@ -38,7 +40,7 @@ struct Tile : Traits {
   static constexpr int kRowValues = kP + (Traits::kParts > 1 ? Traits::BM * LayoutP::kRowBytes : 0);
   static constexpr int kSharedBytes = kRowValues + (Traits::kParts > 1 ? Traits::kParts * Traits::BM * 4 : 0);
 
-  // The first of the 8 columns of O that a warp's column tile n is.
+  // The first of the 8 columns of O of a warp's column tile n.
   static __device__ __forceinline__ int column(int n, int part) {
     return ((n / 2 * Traits::kParts + part) * 2 + n % 2) * 8;
   }
@@ -57,7 +59,7 @@ __device__ __forceinline__ BlockCoord locate(int row_tile) {
           int(threadIdx.x % 32), warp % Tile::kParts, warp / Tile::kParts * Tile::kRows};
 }
 
-// The warps that share rows wait for each other.
+// Synchronizes the warps that share rows.
 template <class Tile>
 __device__ __forceinline__ void sync_parts(BlockCoord const& at) {
   if constexpr (Tile::kParts > 1)
@@ -66,7 +68,7 @@ __device__ __forceinline__ void sync_parts(BlockCoord const& at) {
     __syncwarp();
 }
 
-// Each row's sum, or largest value, over the warps that share it.
+// Each row's sum, or maximum, over the warps that share it.
 template <class Tile, bool kSum>
 __device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsigned char* smem, BlockCoord const& at) {
   if constexpr (Tile::kParts > 1) {
@@ -85,7 +87,7 @@ __device__ __forceinline__ void reduce_parts(float (&value)[Tile::kM][2], unsign
   }
 }
 
-// P of this warp's kMine keys, from registers to the tile that the warps of its rows share. They read it after a
+// Stores P of this warp's kMine keys from registers to the tile shared by the warps of its rows. They read it after a
 // barrier.
 template <class Tile, int kMine>
 __device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (*r_p)[Tile::kM][4], BlockCoord const& at) {
@@ -99,8 +101,8 @@ __device__ __forceinline__ void share_p(unsigned char* smem, uint32_t const (*r_
     }
 }
 
-// r_o += P V for kTaken keys. `p` and `v`: this lane's addresses of the shared P, by rows_first, and of V, at its part
-// of DV.
+// r_o += P V for kTaken keys. `p` and `v`: this lane's addresses of the shared P, from rows_first, and of V, at its
+// part of DV.
 template <class Tile, int kTaken>
 __device__ __forceinline__ void accumulate_keys(float (&r_o)[Tile::kM][Tile::kN][4],
                                                 uint32_t const (&r_p)[Tile::kKeys / 16][Tile::kM][4], uint32_t p,

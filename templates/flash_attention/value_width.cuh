@@ -1,7 +1,7 @@
-// How wide rows of V and O are, for kernels whose values may be of another width than keys.
+// The width of rows of V and O, for kernels whose values may have a different width than keys.
 #pragma once
 
-// DV of choices that have one, else as many elements as Q and K have.
+// DV of traits that define it, otherwise the width of Q and K.
 template <class Traits, class = int>
 struct ValueWidth {
   static constexpr int value = Traits::D;

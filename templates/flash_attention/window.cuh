@@ -1,13 +1,12 @@
-// Which keys a query attends where these lie near its own: `left` before it, and `right` behind it.
+// The keys a query attends with a window around its own position: `left` before it, and `right` after it.
 #pragma once
 #include "flash_attention/rows.cuh"
 #include "flash_attention/sequences.cuh"
 #include "flash_attention/span.cuh"
 #include "types.cuh"
 
-// Scores of keys that a query does not attend become -inf: all but those from `begin(i)` to before `end(i)` of the
-// lane's row 8 i; the lane's keys begin at `key`, and the second of each pair of columns is kApart keys later than the
-// first.
+// Sets scores of keys that a query does not attend to -inf: all except those in [begin(i), end(i)) for the lane's row 8
+// i; the lane's keys start at `key`, and the second of each pair of columns is kApart keys after the first.
 template <int kApart = 1, int kM, int kN, class Begin, class End>
 __device__ __forceinline__ void mask_outside(float (&r_s)[kM][kN][4], int key, Begin const& begin, End const& end) {
 #pragma unroll
@@ -24,22 +23,22 @@ __device__ __forceinline__ void mask_outside(float (&r_s)[kM][kN][4], int key, B
 struct Window {
   int left, right;
 
-  // The first key that a query attends, if any, and the key before which they end: no later query has earlier ones.
+  // The first key that a query attends, if any, and the end of its keys; both are nondecreasing in the query.
   __device__ __forceinline__ int begin(int query, Sequence const& of) const {
     return min(max(query + of.keys - of.queries - left, 0), of.keys);
   }
   __device__ __forceinline__ int end(int query, Sequence const& of) const {
     return max(min(query + of.keys - of.queries + right + 1, of.keys), 0);
   }
-  // The sequence from the first key on that a query from this one on attends.
+  // The part of the sequence from the first key on that this or a later query attends.
   __device__ __forceinline__ Sequence from(int query, Sequence of) const {
     int const before = begin(query, of);
     of.first_key += before;
     of.keys -= before;
     return of;
   }
-  // Scores of the keys from `key` on become -inf where a query does not attend them; the lane's row 8 i is query
-  // row + 8 i.
+  // Sets scores of the keys from `key` on to -inf if a query does not attend them; the lane's row 8 i is query row + 8
+  // i.
   template <int kApart = 1, int kM, int kN>
   __device__ __forceinline__ void hide(float (&r_s)[kM][kN][4], int key, int row, Sequence const& of) const {
     mask_outside<kApart>(
@@ -47,7 +46,7 @@ struct Window {
   }
 };
 
-// What a warp attends of a tile, as attend() asks; `of` begins with the first key of the block's. kApart: see
+// The mask of a warp for a tile, as attend() requires; `of` starts at the first key of the block. kApart: see
 // mask_outside.
 template <class Block, int kApart = 1>
 struct WindowMask {
@@ -55,11 +54,11 @@ struct WindowMask {
 
   Window window;
   Sequence of;
-  int row;                 // the lane's first
+  int row;                 // the lane's first row
   int begin, end;          // keys that any of the warp's rows attends
-  int all_from, unmasked;  // that all of them do
+  int all_from, unmasked;  // keys that all of them attend
 
-  // `row`: the warp's first, which is followed by others as far as `end` says.
+  // `row`: the warp's first row; its rows end at `end`.
   __device__ __forceinline__ WindowMask(Window const& window, Sequence const& of, int row, int end, int lane)
       : window(window),
         of(of),

@@ -1,12 +1,12 @@
-// All work between Q in global memory and O in registers, on operands in 32 bits.
+// The complete computation between Q in global memory and O in registers, with 32-bit operands.
 #pragma once
 #include "flash_attention/attend.cuh"
 #include "flash_attention/mma_tf32/products.cuh"
 #include "flash_attention/mma_tf32/rounding.cuh"
 #include "register.cuh"
 
-// Q on its way to shared memory, and on to registers if it stays there, while the ring starts to fill; rounded where
-// elements have one term. Otherwise Q is seen after the ring's first barrier.
+// Loads Q to shared memory, and to registers if it is kept there, while the ring starts to fill; rounded if elements
+// have one term. Q in shared memory is visible only after the ring's first barrier.
 template <class Tile, class Elements, bool kQueryInRegisters, class QueryRows, class Ring, int D>
 __device__ __forceinline__ void load_q_tf32(Query<Tile::kM, D>& r_q, unsigned char* smem, uint32_t query,
                                             QueryRows const& rows, Ring& ring) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load_q_tf32(Query<Tile::kM, D>& r_q, unsigned ch
   }
 }
 
-// P = 2^(scale · S - max) in the place of S; adds it to the sums.
+// Replaces S by P = 2^(scale · S - max), and adds it to the sums.
 template <int kM, int kN>
 __device__ __forceinline__ void exponentiate_in_place(float (&r_s)[kM][kN][4], RowState<kM>& state, float scale) {
 #pragma unroll
@@ -40,8 +40,8 @@ __device__ __forceinline__ void exponentiate_in_place(float (&r_s)[kM][kN][4], R
     }
 }
 
-// P of this warp's keys, from registers to the tile that the warps of its rows share, in the order of operand A. They
-// read it after a barrier.
+// Stores P of this warp's keys from registers to the tile shared by the warps of its rows, in the order of operand A.
+// They read it after a barrier.
 template <class Tile, int kN>
 __device__ __forceinline__ void share_p_tf32(unsigned char* smem, float const (&r_p)[Tile::kM][kN][4], BlockCoord const& at) {
 #pragma unroll
@@ -54,8 +54,8 @@ __device__ __forceinline__ void share_p_tf32(unsigned char* smem, float const (&
     }
 }
 
-// Operand A of 8 keys: this warp's own scores, or P that the warps of its rows share; `p`: this lane's address of that,
-// by rows_first.
+// Operand A of 8 keys: this warp's own scores, or P shared by the warps of its rows; `p`: this lane's address of that P
+// from rows_first.
 template <class Tile, class Elements>
 __device__ __forceinline__ void load_p(OperandA<Elements::kTerms, Tile::kM>& r_a,
                                        float const (&r_p)[Tile::kM][Tile::kKeys / 8][4], uint32_t p, int step) {
@@ -73,8 +73,8 @@ __device__ __forceinline__ void load_p(OperandA<Elements::kTerms, Tile::kM>& r_a
   }
 }
 
-// attend() of attend.cuh for operands in 32 bits: keys are in KeyOrder, so that mask.hide() counts a lane's second
-// column KeyOrder::kApart later.
+// attend() of attend.cuh for 32-bit operands: keys are in KeyOrder, so mask.hide() treats a lane's second column as
+// KeyOrder::kApart keys later.
 template <class Tile, class Elements, bool kQueryInRegisters, bool kLazyRescale, class QueryRows, class Scale,
           class Ring, class Mask>
 __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,
@@ -83,7 +83,7 @@ __device__ __forceinline__ void attend_tf32(float (&r_o)[Tile::kM][Tile::kN][4],
   using Layout = typename Tile::Layout;
   using LayoutV = typename Tile::LayoutV;
   constexpr int kM = Tile::kM;
-  // Where O leaves few registers, loads of V are kept from running ahead of their step.
+  // If O leaves few registers, loads of V must not be hoisted ahead of their step.
   constexpr bool kTight = Elements::kTerms == 2 && kM * Tile::kN > 24;
   uint32_t const s_tiles = shared_address(smem);
   uint32_t query = s_tiles + Tile::kQuery + at.warp_row * Layout::kRowBytes + rows_first<Layout>(at.lane);

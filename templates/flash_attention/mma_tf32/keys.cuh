@@ -1,11 +1,12 @@
-// The order of keys and of columns that lets scores be an operand as they lie in registers, and V be read in vectors.
+// The order of keys and columns with which scores can be used as an operand directly from registers, and V is read in
+// vectors.
 #pragma once
 #include "flash_attention/rows.cuh"
 #include "flash_attention/span.cuh"
 
 // A lane's scores are columns 2t and 2t + 1 of 8 keys, t = lane % 4; as operand A they are columns t and t + 4 of the
-// contraction. Which keys those are does not matter, if K's rows were taken in that order, and V's are: lane t reads
-// the rows first(t) and first(t) + kApart of V. The four rows that a warp reads at once lie at different pairs of
+// contraction. The assignment of keys to columns is arbitrary as long as the rows of K and V use the same order: lane t
+// reads the rows first(t) and first(t) + kApart of V. The four rows that a warp reads at once are in different pairs of
 // chunks modulo 128 bytes.
 template <class LayoutV>
 struct KeyOrder {
@@ -15,14 +16,15 @@ struct KeyOrder {
   static constexpr __host__ __device__ int of(int column) { return first(column / 2) + column % 2 * kApart; }
 };
 
-// This lane's ldmatrix offset in 16 keys of K, for operand B: both chunks of a row go to one pair of registers.
+// This lane's ldmatrix offset in 16 keys of K, for operand B: both chunks of a row are loaded into one pair of
+// registers.
 template <class Layout, class LayoutV>
 __device__ __forceinline__ uint32_t keys_in_order(int lane) {
   return Layout::offset(lane / 16 * 8 + KeyOrder<LayoutV>::of(lane % 8), lane / 8 % 2);
 }
 
-// kN 8-wide column tiles of O in groups of four, then one of two, then one of one. Of a group, column c of tile j is
-// column c · kTiles + j: those of one c are neighbours, which a lane reads in V at once.
+// kN 8-wide column tiles of O in groups of four, then one group of two, then one of one. In a group, column c of tile j
+// is column c · kTiles + j: the columns with equal c are adjacent, and a lane reads them in V at once.
 template <int kN>
 struct ColumnGroups {
   static constexpr int kFours = kN / 4, kTwo = kN / 2 % 2, kOne = kN % 2;
@@ -44,7 +46,7 @@ struct LaneOfV {
 
   uint32_t fours[2], two[2], one[2];
 
-  // `column`: of V, where the columns of O begin.
+  // `column`: first column of O in V.
   __device__ __forceinline__ LaneOfV(int lane, int column) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -54,7 +56,7 @@ struct LaneOfV {
       one[h] = element(row, column + Groups::kFours * 32 + Groups::kTwo * 16 + c);
     }
   }
-  // Of the group of kTiles that begins with the tile `first`; steps of 128 bytes leave a swizzle as it is.
+  // Offset for the group of kTiles tiles that starts at tile `first`; steps of 128 bytes do not change the swizzle.
   template <int kTiles>
   __device__ __forceinline__ uint32_t at(int h, int first) const {
     return kTiles == 4 ? fours[h] + first * 32 : kTiles == 2 ? two[h] : one[h];

@@ -1,10 +1,10 @@
-// How rows of O leave the block where columns of a lane are neighbours: from registers.
+// Stores rows of O directly from registers, where a lane's columns are adjacent.
 #pragma once
 #include "flash_attention/mma_tf32/keys.cuh"
 #include "flash_attention/output.cuh"
 
-// O = accumulated / sum, 0 for a row that attended no key, of the rows that there are; `o` is like RowsInTurn. A lane
-// has 2 kTiles neighbouring columns of a group.
+// Stores O = accumulated / sum, 0 for a row that attended no key, for the rows that exist; `o` is like RowsInTurn. A
+// lane has 2 kTiles adjacent columns of a group.
 template <class Tile, class Rows>
 __device__ __forceinline__ void store_o_tf32(Rows const& o, float const (&r_o)[Tile::kM][Tile::kN][4],
                                              RowState<Tile::kM> const& state, BlockCoord const& at) {
@@ -12,7 +12,7 @@ __device__ __forceinline__ void store_o_tf32(Rows const& o, float const (&r_o)[T
   for (int i = 0; i < 2 * Tile::kM; ++i) {
     int const row = at.warp_row + i * 8 + at.lane / 4;
     if (!o.has(row)) continue;
-    float const sum = state.sum[i / 2][i % 2], inverse = sum == 0 ? 0 : rcp_approx(sum);  // NaN stays
+    float const sum = state.sum[i / 2][i % 2], inverse = sum == 0 ? 0 : rcp_approx(sum);  // NaN is kept
     float* const g_row = o.at(row) + at.part * Tile::kN * 8;
     ColumnGroups<Tile::kN>::each([&](auto tiles, int first) {
       constexpr int kTiles = decltype(tiles)::value;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void store_o_tf32(Rows const& o, float const (&r_o)[T
   }
 }
 
-// All of it. The block's last use of shared memory is over.
+// Stores O and lse. The block must no longer use shared memory.
 template <class Tile, class RowsOfO, class RowsOfLse>
 __device__ __forceinline__ void store_rows_tf32(RowsOfO const& o, RowsOfLse const& lse, unsigned char* smem,
                                                 float const (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,

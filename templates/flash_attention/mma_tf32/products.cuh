@@ -1,11 +1,11 @@
-// The two products of an attention tile on operands in 32 bits, for the 16 kM rows of one warp.
+// The two products of an attention tile with 32-bit operands, for the 16 kM rows of one warp.
 #pragma once
 #include "flash_attention/mma_tf32/keys.cuh"
 #include "flash_attention/mma_tf32/operands.cuh"
 #include "flash_attention/products.cuh"
 
-// Elements of K and V in shared memory, each of which is multiplied as kTerms of tf32. kOnArrival: they were rounded
-// when they arrived.
+// Elements of K and V in shared memory, each of which is multiplied as kTerms tf32 terms. kOnArrival: they were rounded
+// on arrival.
 template <int kNumber, bool kOnArrival>
 struct Elements {
   static_assert(kNumber == 1 || !kOnArrival, "what is rounded has no second term");
@@ -13,8 +13,8 @@ struct Elements {
   static constexpr Known kKnown = kOnArrival ? Known::kRounded : Known::kNothing;
 };
 
-// r_s = Q Kᵀ: [16 kM, 8 kN]; keys in KeyOrder. `r_q`: steps of 8 elements, rounded where there is one term; unless
-// kQueryInRegisters only where Q passes through. `q`: this lane's address of Q by rows_first; `k`: of K by
+// r_s = Q Kᵀ: [16 kM, 8 kN]; keys in KeyOrder. `r_q`: steps of 8 elements, rounded if there is one term; without
+// kQueryInRegisters it is only temporary storage for Q. `q`: this lane's address of Q from rows_first; `k`: of K from
 // keys_in_order.
 template <class Elements, class Layout, bool kQueryInRegisters, int kM, int kN, int D>
 __device__ __forceinline__ void scores_tf32(float (&r_s)[kM][kN][4], Query<kM, D>& r_q, uint32_t q, uint32_t k) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void scores_tf32(float (&r_s)[kM][kN][4], Query<kM, D
   }
 }
 
-// kTiles neighbouring elements in shared memory.
+// kTiles adjacent elements in shared memory.
 template <int kTiles>
 __device__ __forceinline__ void load_elements(uint32_t (&r)[kTiles], unsigned char const* p) {
   if constexpr (kTiles == 4) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_elements(uint32_t (&r)[kTiles], unsigned ch
   }
 }
 
-// r_o += P V over 8 keys of V, which begin at s_v.
+// r_o += P V over 8 keys of V, starting at s_v.
 template <class Elements, class LayoutV, int kM, int kN>
 __device__ __forceinline__ void accumulate_tf32(float (&r_o)[kM][kN][4],
                                                 OperandA<Elements::kTerms, kM> const& r_p, unsigned char const* s_v,

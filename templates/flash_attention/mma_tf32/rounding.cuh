@@ -1,10 +1,10 @@
-// Tiles of fp32 that are rounded to tf32 once, where they lie, each chunk by the thread that copied it.
+// Tiles of fp32 that are rounded to tf32 once, in place, each chunk by the thread that copied it.
 #pragma once
 #include "flash_attention/ring.cuh"
 #include "mma.cuh"
 
-// Rounds this thread's share of a tile of kRows rows, after it has waited for its copies; a barrier then shows the tile
-// to the others.
+// Rounds this thread's share of a tile of kRows rows, after waiting for its copies; a barrier must follow before other
+// threads read the tile.
 template <class Layout, int kRows, int kThreads>
 __device__ __forceinline__ void round_rows(unsigned char* s_tile, CopyShare<Layout, kRows, kThreads> const& share) {
   using Share = CopyShare<Layout, kRows, kThreads>;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void round_rows(unsigned char* s_tile, CopyShare<Layo
 // kRounds: tiles are rounded before the barrier of acquire().
 template <class Source, int kStages, int kValueBytes, bool kRounds>
 struct RoundingRing : Ring<Source, kStages, kValueBytes> {
-  unsigned char* smem;  // where s_slots points
+  unsigned char* smem;  // address of s_slots
 
   __device__ __forceinline__ uint32_t acquire(int tile, bool is_v) {
     if constexpr (!kRounds) return Ring<Source, kStages, kValueBytes>::acquire(tile, is_v);

@@ -1,17 +1,17 @@
-// One row of attention by one thread, in fp32: online softmax over keys that are attended one after another.
+// One row of attention by one thread, in fp32: online softmax over keys that are processed one after another.
 #pragma once
 #include "flash_attention/softcap.cuh"
 #include "types.cuh"
 
 // kColumns elements of a row of O, and the row's scores over all D elements of q and k. T is any type that to_float
-// takes.
+// accepts.
 template <class T, int D, int kColumns>
 struct Row {
   float o[kColumns] = {};
   float peak = -kInfinity, sum = 0;
 
-  // `k`: a row of K; `v`: this thread's columns of the same row of V; K is any type that to_float
-  // takes, too. `scale`: scale_of it.
+  // `k`: a row of K; `v`: this thread's columns of the same row of V; K is any type that to_float accepts. `scale`: the
+  // result of scale_of.
   template <class K, class Scale>
   __device__ __forceinline__ void attend(T const* q, K const* k, K const* v, Scale const& scale) {
     float const score = scaled(dot(q, k), scale), raised = fmaxf(peak, score);

@@ -1,12 +1,12 @@
-// Which keys a row tile visits, how they arrive, and which of them each row attends: all of its sequence's, or those up
-// to its own position.
+// Which keys a row tile visits, how they are loaded, and which of them each row attends: all of its sequence's, or
+// those up to its own position.
 #pragma once
 #include "flash_attention/panels/panels.cuh"
 #include "flash_attention/panels/row_tile.cuh"
 #include "types.cuh"
 
-// A Tile's Keys, as parameters of the launch: where packed sequences begin, and the last ends; null where they are
-// entries of the batch.
+// The Keys of a Tile, as launch parameters: the boundaries of packed sequences; null for sequences that are batch
+// entries.
 template <int BN, bool kCausal, int kCluster>
 struct DenseKeys {
   using Maps = PanelMaps;  // of K, or of V
@@ -21,16 +21,16 @@ struct DenseKeys {
   static __device__ __forceinline__ void prefetch(Maps const& maps) {
     Panels::prefetch(maps);
   }
-  // Tiles of BN keys for `queries` queries from the first on. Those that none of the rows attends are left out, but one
-  // is visited.
+  // Tiles of BN keys for `queries` queries from first_query on. Tiles that none of the rows attends are skipped, but at
+  // least one is visited.
   static __device__ __forceinline__ int tiles(Sequence const& of, int first_query, int queries) {
     int const end = kCausal ? min(of.keys, first_query + queries + (of.keys - of.queries)) : of.keys;
     return first_query < of.queries ? max(1, (end + BN - 1) / BN) : 1;
   }
-  // Where the sequence's keys end, from the row tile's first on.
+  // End of the sequence's keys, relative to the row tile's first key.
   static __device__ __forceinline__ int end(Work const& work) { return work.sequence.keys; }
 
-  // A tile of the row tile's, to shared memory.
+  // Loads one of the row tile's key tiles to shared memory.
   template <class Panels>
   static __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
                                               int tile) {
@@ -38,13 +38,13 @@ struct DenseKeys {
     Panels::template load<BN, kCluster>(s_tile, maps, full, row, work.kv_head, work.sequence.batch);
   }
 
-  // Of a warpgroup's rows.
+  // The mask of a warpgroup's rows.
   struct Mask {
-    int seq_k, ahead;  // keys that query 0 attends: causal, ahead + 1
-    int unmasked;      // tiles that all rows attend as a whole
+    int seq_k, ahead;  // keys that query 0 attends; causal: ahead + 1
+    int unmasked;      // tiles that all rows attend completely
 
     __device__ __forceinline__ bool cuts(int tile) const { return tile >= unmasked; }
-    // Scores of keys that a thread's two rows, which are of these queries, do not attend become -inf.
+    // Sets scores of keys that a thread's two rows, which belong to these queries, do not attend to -inf.
     template <int R>
     __device__ __forceinline__ void hide(float (&r_s)[R], int const (&query)[2], int tile) const {
       int const col = tile * BN + threadIdx.x % 4 * 2;

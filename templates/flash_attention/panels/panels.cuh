@@ -1,5 +1,5 @@
-// Tiles of 16-bit elements in shared memory for TMA and wgmma: panels side by side, each [rows][its columns], swizzled
-// over a row of it.
+// Tiles of 16-bit elements in shared memory for TMA and wgmma: adjacent panels, each [rows][its columns], with a
+// swizzle that spans a row of the panel.
 #pragma once
 #include "cluster.cuh"
 #include "swizzle.cuh"
@@ -7,7 +7,7 @@
 #include "types.cuh"
 #include "wgmma.cuh"
 
-// The maps of one tensor: boxes of 64, 32 and 16 columns, swizzled over 128, 64 and 32 bytes; null for a width that no
+// The maps of one tensor: boxes of 64, 32 and 16 columns, swizzled over 128, 64 and 32 bytes; null for widths that no
 // panel has.
 struct PanelMaps {
   TensorMap const *columns64, *columns32, *columns16;
@@ -17,10 +17,10 @@ struct PanelMaps {
   }
 };
 
-// kCols columns as panels of kWidest columns and less, the widest first. kUniform: of kWidest columns as far as they
-// begin within kCols, so that one wgmma spans them; what lies beyond the tensor, TMA fills with zeros.
-// Closed forms on purpose: a loop in a constexpr function is not folded when the caller's loop is unrolled, and leaves
-// run-time branches between the wgmmas of a group.
+// kCols columns as panels of at most kWidest columns, the widest first. kUniform: all panels have kWidest columns, so
+// that one wgmma spans them; TMA fills columns beyond the tensor with zeros. Closed forms are intentional: a loop in a
+// constexpr function is not folded when the caller's loop is unrolled, and leaves run-time branches between the wgmmas
+// of a group.
 template <int kCols, int kWidest, bool kUniform>
 struct Panels {
   static constexpr int k64 = kWidest < 64 ? 0 : kUniform ? (kCols + 63) / 64 : kCols / 64;
@@ -30,10 +30,10 @@ struct Panels {
   static constexpr int k16 = (kAfter32 + 15) / 16;
   static constexpr int kCount = k64 + k32 + k16;
   static constexpr int kColumns = 64 * k64 + 32 * k32 + 16 * k16;
-  static constexpr int kWidths = 64 * (k64 > 0) + 32 * (k32 > 0) + 16 * (k16 > 0);  // those that there are
+  static constexpr int kWidths = 64 * (k64 > 0) + 32 * (k32 > 0) + 16 * (k16 > 0);  // sum of the widths in use
 
   static constexpr __host__ __device__ int width(int panel) { return panel < k64 ? 64 : panel < k64 + k32 ? 32 : 16; }
-  static constexpr __host__ __device__ int column(int panel) {  // its first
+  static constexpr __host__ __device__ int column(int panel) {  // first column of a panel
     return panel < k64         ? 64 * panel
            : panel < k64 + k32 ? 64 * k64 + 32 * (panel - k64)
                                : 64 * k64 + 32 * k32 + 16 * (panel - k64 - k32);
@@ -46,31 +46,31 @@ struct Panels {
   static constexpr __host__ __device__ Swizzle swizzle(int width) {
     return width == 64 ? Swizzle::k128B : width == 32 ? Swizzle::k64B : Swizzle::k32B;
   }
-  // Of a tile, with the room that the next one's swizzle needs to begin with it.
+  // Bytes of a tile, padded to the alignment of the next tile's swizzle.
   static constexpr __host__ __device__ int bytes(int rows) { return (2 * kColumns * rows + 1023) / 1024 * 1024; }
   static constexpr __host__ __device__ int loaded_bytes(int rows) { return 2 * kColumns * rows; }
 
-  // Byte offset in a tile of `rows` rows; pairs of elements stay together.
+  // Byte offset in a tile of `rows` rows; pairs of elements stay adjacent.
   static constexpr __host__ __device__ uint32_t offset(int rows, int row, int col) {
     int const panel = holding(col), columns = width(panel);
     return 2 * rows * column(panel) + swizzled(2 * (row * columns + col - column(panel)), swizzle(columns));
   }
 
-  // The maps that loads and stores use: a copy then need not wait for its map.
+  // Prefetches the maps for loads and stores, so that copies need not wait for them.
   static __device__ __forceinline__ void prefetch(PanelMaps const& maps) {
     if (k64 > 0) tma_prefetch(maps.columns64);
     if (k32 > 0) tma_prefetch(maps.columns32);
     if (k16 > 0) tma_prefetch(maps.columns16);
   }
 
-  // All panels of kRows rows from `row` on. Blocks of a cluster load a part of the rows each, for all.
+  // Loads all panels of kRows rows from `row` on. Each block of a cluster loads a part of the rows, for all.
   template <int kRows, int kCluster = 1>
   static __device__ __forceinline__ void load(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int row,
                                               int head, int batch) {
     int const first = kCluster == 1 ? 0 : cluster_rank() * (kRows / kCluster);
     load_piece<kRows, kCluster>(s_tile, maps, barrier, first, row + first, head, batch);
   }
-  // Of these, the rows of a box, from their row `first` on; into all blocks of a cluster.
+  // Loads the rows of one box, starting at row `first` of the tile, into all blocks of a cluster.
   template <int kRows, int kCluster>
   static __device__ __forceinline__ void load_piece(uint32_t s_tile, PanelMaps const& maps, uint32_t barrier, int first,
                                                     int row, int head, int batch) {
@@ -90,14 +90,14 @@ struct Panels {
       tma_store(maps.of(width(p)), s_tile + 2 * kRows * column(p), column(p), head, row, batch);
   }
 
-  // 16 columns, contiguous in k, from column k on.
+  // Descriptor of 16 columns, contiguous in k, from column k on.
   template <int kRows>
   static __device__ __forceinline__ uint64_t k_major(uint32_t s_tile, int k) {
     int const panel = holding(k), columns = width(panel);
     uint64_t const tile = wgmma_descriptor(s_tile, 16, 16 * columns, swizzle(columns));
     return wgmma_advance(tile, 2 * kRows * column(panel) + 2 * (k - column(panel)));
   }
-  // 16 rows from row k on of the panels of equal width that begin at `col`, transposed.
+  // Descriptor of 16 rows from row k on of the panels of equal width that start at `col`, transposed.
   template <int kRows>
   static __device__ __forceinline__ uint64_t mn_major(uint32_t s_tile, int k, int col) {
     int const columns = width(holding(col));

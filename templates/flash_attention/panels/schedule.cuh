@@ -1,32 +1,33 @@
-// Which rows of which heads a block computes: one row tile, or one after another as blocks become free.
+// Which rows of which heads a block computes: one row tile, or several as blocks become free.
 #pragma once
 #include "cluster.cuh"
 #include "flash_attention/panels/row_tile.cuh"
 #include "types.cuh"
 
 struct Sizes {
-  int sequences;  // entries of the batch, or packed
+  int sequences;  // batch entries, or packed sequences
   int heads, kv_heads;
   int seq_q, seq_k;  // of all packed sequences
 };
 
-// The order of all row tiles: the heaviest of all heads first, within sections of heads whose keys and values stay in
-// half of L2. Blocks start in the order of their indices, so that light ones are left for the end. The blocks of a
-// cluster compute neighbouring row tiles of a head; one beyond the last query takes part with a single tile. Or, where
-// kClusterOfHeads, the same rows of heads of one KV head; results of one beyond the last of these are not stored.
-// Kept in shared memory: the loader has too few registers to divide and to keep what divisions have in common.
+// The order of all row tiles: the heaviest of all heads first, within sections of heads whose keys and values fit half
+// of L2. Blocks start in the order of their indices, so that light row tiles run last. The blocks of a cluster compute
+// adjacent row tiles of a head; one beyond the last query participates with a single tile. With kClusterOfHeads, they
+// compute the same rows of several heads of one KV head; results beyond the last head are not stored. The schedule is
+// in shared memory: the loader has too few registers for divisions and their common subexpressions.
 template <class Tile>
 struct Schedule {
-  int rows;     // row tiles of a head, or of the heads that share them; where clusters take several, those of clusters
-  int heads;    // such heads of one entry of the batch, or as many as clusters take
-  int every;    // of all entries, or packed sequences
-  int section;  // of so many the heaviest come first
-  int packed_log2;  // of the heads that share row tiles
-  int group;    // query heads of a KV head
+  // row tiles of a head, or of the heads that share them; in clusters of row tiles, the number of clusters
+  int rows;
+  int heads;    // such heads, or clusters of them, per batch entry
+  int every;    // over all batch entries, or packed sequences
+  int section;  // heads within which the heaviest row tiles come first
+  int packed_log2;  // log2 of the heads that share row tiles
+  int group;    // query heads per KV head
   int takers;   // blocks of the grid, or clusters of them
   int seq_q, seq_k;  // of all packed sequences
 
-  // Of packed sequences the grid says how many row tiles the longest may have.
+  // With packed sequences, the grid defines the maximum number of row tiles of a sequence.
   __device__ __forceinline__ Schedule(Sizes const& all)
       : takers(gridDim.x / Tile::kCluster), seq_q(all.seq_q), seq_k(all.seq_k) {
     group = all.heads / all.kv_heads;
@@ -38,8 +39,8 @@ struct Schedule {
     int const most = min(every, max(1, kKeysInL2 / keys) * taken_heads());
     section = ceil_div(every, ceil_div(every, most));
   }
-  // The block's of the cluster's i-th row tiles, to shared memory; no work where there are no more, or where the packed
-  // sequence has ended.
+  // Writes this block's row tile of the cluster's i-th work item to shared memory; no work after the last item, or
+  // beyond the end of the packed sequence.
   __device__ __forceinline__ void locate_work(Work& s_work, int i, typename Tile::Keys const& keys) const {
     s_work.tiles = 0;
     if (i >= rows * every) return;
@@ -62,16 +63,17 @@ struct Schedule {
 
  private:
   static constexpr int kHeads = Tile::kClusterOfHeads ? Tile::kCluster : 1, kRows = Tile::kCluster / kHeads;
-  static constexpr int kNoHead = 1 << 30;  // beyond every tensor's last
+  static constexpr int kNoHead = 1 << 30;  // beyond every tensor's last head
 
-  static constexpr int kKeysInL2 = (24 << 20) / (2 * (Tile::D + Tile::DV));  // with their values, in half of a Hopper GPU's
+  // with their values, in half of a Hopper GPU's L2
+  static constexpr int kKeysInL2 = (24 << 20) / (2 * (Tile::D + Tile::DV));
 
-  // Of what is not negative: a division without signs takes fewer registers.
+  // For non-negative operands: an unsigned division needs fewer registers.
   __device__ __forceinline__ static int quotient(uint32_t a, uint32_t b) { return a / b; }
   __device__ __forceinline__ static int ceil_div(int a, int b) { return (a + b - 1) / b; }
-  // Heads, or groups that share row tiles, of a KV head; as many as clusters take.
+  // Heads, or groups that share row tiles, of a KV head; or clusters of them.
   __device__ __forceinline__ int taken_heads() const { return ceil_div(group >> packed_log2, kHeads); }
-  // The block's of the i-th that are taken together.
+  // This block's head of the i-th group of heads computed together.
   __device__ __forceinline__ void take_heads(Work& s_work, int i) const {
     if constexpr (kHeads == 1) {
       s_work.head = i << packed_log2;

@@ -1,4 +1,4 @@
-// What a block of flash_attention on wgmma computes, where its tiles and barriers lie, and how K and V reach them.
+// The work of a block of flash_attention on wgmma, the layout of its tiles and barriers, and the loads of K and V.
 #pragma once
 #include "block_registers.cuh"
 #include "fence.cuh"
@@ -16,15 +16,15 @@ struct WgmmaTile : Traits {
   using Traits::kValueColumns;
   using Traits::kWarpgroups;
   static constexpr int DV = ValueWidth<Traits>::value;
-  // Q Kᵀ takes 16 columns a step; TMA fills the last with zeros.
+  // Q Kᵀ consumes 16 columns per step; TMA fills the last step with zeros.
   static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;
-  static constexpr int kRows = 64;  // of Q, a warpgroup
+  static constexpr int kRows = 64;  // of Q, per warpgroup
   static constexpr int BM = kRows * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kRegisters = kConsumers * Traits::kConsumerRegisters + 128 * Traits::kProducerRegisters;
-  static constexpr int kPosts = 2;  // work descriptors kept at a time: of the current row tile, and of the next
+  static constexpr int kPosts = 2;  // work descriptors stored at a time: those of the current and of the next row tile
   static constexpr bool kUniform = kValueColumns != 0;
-  // Columns of O that are summed: with panels of several widths these are multiplied as a whole, zeros included.
+  // Columns of O that are summed: with panels of several widths, complete panels are multiplied, zeros included.
   static constexpr int kSummed = kUniform ? DV : DV16;
   using Rows = Panels<D16, 64, false>;  // of Q and K
   using Values = Panels<kUniform ? DV : DV16, kUniform ? kValueColumns : 64, kUniform>;
@@ -47,10 +47,10 @@ struct WgmmaTile : Traits {
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 256, "a tile holds 32 to 256 keys in steps of 16");
 };
 
-// Barriers in shared memory, full and empty: of Q, one a warpgroup; of K and V, one a stage. Warps of all blocks of the
-// cluster empty a stage, since each block loads a part of it for all; the thread that stores O frees that of Q.
-// Posts of work descriptors have a full barrier only. The ticket that a cluster draws has a barrier in each block, and
-// one for its having been read.
+// Barriers in shared memory, full and empty: one per warpgroup for Q; one per stage for K and V. Warps of all blocks of
+// the cluster release a stage, since each block loads a part of it for all; the thread that stores O releases Q. Posted
+// work descriptors have only a full barrier. The ticket that a cluster draws has a barrier in each block, and one that
+// signals that it has been read.
 template <class Tile>
 struct Barriers {
   uint32_t base;
@@ -71,7 +71,7 @@ struct Barriers {
   }
 };
 
-// By one thread; a barrier of the block, or the cluster, must follow.
+// Called by one thread; a barrier of the block, or the cluster, must follow.
 template <class Tile>
 __device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
   for (int w = 0; w < Tile::kWarpgroups; ++w) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void init_barriers(Barriers<Tile> const& barriers) {
   fence_mbarrier_init();
 }
 
-// A position in a ring of stages, and the parity of the round.
+// A position in a ring of stages, and the parity of the current round.
 template <int kStages>
 struct Position {
   int stage = 0, parity = 0;
@@ -103,7 +103,7 @@ struct Position {
   }
 };
 
-// By one thread, all that the block reads.
+// One thread issues all loads of the block.
 template <class Tile>
 struct Loader {
   using Rows = typename Tile::Rows;
@@ -115,8 +115,8 @@ struct Loader {
   typename Tile::Keys::Maps k, v;
   Position<Tile::kStages> at;
 
-  // Q once, K and V of tile after tile as stages become empty. `begun` is called when those of the first are on their
-  // way.
+  // Loads Q once, and K and V tile after tile as stages become free. `begun` is called when the loads of the first tile
+  // are in flight.
   template <class Begun>
   __device__ __forceinline__ void load(Work const& work, typename Tile::Keys const& keys, int parity,
                                        Begun const& begun) {

@@ -1,9 +1,9 @@
-// Rows of 16-bit elements from anywhere in global memory into a tile in shared memory.
+// Gathers rows of 16-bit elements from arbitrary global addresses into a tile in shared memory.
 #pragma once
 #include "flash_attention/rows.cuh"
 
-// Starts copying kRows rows, row i from address(i), of which the first `valid` exist; the others become zeros. All
-// kThreads threads that share the tile call it with their number, and commit.
+// Starts copying kRows rows, row i from address(i); the first `valid` of them exist, the others become zeros. All
+// kThreads threads that share the tile call it with their index, and commit.
 template <class Layout, int kRows, int kThreads, class Address>
 __device__ __forceinline__ void gather_rows(uint32_t s_tile, int thread, int valid, Address const& address) {
   constexpr int kRowsPerPass = kThreads / Layout::kChunks;

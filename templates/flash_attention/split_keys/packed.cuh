@@ -10,13 +10,13 @@ struct PackedRows {
   __device__ __forceinline__ int query(int row) const { return (row0 + row) / group; }
   __device__ __forceinline__ int head(int row) const { return (row0 + row) % group; }
   __device__ __forceinline__ int head0() const { return kv_head * group; }
-  // Of O's rows, as lse counts them.
+  // Index of a row of O in lse.
   __device__ __forceinline__ int64_t item(int row) const {
     return int64_t(batch * heads + head0() + head(row)) * seq_q + query(row);
   }
 };
 
-// Loads a warp's rows of Q, as attend() asks for.
+// Loads a warp's rows of Q, as attend() requires.
 template <class Tile>
 struct PackedQuery {
   PackedRows rows;

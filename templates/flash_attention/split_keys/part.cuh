@@ -1,14 +1,14 @@
-// Attention over some of the keys, and its merging with that over others.
+// Attention over a part of the keys, and merging of partial results.
 #pragma once
 #include "math.cuh"
 #include "types.cuh"
 
-// What a row has summed up: exponentials relative to 2^max, in all; and times V, elsewhere.
+// The sum of a row's exponentials relative to 2^max; their products with V are stored separately.
 struct alignas(8) RowSum {
   float max, sum;
 };
 
-// 4 elements of a row of O, which are read and written at once.
+// 4 elements of a row of O, which are loaded and stored at once.
 struct Part {
   float o[4] = {};
   RowSum row{-kInfinity, 0};
@@ -22,7 +22,7 @@ struct Part {
     for (int d = 0; d < 4; ++d) o[d] = o[d] * mine + found[d] * theirs;
     row = {raised, row.sum * mine + other.sum * theirs};
   }
-  // 0 where no key was attended.
+  // 0 if no key was attended.
   template <class T>
   __device__ __forceinline__ void store(T* g_o) const {
     float const inverse = row.sum > 0 ? rcp_approx(row.sum) : 0;
@@ -32,6 +32,6 @@ struct Part {
   __device__ __forceinline__ void store_sums(float* g_o) const {
     *reinterpret_cast<float4*>(g_o) = make_float4(o[0], o[1], o[2], o[3]);
   }
-  // -inf where no key was attended.
+  // -inf if no key was attended.
   __device__ __forceinline__ float lse() const { return (row.max + log2_approx(row.sum)) * kLn2; }
 };

@@ -1,11 +1,11 @@
-// Attention for few queries: the warps of a block, and kSplits blocks, share the keys of BM rows of O, and merge what
-// each found. The query heads of a KV head are rows like queries, so that they read K and V once.
+// Attention for few queries: the warps of a block, and kSplits blocks, split the keys of BM rows of O, and merge their
+// results. The query heads of a KV head are rows like queries, so that K and V are read once for all of them.
 #pragma once
 #include "flash_attention/attend.cuh"
 #include "flash_attention/split_keys/packed.cuh"
 #include "flash_attention/split_keys/part.cuh"
 
-// The tile of one of the warps.
+// The tile of a single warp.
 template <class Traits>
 struct OneWarp : Traits {
   static constexpr int kWarps = 1;
@@ -14,29 +14,30 @@ struct OneWarp : Traits {
   static constexpr bool kQueryInRing = false;
 };
 
-// What follows from a kernel's choices: T, D, DV, BM, BN, kWarps, kStages, kSplits, kQueryInRegisters.
+// Constants that follow from the traits of a kernel: T, D, DV, BM, BN, kWarps, kStages, kSplits, kQueryInRegisters.
 template <class Traits>
 struct SplitKeys : Traits {
   using WarpTile = Tile<OneWarp<Traits>>;
   static constexpr int DV = WarpTile::DV;
   static constexpr int kThreads = 32 * Traits::kWarps;
   static constexpr int kShares = Traits::kWarps * Traits::kSplits;  // of the keys
-  static constexpr int kVectors = DV / 4;                           // of 4 elements, in a row of O
-  // Floats a row of O while it is merged. An odd multiple of 8 lets 4 rows begin in 4 places; but where DV is 16 modulo
-  // 32 the threads that read on in the next row would meet the others, so there groups of 8 change places instead.
+  static constexpr int kVectors = DV / 4;                           // of 4 elements, per row of O
+  // Floats per row of O while it is merged. With an odd multiple of 8, 4 rows start in 4 different banks; but if DV is
+  // 16 modulo 32, the threads that continue in the next row would conflict with the others, so groups of 8 are swapped
+  // instead.
   static constexpr bool kSwaps = DV % 32 == 16;
   static constexpr int kSumStride = kSwaps ? DV : 8 * (DV / 8 | 1);
   static constexpr int kSumBytes = Traits::BM * kSumStride * 4;
   static constexpr int kWarpBytes = WarpTile::kSharedBytes > kSumBytes ? WarpTile::kSharedBytes : kSumBytes;
   static constexpr int kSharedBytes = Traits::kWarps * (kWarpBytes + Traits::BM * int(sizeof(RowSum)));
 
-  // Where a float of a row of O is while it is merged.
+  // Position of a float of a row of O while it is merged.
   static __device__ __forceinline__ int sum_at(int row, int column) {
     return row * kSumStride + (kSwaps ? column ^ row / 2 % 2 * 8 : column);
   }
 };
 
-// Rows by batch, position and head; strides in elements.
+// Rows indexed by batch, position and head; strides in elements.
 template <class T>
 struct View {
   T* data;
@@ -47,7 +48,7 @@ struct View {
   }
 };
 
-// Where results go: to o and lse, or to rows of parts that are merged later.
+// Destination of results: o and lse, or rows of parts that are merged later.
 template <class T, int DV>
 struct Results {
   View<T> o;
@@ -74,13 +75,13 @@ __device__ __forceinline__ PackedRows packed_rows(int heads, int kv_heads, int s
   return {int(blockIdx.x) / Split::kSplits * Split::BM, seq_q * group, group, int(blockIdx.z), int(blockIdx.y), heads,
           seq_q};
 }
-// The last of a block's rows that exists.
+// The last existing row of a block.
 template <class Split>
 __device__ __forceinline__ int last_row(PackedRows const& rows) {
   return min(Split::BM, rows.count - rows.row0) - 1;
 }
 
-// Every kStep'th tile of a block's walk, of those from `first` to before `past`.
+// Every kStep-th tile of a block's walk, in [first, past).
 template <class Walk, int kStep>
 struct WarpWalk {
   Walk all;
@@ -92,19 +93,19 @@ struct WarpWalk {
   __device__ __forceinline__ int end(int tile) const { return all.end(first + tile * kStep); }
 };
 
-// Tiles that one warp copies.
+// Tiles copied by one warp.
 template <class Split, class Attended>
 struct WarpTiles {
   using Layout = typename Split::WarpTile::Layout;
   using LayoutV = typename Split::WarpTile::LayoutV;
   using T = typename Split::T;
   static constexpr int kBytes = Split::BN * Layout::kRowBytes;         // of a tile of K
-  static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the share in V is that in K
+  static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the thread's share of V is the same as of K
 
   WarpWalk<typename Attended::Walk, Split::kShares> walk;
   CopyShare<Layout, Split::BN, 32> share;
   CopyShare<LayoutV, Split::BN, 32> share_v;
-  T const *g_k, *g_v;  // slot 0: kInOrder, where the thread's share begins
+  T const *g_k, *g_v;  // slot 0; kInOrder: start of the thread's share
   int64_t k_stride, v_stride;
   Attended attended;
 
@@ -118,7 +119,7 @@ struct WarpTiles {
         k_stride(k_stride),
         v_stride(v_stride),
         attended(attended) {
-    forget(this->g_k);  // else all three are computed again for every tile
+    forget(this->g_k);  // otherwise all three are recomputed for every tile
     forget(this->g_v);
     forget(share.offset);
     if (!kAlike) forget(share_v.offset);
@@ -144,7 +145,7 @@ struct WarpTiles {
   }
 };
 
-// What a warp attends of its tiles, as attend() asks.
+// The mask of a warp for its tiles, as attend() requires.
 template <class Split, class Attended>
 struct WarpMask {
   static constexpr int kM = Split::WarpTile::kM, kNarrow = 0;
@@ -162,7 +163,7 @@ struct WarpMask {
   }
 };
 
-// A warp's partial results, for the block to merge.
+// Stores a warp's partial results for the block to merge.
 template <class Split>
 __device__ __forceinline__ void share(float* s_o, RowSum* s_rows,
                                       float const (&r_o)[Split::WarpTile::kM][Split::WarpTile::kN][4],
@@ -179,7 +180,7 @@ __device__ __forceinline__ void share(float* s_o, RowSum* s_rows,
   }
 }
 
-// Merges what the warps shared; store(part, row, column) takes 4 elements of a row, from `column` on.
+// Merges the partial results of the warps; store(part, row, column) receives 4 elements of a row, from `column` on.
 template <class Split, class Store>
 __device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum const* s_rows, PackedRows const& rows,
                                             Store const& store) {
@@ -193,8 +194,9 @@ __device__ __forceinline__ void merge_warps(unsigned char const* smem, RowSum co
   }
 }
 
-// The rows of a block against the tiles that `tiles` brings each of its warps; `scale`: scale_of it. Attended says
-// which keys a row attends, as for split_keys; `store` takes the rows of O, as merge_warps does.
+// Computes the rows of a block against the tiles that `tiles` provides for each of its warps; `scale`: the result of
+// scale_of. Attended defines which keys a row attends, as for split_keys; `store` receives the rows of O, as for
+// merge_warps.
 template <class Split, class Tiles, class Attended, class Scale, class Store>
 __device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename Split::T const> const& q,
                                              Tiles const& tiles, PackedRows const& rows, Attended const& attended,
@@ -216,13 +218,14 @@ __device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename 
   merge_warps<Split>(smem, s_rows, rows, store);
 }
 
-// A block's work. `scale`: scale_of it. Attended says which keys the rows of the block attend, and where these lie:
-//   walk()                the tiles that hold a key which any row attends, as BlockTiles takes them
-//   limit(query)          where the keys of a query end, an argument of `hide`
+// A block's work. `scale`: the result of scale_of. Attended defines which keys the rows of the block attend, and where
+// they are stored:
+//   walk()                the tiles that contain a key which any row attends, as BlockTiles requires
+//   limit(query)          the end of the keys of a query, an argument of `hide`
 //   hide(r_s, limit, key, column)
-//                         makes -inf of scores of keys that a row does not attend, in the tile at `key`; the lane's
-//                         scores begin `column` later. `limit`: of its rows
-//   slot(key)             the row of K and V that holds a key; kInOrder: the row `key`
+//                         sets scores of keys that a row does not attend to -inf, in the tile at `key`; the lane's
+//                         scores start `column` later. `limit`: of its rows
+//   slot(key)             the row of K and V that contains a key; kInOrder: the row `key`
 template <class Split, class Attended, class Scale>
 __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Split::T const> const& q,
                                            View<typename Split::T const> const& k,
@@ -242,7 +245,7 @@ __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Sp
   });
 }
 
-// 4 elements of a row of O from its parts in all splits.
+// Merges 4 elements of a row of O from its parts in all splits.
 template <class Split>
 __device__ __forceinline__ void merge_splits(Results<typename Split::T, Split::DV> const& results, int heads,
                                              int seq_q) {
