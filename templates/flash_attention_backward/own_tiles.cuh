@@ -1,4 +1,4 @@
-// Which rows a block owns, and where values of queries lie: tile by tile, a tile's shifts before its deltas.
+// The rows that a block owns, and the layout of query values: tile by tile, a tile's shifts before its deltas.
 #pragma once
 #include "flash_attention_backward/packed_tiles.cuh"
 #include "thread.cuh"
@@ -22,7 +22,7 @@ struct QueryTiles {
   static __device__ __forceinline__ int of_head(int seq_q, int boundaries) {
     return kPacked ? seq_q / BM + boundaries - 1 : (seq_q + BM - 1) / BM;
   }
-  // The number of the first of a block's sequence.
+  // Index of the first tile of a block's sequence.
   static __device__ __forceinline__ int first(Owned const& own) {
     return kPacked ? own.seq.first_query / BM + own.n : 0;
   }
@@ -34,8 +34,8 @@ struct QueryTiles {
     packed_rows_of(first, count, bounds, own.sequence, seq_q);
     return query >= 0 && query < count ? first + query : -1;
   }
-  // Where shift and delta of a query lie, counted from the first tile of its head or of its sequence there; the latter
-  // a tile's rows further.
+  // Index of the shift of a query, relative to the first tile of its head or sequence; the delta is one tile of rows
+  // further.
   static __device__ __forceinline__ int64_t value_index(int64_t tile, int query) {
     return (tile + query / BM) * 2 * BM + query % BM;
   }

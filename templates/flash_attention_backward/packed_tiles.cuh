@@ -1,4 +1,4 @@
-// Which tile of which packed sequence a block owns.
+// The tile of a packed sequence that a block owns.
 #pragma once
 #include "flash_attention/sequences.cuh"
 
@@ -7,8 +7,8 @@ struct OwnTile {
   unsigned tile;
 };
 
-// Tiles of kRows rows, counted through all sequences: those of sequence n begin at number bounds[n] / kRows + n. That
-// leaves each sequence as many as it needs, or one more, of bounds[N] / kRows + N in all.
+// Tiles of kRows rows, numbered over all sequences: those of sequence n start at number bounds[n] / kRows + n. Each
+// sequence then has as many as it needs, or one more, and there are bounds[N] / kRows + N in total.
 template <int kRows>
 __device__ __forceinline__ OwnTile packed_tile(int const* bounds, int boundaries, int number) {
   int low = 0, high = boundaries - 1;
@@ -19,7 +19,7 @@ __device__ __forceinline__ OwnTile packed_tile(int const* bounds, int boundaries
   return {low, unsigned(number - (bounds[low] / kRows + low))};
 }
 
-// Tiles of BM queries of a sequence, in tensors where a head has `keys` of them.
+// Tiles of BM queries of a sequence, in tensors whose heads have `keys` of them.
 template <int BM>
 struct SequenceWalk {
   int tiles, queries, keys;

@@ -1,5 +1,5 @@
-// What every pair of a row shares: the exponent that P is taken relative to, and D, the sum of dO ∘ O over the row,
-// less the gradient of lse where there is one.
+// Values common to all pairs of a row: the exponent relative to which P is computed, and D, the sum of dO ∘ O over the
+// row, minus the gradient of lse if there is one.
 #pragma once
 #include "math.cuh"
 #include "types.cuh"
@@ -7,13 +7,13 @@
 // P = 2^(scale · log₂ e · S - shift). A row that attended no key has an lse of -inf; its shift makes P zero.
 __device__ __forceinline__ float shift_of(float lse) { return lse == -kInfinity ? kInfinity : lse * kLog2e; }
 
-// What is taken from dO Vᵀ. Where no key was attended P is 0, and dlse may be NaN: it is not looked at.
+// The amount subtracted from dO Vᵀ. If no key was attended, P is 0, and dlse may be NaN: it is not read.
 __device__ __forceinline__ float delta_of(float row_sum, float lse, float const* g_dlse) {
   if (g_dlse == nullptr) return row_sum;
   return lse == -kInfinity ? 0 : row_sum - *g_dlse;
 }
 
-// One row by the D / 8 first of kLanes neighbouring lanes, 8 elements each; all lanes get the sum.
+// One row, computed by the first D / 8 of kLanes adjacent lanes, 8 elements each; all lanes get the sum.
 template <class T, int D, int kLanes>
 __device__ __forceinline__ float row_product(T const* g_dout, T const* g_o, int lane) {
   float sum = 0;

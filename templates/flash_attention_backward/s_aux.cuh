@@ -1,23 +1,23 @@
-// The gradient of s_aux, a head's logit: over all queries, the sum of -P · delta, where P = exp(s_aux - lse) is its
-// share of the softmax; its value is 0, so that delta alone is left of dP - delta.
+// The gradient of s_aux, a head's logit: the sum of -P · delta over all queries, where P = exp(s_aux - lse) is its
+// softmax weight; its value is 0, so dP - delta reduces to -delta.
 #pragma once
 #include "flash_attention/sequences.cuh"
 #include "math.cuh"
 #include "thread.cuh"
 
-// Of one query; `logit` is in base 2, as `shift` is.
+// For one query; `logit` is in base 2, as is `shift`.
 __device__ __forceinline__ float logit_slope(float logit, float shift, float delta) {
   return -exp2_approx(logit - shift) * delta;
 }
 
-// Whether a row of all queries is one of a packed sequence.
+// Whether a row of Q belongs to a packed sequence.
 __device__ __forceinline__ bool in_sequence(int const* cu_seqlens_q, int boundaries, int row, int rows) {
   int first, count;
   packed_rows_of(first, count, cu_seqlens_q, sequence_of(cu_seqlens_q, boundaries, row), rows);
   return row >= first && row < first + count;
 }
 
-// Over the block, in the same order every time; `s_sums` has a float for each warp.
+// Sum over the block, in a fixed order; `s_sums` has one float per warp.
 template <int kThreads>
 __device__ __forceinline__ float block_sum(float x, float* s_sums) {
 #pragma unroll

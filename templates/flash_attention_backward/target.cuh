@@ -1,10 +1,10 @@
-// Where a gradient goes.
+// Destination of a gradient.
 #pragma once
 #include "tma.cuh"
 #include "types.cuh"
 
-// A gradient of a sequence's rows: of the tensor's, those from `row0` on. Packed, they lie in global memory from g_rows
-// on.
+// A gradient of a sequence's rows: those of the tensor from `row0` on. For packed sequences, they start at g_rows in
+// global memory.
 template <class T>
 struct Target {
   TensorMap const* map;

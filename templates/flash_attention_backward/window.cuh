@@ -1,9 +1,9 @@
-// Which queries attend a key where they attend the keys near their own.
+// Which queries attend a key with a window around their own position.
 #pragma once
 #include "flash_attention/window.cuh"
 
-// Scores [16 kM keys, 8 kN queries] become -inf where the key lies more than `left` before the query's own, or more
-// than `right` behind it. `first`: what a lane's query, less its key, is where the key is the query's own.
+// Sets scores [16 kM keys, 8 kN queries] to -inf if the key is more than `left` before the query's own key, or more
+// than `right` after it. `first`: a lane's query minus its key, if the key is the query's own.
 template <int kM, int kN>
 __device__ __forceinline__ void hide_far(float (&r_s)[kM][kN][4], int first, int left, int right) {
 #pragma unroll

@@ -1,10 +1,10 @@
-// How a block of TMA and wgmma or tcgen05 finds its row tile, or the share of its keys, in the table of lengths.
+// How a block of TMA and wgmma or tcgen05 finds its row tile, or its share of the keys, from the table of lengths.
 #pragma once
 #include "paged_attention/lengths.cuh"
 #include "paged_attention/queries.cuh"
 #include "paged_attention/panels/keys.cuh"
 
-// What determines a block's work; `shares` is passed to the merge.
+// The inputs that determine a block's work; `shares` is passed to the merge.
 template <class Tile>
 struct Batch {
   Lengths lengths;
@@ -20,7 +20,7 @@ struct Batch {
     Queries const queries = queries_of(cu_seqlens_q, n, seq_q);
     return {queries.batch, queries.first, queries.count, 0, lengths.of(n)};
   }
-  // The share of this block's, of the row tiles of all heads that share their rows. All lanes of a warp call it.
+  // This block's share of the row tiles of all heads that share their rows. Called by all lanes of a warp.
   __device__ __forceinline__ Share share(int block, int blocks, typename Tile::Keys const& keys) const {
     RowTiles<Tile::BM> const row_tiles{cu_seqlens_q, seq_q, longest, 1 << packed_log2()};
     if constexpr (Tile::kSplits == 1) return whole_tile(block, sequences, row_tiles);
@@ -30,7 +30,7 @@ struct Batch {
     };
     return share_among(block, blocks, sequences, steps, row_tiles);
   }
-  // To shared memory, the i-th of what is computed: no tiles where there is nothing. All lanes of a warp call it.
+  // Writes the i-th work item to shared memory: without tiles if there is none. Called by all lanes of a warp.
   __device__ __forceinline__ void find(PagedWork& s_work, int i, typename Tile::Keys const& keys) const {
     int const log2 = packed_log2(), sharers = heads >> log2, block = i / sharers, sharer = i - block * sharers;
     Share const found = share(block, gridDim.x / sharers, keys);
@@ -40,7 +40,7 @@ struct Batch {
     if (found.sequence >= 0) {
       work.sequence = sequence(found.sequence);
       int const queries = Tile::BM >> log2, rows = min(work.sequence.queries, longest);
-      work.first_query = ((rows - 1) / queries - found.tile) * queries;  // those that attend most keys first
+      work.first_query = ((rows - 1) / queries - found.tile) * queries;  // rows that attend the most keys first
       work.sequence.first_key = found.begin * Tile::BN;
       int const end = keys.end(work.sequence, work.first_query, queries);
       work.end = end - work.sequence.first_key;

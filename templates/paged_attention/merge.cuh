@@ -3,13 +3,13 @@
 #include "flash_attention/split_keys/split_keys.cuh"
 #include "paged_attention/queries.cuh"
 
-// Where the parts of a row are: the first, and how many rows later the next.
+// Row indices of the parts of a row: the first, and the distance to the next.
 struct PartRows {
   int64_t first, apart;
 };
 
-// The same where shares are of row tiles of BM rows, in which `packed` heads share a query, the last tile of a sequence
-// first: rows from index · BM on for each share, and so many later for each of such heads.
+// The same if shares are of row tiles of BM rows, in which `packed` heads share a query, with the last tile of a
+// sequence first: the rows of each share start at index · BM, with the given distance between such heads.
 template <int BM>
 struct RowTileParts {
   RowTiles<BM> tiles;  // of `packed` heads
@@ -22,8 +22,9 @@ struct RowTileParts {
   }
 };
 
-// 4 elements of a row of O from the parts that shares of its sequence left. `shares`: of each sequence, the first and
-// how many there are of each row; where(n, first, parts, query, head) returns the PartRows of a row of sequence n.
+// Merges 4 elements of a row of O from the parts that shares of its sequence wrote. `shares`: for each sequence, the
+// first share and the number of parts per row; where(n, first, parts, query, head) returns the PartRows of a row of
+// sequence n.
 template <int kThreads, class T, int D, class Where>
 __device__ __forceinline__ void merge_shares(Results<T, D> const& results, int const* shares, int const* cu_seqlens_q,
                                              int sequences, int heads, int seq_q, int longest, Where const& where) {
@@ -36,7 +37,7 @@ __device__ __forceinline__ void merge_shares(Results<T, D> const& results, int c
   int const query = row - queries.first;
   if (cu_seqlens_q && (query < 0 || query >= min(queries.count, longest))) return;
   int2 const of_sequence = reinterpret_cast<int2 const*>(shares)[n];
-  if (of_sequence.y == 1) return;  // stored as a whole
+  if (of_sequence.y == 1) return;  // already stored completely
   PartRows const parts = where(n, of_sequence.x, of_sequence.y, query, head);
   Part part;
 #pragma unroll 8

@@ -1,9 +1,9 @@
-// Where the pages of a cache hold the keys of a sequence, and tiles of them on their way to shared memory.
+// Locations of a sequence's keys in the pages of a cache, and copies of tiles of them to shared memory.
 #pragma once
 #include "flash_attention/split_keys/split_keys.cuh"
 #include "opaque.cuh"
 
-// The pages of one sequence, in the order of its positions. A page holds 2^shift of them.
+// The pages of one sequence, in the order of its positions. A page holds 2^shift positions.
 struct Table {
   int const* entries;
   int64_t stride;
@@ -17,7 +17,7 @@ __device__ __forceinline__ Table table_of(int const* entries, int64_t stride, in
   return {entries, stride, 31 - __clz(page_size)};
 }
 
-// K or V of one KV head: page 0, with strides in elements.
+// K or V of one KV head: address of page 0, with strides in elements.
 template <class T>
 struct Cache {
   T const* data;
@@ -29,9 +29,9 @@ struct Cache {
   }
 };
 
-// Tiles that kThreads threads copy, as Ring asks: a warp, or the warps of a block. Each lane looks up the pages of a
+// Tiles that kThreads threads copy, as Ring requires: those of a warp, or of a block. Each lane looks up the pages of a
 // few of the keys that its warp copies, one tile ahead, and shuffles the addresses to the lanes that copy these keys;
-// so no copy waits for the table, whatever the size of a page. Walk is like that of BlockTiles.
+// so no copy waits for the table, for any page size. Walk is like that of BlockTiles.
 template <class TileLayout, class Element, int BN, int kThreads, class Walk>
 struct TilesInPages {
   using Layout = TileLayout;
@@ -39,26 +39,27 @@ struct TilesInPages {
   using Share = CopyShare<Layout, BN, kThreads>;
   static constexpr int kBytes = BN * Layout::kRowBytes;
   static constexpr int kRowsPerPass = Share::kRowsPerPass, kLastPass = (BN - 1) / kRowsPerPass;
-  // Rows of a pass that the lanes of a warp copy: as many as 32 chunks in turn may lie in.
+  // Rows of a pass that the lanes of a warp copy: the maximum number that 32 consecutive chunks can span.
   static constexpr int kChunks = Layout::kChunks, kFirstLane = kChunks - greatest_common_divisor(kChunks, 32);
   static constexpr int kWidest = (kFirstLane + 31) / kChunks + 1;
   static constexpr int kKeysPerPass = kWidest < kRowsPerPass ? kWidest : kRowsPerPass;
   static constexpr int kLeft = BN - kLastPass * kRowsPerPass;  // rows of the last pass
-  static constexpr int kKeys = ceil_div(kLastPass * kKeysPerPass + (kKeysPerPass < kLeft ? kKeysPerPass : kLeft), 32);  // of a lane
-  static constexpr int kTogether = 4;  // passes after a branch of those lanes that copy
+  // per lane
+  static constexpr int kKeys = ceil_div(kLastPass * kKeysPerPass + (kKeysPerPass < kLeft ? kKeysPerPass : kLeft), 32);
+  static constexpr int kTogether = 4;  // passes per branch of the lanes that copy
 
   Walk walk;
   Table table;
   Cache<T> k, v;
   Share share;
-  int page[kKeys], next[kKeys];  // of the tile that is loaded, and of the one after it
+  int page[kKeys], next[kKeys];  // of the tile being loaded, and of the next one
 
   __device__ __forceinline__ TilesInPages(Walk const& walk, Table const& table, Cache<T> const& k, Cache<T> const& v)
       : walk(walk), table(table), k(k), v(v), share(threadIdx.x % kThreads) {
-    forget(share.offset);  // else it is computed again for every tile
+    forget(share.offset);  // otherwise it is recomputed for every tile
     look_up(0);
   }
-  // A tile of K before that of V.
+  // Loads a tile; a tile of K before that of V.
   __device__ __forceinline__ void load(uint32_t s_tile, int tile, bool is_v) {
     if (!is_v) {
 #pragma unroll
@@ -80,24 +81,25 @@ struct TilesInPages {
   }
 
  private:
-  // The row of a pass with which those of this lane's warp begin.
+  // The first row of this lane's warp in a pass.
   static __device__ __forceinline__ int first_row() {
     return kThreads == 32 ? 0 : threadIdx.x / 32 * 32 / kChunks;
   }
-  // The i-th key of a tile that this lane looks up: a warp's are counted pass by pass, kKeysPerPass in each.
+  // The i-th key of a tile that this lane looks up: a warp's keys are numbered pass by pass, kKeysPerPass in each.
   static __device__ __forceinline__ int mine(int i) {
     int const counted = i * 32 + threadIdx.x % 32;
     if (kKeysPerPass == kRowsPerPass) return counted + first_row();
     return counted / kKeysPerPass * kRowsPerPass + first_row() + counted % kKeysPerPass;
   }
-  // Of keys that the walk does not have, no page.
+  // Looks up the pages of a tile; keys outside the walk have no page.
   __device__ __forceinline__ void look_up(int tile) {
     if (tile >= walk.tiles) return;
     int const key = walk.key(tile), last = walk.end(tile) - 1;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) next[i] = table.page(min(key + mine(i), last));
   }
-  // Starts copying a tile of which the first `keys` exist; the key counted as j lies at offset[j / 32] of lane j % 32.
+  // Starts copying a tile; the first `keys` of its keys exist; the offset of the key numbered j is offset[j / 32] of
+  // lane j % 32.
   __device__ __forceinline__ void gather(uint32_t s_tile, T const* data, int64_t const (&offset)[kKeys],
                                          int keys) const {
     char const* g_chunk = reinterpret_cast<char const*>(data + share.chunk * int(16 / sizeof(T)));
@@ -127,7 +129,7 @@ struct TilesInPages {
   }
 };
 
-// Of the tiles of a block, those that one of its warps copies.
+// The tiles of a block that one of its warps copies.
 template <class Split, class Walk>
 using PageTiles = TilesInPages<typename Split::WarpTile::Layout, typename Split::T, Split::BN, 32,
                                WarpWalk<Walk, Split::kWarps>>;

@@ -1,4 +1,4 @@
-// Which rows of Q are the queries of a sequence: all of one of a batch, or some where they are packed.
+// The rows of Q that are the queries of a sequence: a batch entry, or a range of packed rows.
 #pragma once
 #include "flash_attention/rows.cuh"
 #include "flash_attention/sequences.cuh"
@@ -7,14 +7,14 @@
 struct Queries {
   int batch, first, count;
 
-  // Of the rows of a tensor, where they begin.
+  // Start of the sequence's rows in a tensor.
   template <class T>
   __device__ __forceinline__ T* of(T* data, int64_t batch_stride, int64_t row_stride) const {
     return data + batch * batch_stride + first * row_stride;
   }
 };
 
-// Of sequence n. Where `cu_seqlens_q` is null, each of a batch has seq_q.
+// Queries of sequence n. If `cu_seqlens_q` is null, each batch entry has seq_q queries.
 __device__ __forceinline__ Queries queries_of(int const* cu_seqlens_q, int n, int seq_q) {
   Queries found{n, 0, seq_q};
   if (!cu_seqlens_q) return found;
@@ -23,7 +23,7 @@ __device__ __forceinline__ Queries queries_of(int const* cu_seqlens_q, int n, in
   return found;
 }
 
-// Tiles of up to BM rows, which are a sequence's queries, or the first `longest` of them, times `group` heads.
+// Tiles of up to BM rows; the rows of a sequence are its queries, or the first `longest` of them, times `group` heads.
 template <int BM>
 struct RowTiles {
   static constexpr bool kOne = false;
@@ -37,7 +37,7 @@ struct RowTiles {
   }
 };
 
-// The tile that block `block` takes of those of all sequences, with all of its keys. All lanes of a warp call it.
+// The tile of block `block` among those of all sequences, with all of its keys. Called by all lanes of a warp.
 template <int BM>
 __device__ __forceinline__ Share whole_tile(int block, int sequences, RowTiles<BM> const& tiles) {
   constexpr int kAll = 1 << 30;
@@ -45,7 +45,7 @@ __device__ __forceinline__ Share whole_tile(int block, int sequences, RowTiles<B
     int const each = tiles.of(0), n = block / each;
     return {n < sequences ? n : -1, 0, 1, block, 0, kAll, block - n * each, n * each};
   }
-  int before = 0;  // tiles of the sequences before
+  int before = 0;  // tiles of the previous sequences
 #pragma unroll 1
   for (int first = 0; first < sequences; first += 32) {
     int const n = first + threadIdx.x % 32, mine = n < sequences ? tiles.of(n) : 0;

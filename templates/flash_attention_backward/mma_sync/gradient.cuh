@@ -4,7 +4,7 @@
 #include "flash_attention_backward/slope.cuh"
 #include "math.cuh"
 
-// Where a query's row of P and dS is taken from: 2^(score - shift), and the product less delta.
+// Row constants of P and dS for a query: P = 2^(score - shift), and dS uses the product minus delta.
 struct alignas(8) RowValues {
   float shift, delta;
 };
@@ -12,14 +12,15 @@ struct alignas(16) TwoRows {
   RowValues at[2];
 };
 
-// Where this lane reads operands A of the warp's own rows, from row `row` of a tile on, for as long as tiles pass.
+// This lane's offset for operands A of the warp's own rows, from row `row` of a tile on; computed once for all streamed
+// tiles.
 template <class Layout>
 __device__ __forceinline__ uint32_t own_offset(int row, int lane) {
   uint32_t found = row * Layout::kRowBytes + rows_first<Layout>(lane);
   forget(found);
   return found;
 }
-// The lane's offsets in tiles of another width, or those that are known of the same.
+// The lane's offsets in tiles of another width; the known offsets if the width is the same.
 template <class Other, class Layout>
 __device__ __forceinline__ LaneOffsets<Other> offsets_besides(LaneOffsets<Layout> const& known, int lane) {
   if constexpr (Other::kDim == Layout::kDim)
@@ -28,16 +29,16 @@ __device__ __forceinline__ LaneOffsets<Other> offsets_besides(LaneOffsets<Layout
     return LaneOffsets<Other>(lane);
 }
 
-// Where own rows pass through as operands A: those of D columns for scores, then those of DV for products.
+// Temporary storage of own rows as operands A: those of D columns for scores, then those of DV for products.
 template <int kM, int D, int DV>
 union Passing {
   Query<kM, D> first;
   Query<kM, DV> second;
 };
 
-// P and dS, rounded to T as operands A of 16 columns each, from scores S (as `cap` leaves them; -inf where hidden;
-// `scale`: scale_of it) and the products dO Vᵀ. `values(m, h, n)`: what holds for the row 16 m + 8 h + lane / 4 of the
-// warp's tile at its columns 8 n + lane % 4 · 2 and the next.
+// P and dS, rounded to T as operands A of 16 columns each, from scores S (as returned by `cap`; -inf where masked;
+// `scale`: the result of scale_of) and the products dO Vᵀ. `values(m, h, n)`: the row values for row 16 m + 8 h + lane
+// / 4 of the warp's tile at its columns 8 n + lane % 4 · 2 and the next.
 template <class T, int kM, int kN, class Scale, class Values>
 __device__ __forceinline__ void differentiate(uint32_t (&r_p)[kN / 2][kM][4], uint32_t (&r_ds)[kN / 2][kM][4],
                                               float const (&r_s)[kM][kN][4], float const (&r_dp)[kM][kN][4],
@@ -58,8 +59,8 @@ __device__ __forceinline__ void differentiate(uint32_t (&r_p)[kN / 2][kM][4], ui
     }
 }
 
-// r_sum += A B over the 16 kSteps rows of B, a tile in shared memory; A as `differentiate` makes it. The warp owns the
-// kN column tiles of 8 from `chunk0` on, as far as D goes; kSlices > 1: chunk0 is not 0 for all blocks.
+// r_sum += A B over the 16 kSteps rows of B, a tile in shared memory; A is the output of `differentiate`. The warp
+// computes kN column tiles of 8 from `chunk0` on, up to D; kSlices > 1: chunk0 is nonzero in some blocks.
 template <class T, class Layout, int kSlices, int kM, int kN, int kSteps>
 __device__ __forceinline__ void accumulate_steps(float (&r_sum)[kM][kN][4], uint32_t const (&r_a)[kSteps][kM][4],
                                                  uint32_t s_b, int chunk0, LaneOffsets<Layout> const& offsets,
@@ -88,8 +89,8 @@ __device__ __forceinline__ void accumulate_steps(float (&r_sum)[kM][kN][4], uint
   }
 }
 
-// factor · r_sum, rounded, to the warp's rows in global memory, of which `rows` exist, through `s_rows`, which no other
-// warp reads any more. Column tiles as above.
+// Stores factor · r_sum, rounded, to the warp's rows in global memory, of which `rows` exist, through `s_rows`, which
+// no other warp still reads. Column tiles as above.
 template <class T, class Layout, int kM, int kN>
 __device__ __forceinline__ void store_gradient(T* g_rows, int64_t stride, unsigned char* s_rows,
                                                float const (&r_sum)[kM][kN][4], float factor, int rows, int chunk0,

@@ -1,10 +1,10 @@
-// Pairs of tiles of rows that are read together (Q and dO, or K and V): one slot is read while others are filled.
+// Pairs of tiles of rows that are loaded together (Q and dO, or K and V): one slot is read while others are filled.
 #pragma once
 #include "flash_attention/rows.cuh"
 #include "thread.cuh"
 
-// Source: `int count`, how many pairs there are; kSlotBytes that one takes; and load(s_slot, index), by which all
-// threads start copying one, in turn.
+// Source: `int count`, the number of pairs; kSlotBytes, the size of one; and load(s_slot, index), with which all
+// threads start copying one.
 template <class Source, int kStages>
 struct PairRing {
   static_assert(kStages >= 2, "one slot is read while at least one is filled");
@@ -13,7 +13,7 @@ struct PairRing {
   uint32_t s_slots;
   int issued = 0;
 
-  // Past the last pair, an empty group keeps the count of groups.
+  // After the last pair, an empty group keeps the group count consistent.
   __device__ __forceinline__ void issue() {
     if (issued < source.count) source.load(slot(issued), issued);
     cp_async_commit();
@@ -23,8 +23,8 @@ struct PairRing {
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) issue();
   }
-  // Waits for the oldest pair and returns its address. Every thread has then left the pair before it, whose slot is
-  // filled again; the next one to be filled is the one returned.
+  // Waits for the oldest pair and returns its address. Every thread has then finished with the previous pair, whose
+  // slot is refilled.
   __device__ __forceinline__ uint32_t acquire() {
     cp_async_wait<kStages - 2>();
     __syncthreads();

@@ -1,17 +1,17 @@
-// Tiles of Q and dO that pass by a block's keys, with the values of their rows.
+// Tiles of Q and dO that stream through a block of keys, with the values of their rows.
 #pragma once
 #include "flash_attention/ring.cuh"
 
-// One head after another of those that share the keys; of each, the same tiles. Walk is as for BlockTiles; its
-// `keys` is the number of rows of a head. LayoutV: of rows of dO.
+// Processes the heads that share the keys one after another, each with the same tiles. Walk is as for BlockTiles; its
+// `keys` is the number of rows of a head. LayoutV: layout of rows of dO.
 template <class T, class Layout, class Walk, int BM, int kThreads, class LayoutV = Layout>
 struct QueryTiles {
   static_assert(BM <= kThreads, "a thread copies the values of one row");
   static constexpr int kBytes = BM * Layout::kRowBytes, kSecondBytes = BM * LayoutV::kRowBytes;
   static constexpr int kSlotBytes = kBytes + kSecondBytes + 8 * BM;  // Q, dO, shift and delta
 
-  int count;        // of tiles, of all heads
-  int first, tile;  // of a head; the one to come
+  int count;        // of tiles, over all heads
+  int first, tile;  // first tile of a head; the next tile
   BlockTiles<T, Layout, Walk, BM, kThreads, LayoutV> rows;  // Q and dO of the head
   float const* g_values;
   int64_t q_head_stride, dout_head_stride;
@@ -31,7 +31,7 @@ struct QueryTiles {
   }
 };
 
-// Tiles of K and V that pass by a block's queries. LayoutV: of rows of V.
+// Tiles of K and V that stream through a block of queries. LayoutV: layout of rows of V.
 template <class T, class Layout, class Walk, int BN, int kThreads, class LayoutV = Layout>
 struct KeyTiles {
   static constexpr int kBytes = BN * Layout::kRowBytes;

@@ -1,5 +1,5 @@
-// One query and one key, by one thread in fp32; what a product of tensor cores would take is rounded as for one, so
-// that errors are those of the other implementations.
+// One query and one key, by one thread in fp32; values that would be operands of tensor cores are rounded like
+// operands, so that errors equal those of the other implementations.
 #pragma once
 #include "flash_attention/softcap.cuh"
 #include "flash_attention_backward/row.cuh"
@@ -8,7 +8,7 @@ struct Pair {
   float p, ds;  // a probability, and the gradient of its score
 };
 
-// A score in base 2, and its derivative by the scaled score that it was before it was capped.
+// A score in base 2, and its derivative with respect to the scaled score before the cap.
 struct Score {
   float exponent, slope;
 };

@@ -1,10 +1,10 @@
-// What a block of a pass keeps and what passes by it. It owns rows of two tensors, 64 for each warpgroup that computes
-// (split: for each two; tcgen05: 128), and tiles of rows of two others pass by:
+// The data that a block of a pass owns, and the tiles that stream through it. It owns rows of two tensors, 64 per
+// consumer warpgroup (split: per two; tcgen05: 128), and tiles of rows of two others are streamed:
 //            own first   own second   passing first         passing second
 //   dK, dV   K           V            Q, with its values    dO
 //   dQ       Q           dO           K                     V
-// The scores are own first · (passing first)ᵀ, and with the second ones it is the product that dS is made of. Rows of
-// first tensors have D elements, those of second ones DV.
+// The scores are own first · (passing first)ᵀ, and the second tensors give the product from which dS is computed. Rows
+// of first tensors have D elements, those of second ones DV.
 #pragma once
 #include "bulk.cuh"
 #include "fence.cuh"
@@ -16,14 +16,14 @@ enum TensorRole { kFirst, kSecond };
 // Elements of a row of a first or of a second tensor.
 template <class Traits, int kRole>
 constexpr int kWidth = kRole == kFirst ? Traits::D : Traits::DV;
-// Columns of a panel of a tensor of `dim`: fewer than `widest` where one narrower panel holds it.
+// Columns of a panel of a tensor of `dim` columns: fewer than `widest` if one narrower panel suffices.
 constexpr __host__ __device__ int panel_columns(int dim, int widest) {
   int const narrowest = dim > 32 ? 64 : dim > 16 ? 32 : 16;
   return narrowest < widest ? narrowest : widest;
 }
 
-// Shared memory: own rows of the first tensor, owner after owner, and of the second; a ring of tiles of either; the
-// values that come with the first's, a tile's shifts before its deltas; barriers.
+// Shared memory: own rows of the first tensor, owner after owner, and of the second; a ring of tiles of each; the
+// values loaded with the first tensor's tiles, a tile's shifts before its deltas; barriers.
 template <class Traits, int kRowsOfOwner = 64>
 struct Pass : Traits {
   using Traits::D;
@@ -38,17 +38,17 @@ struct Pass : Traits {
   static constexpr bool kOneWidth = D == DV;
   template <int kRole>
   static constexpr int kDim = kWidth<Traits, kRole>;
-  // Scores and products take 16 columns a step; TMA fills the last with zeros.
+  // Scores and products consume 16 columns per step; TMA fills the last step with zeros.
   template <int kRole>
   static constexpr int kDim16 = (kWidth<Traits, kRole> + 15) / 16 * 16;
   template <int kRole>
   using ColumnsOf = Panels<kWidth<Traits, kRole>, panel_columns(kWidth<Traits, kRole>, kColumns), true>;
-  using Columns = ColumnsOf<kFirst>;  // what a pass of one width calls those of either
+  using Columns = ColumnsOf<kFirst>;  // for passes in which both tensors have the same width
   static constexpr int D16 = (D + 15) / 16 * 16;
   static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of kOwnRows each
   static constexpr int kOwnRows = kRowsOfOwner, kRows = kOwnRows * kOwners;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
-  static constexpr int kReaders = kConsumers / 32;  // warps that arrive once they have read a tile
+  static constexpr int kReaders = kConsumers / 32;  // warps that arrive after they have read a tile
   template <int kRole>
   static constexpr int kOwnBytes = ColumnsOf<kRole>::bytes(kOwnRows);
   template <int kRole>
@@ -75,7 +75,7 @@ struct Pass : Traits {
   static constexpr __host__ __device__ int values(int stage) { return kValues + stage * kValuesBytes; }
 };
 
-// In shared memory: an owner's rows are there; a stage of a ring is full, or all have read it.
+// Barriers in shared memory: an owner's rows are loaded; a stage of a ring is full, or has been read by all.
 template <class Pass>
 struct Barriers {
   uint32_t base;
@@ -83,12 +83,12 @@ struct Barriers {
   __device__ __forceinline__ uint32_t own(int owner) const { return base + 8 * owner; }
   __device__ __forceinline__ uint32_t full(int role, int stage) const { return at(role, stage); }
   __device__ __forceinline__ uint32_t empty(int role, int stage) const { return at(2 + role, stage); }
-  // Packed: what a tile that holds rows of the next sequence is loaded behind.
+  // Packed sequences: barrier for loads of a tile that contains rows of the next sequence.
   __device__ __forceinline__ uint32_t tail() const { return at(4, 0); }
   __device__ __forceinline__ uint32_t at(int kind, int stage) const {
     return base + 8 * (Pass::kOwners + kind * Pass::kStages + stage);
   }
-  // By one thread; a block barrier must follow.
+  // Called by one thread; a block barrier must follow.
   __device__ __forceinline__ void init() const {
     for (int owner = 0; owner < Pass::kOwners; ++owner) mbarrier_init(own(owner), 1);
     if constexpr (Pass::kPacked) mbarrier_init(tail(), 1);
@@ -101,7 +101,7 @@ struct Barriers {
   }
 };
 
-// A position in the rings, and the parity of the round.
+// A position in the rings, and the parity of the current round.
 template <int kStages>
 struct Slot {
   int stage = 0, parity = 0;
@@ -114,8 +114,8 @@ struct Slot {
   }
 };
 
-// Which tiles pass by: from `first` up to `end`, of `heads` heads from `head` on. Their rows count from the tensor's
-// row `row0`, where the sequence begins, which has `rows` of them.
+// The tiles to stream: [first, end) of `heads` heads from `head` on. Their rows are relative to the tensor's row
+// `row0`, where the sequence starts; it has `rows` rows.
 struct Walk {
   int head, heads, first, end, batch, row0, rows;
 
@@ -123,7 +123,7 @@ struct Walk {
   __device__ __forceinline__ int after(int tile) const { return tile + 1 < end ? tile + 1 : first; }
 };
 
-// One thread, which loads all that the block reads; of packed sequences its warp.
+// One thread issues all loads of the block; with packed sequences, its warp.
 template <class Pass>
 struct Loader {
   using First = typename Pass::template ColumnsOf<kFirst>;
@@ -132,7 +132,7 @@ struct Loader {
 
   uint32_t smem;
   Barriers<Pass> barriers;
-  unsigned char* s_block;  // what lies at `smem`
+  unsigned char* s_block;  // generic address of `smem`
 
   // `maps`: of the first and of the second tensor.
   __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int head, int batch) const {
@@ -144,7 +144,7 @@ struct Loader {
         load<kOwnRows>(role, Pass::own(role, owner), maps, full, row + kOwnRows * owner, head, batch);
     }
   }
-  // `g_values`: of the first head, tile after tile, and head after head `head_values` further.
+  // `g_values`: of the first head, tile after tile; those of each further head are `head_values` further.
   __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Walk const& walk,
                                              float const* g_values, int64_t head_values) const {
     Slot<Pass::kStages> at;
@@ -179,8 +179,8 @@ struct Loader {
 
  private:
   __device__ __forceinline__ static bool loads() { return !Pass::kPacked || threadIdx.x == Pass::kConsumers; }
-  // Zeros over the rows from row `own` on, which are the next sequence's: what is 0 counts for nothing, and 0 · NaN
-  // would be NaN. By the warp.
+  // Zeroes the rows from row `own` on, which belong to the next sequence: their weights are 0, but 0 · NaN would be
+  // NaN. Executed by the warp.
   template <class Columns>
   __device__ __forceinline__ static void clear_neighbours(unsigned char* s_tile, int own) {
     constexpr int kRowBytes = 2 * Columns::width(0), kPanelBytes = kRowBytes * Pass::kTile;

@@ -1,4 +1,5 @@
-// A warpgroup's 64 rows of a pass: products and sums issued and awaited apart, and what lies between them.
+// A warpgroup's 64 rows of a pass: products and sums are issued and awaited separately, with the computations in
+// between.
 #pragma once
 #include "flash_attention_backward/slope.cuh"
 #include "flash_attention_backward/panels/pass.cuh"
@@ -7,7 +8,7 @@
 #include "register.cuh"
 #include "thread.cuh"
 
-enum Value { kShift, kDelta };  // what a query has besides its row: see row.cuh
+enum Value { kShift, kDelta };  // values of a query besides its row: see row.cuh
 
 template <class Pass>
 struct Rows {
@@ -16,7 +17,7 @@ struct Rows {
   using ColumnsOf = typename Pass::template ColumnsOf<kRole>;
   static constexpr int N = Pass::kTile;
   using Scores = float[N / 2];          // [64, N]
-  using Operand = uint32_t[N / 16][4];  // the same, rounded
+  using Operand = uint32_t[N / 16][4];  // scores, rounded
   template <int kRole>
   using SumsOf = float[Pass::template kDim<kRole> / 2];  // [64, D] or [64, DV]
   using Sums = SumsOf<kFirst>;
@@ -24,16 +25,16 @@ struct Rows {
 
   unsigned char* smem;
   Barriers<Pass> barriers;
-  int owner;           // of the block's sets of 64 rows, this one
+  int owner;           // index of this warpgroup's 64 rows in the block
   int warpgroup;
   Scale scale;
-  float values[2][2];  // rows are queries: shift and delta of the thread's two
+  float values[2][2];  // if rows are queries: shift and delta of the thread's two rows
   Slot<Pass::kStages> at;
 
   __device__ __forceinline__ void await(TensorRole role, Slot<Pass::kStages> const& slot) const {
     mbarrier_wait(barriers.full(role, slot.stage), slot.parity);
   }
-  // own · passingᵀ, in flight as one group.
+  // Issues own · passingᵀ as one group.
   template <TensorRole kRole>
   __device__ __forceinline__ void issue_product(Scores& r) {
     using Columns = ColumnsOf<kRole>;
@@ -47,7 +48,7 @@ struct Rows {
       wgmma_m64k16<T>(r, Columns::template k_major<64>(s_own, k), Columns::template k_major<N>(s_tile, k), k > 0);
     wgmma_commit();
   }
-  // r_sum += A · passing, in flight as one group.
+  // Issues r_sum += A · passing as one group.
   template <TensorRole kRole>
   __device__ __forceinline__ void issue_sum(SumsOf<kRole>& r_sum, Operand const& r_a, int stage) {
     uint32_t const s_tile = shared_address(smem) + Pass::tile(kRole, stage);
@@ -58,13 +59,13 @@ struct Rows {
       wgmma_m64k16<T, Major::kMN>(r_sum, r_a[k / 16], ColumnsOf<kRole>::template mn_major<N>(s_tile, k, 0), true);
     wgmma_commit();
   }
-  // All but the newest kInFlight groups are done, and with them `r`.
+  // Waits until all but the newest kInFlight groups are complete, and with them `r`.
   template <int kInFlight, int R>
   __device__ __forceinline__ static void wait(float (&r)[R]) {
     wgmma_wait<kInFlight>();
     fence_registers(r);
   }
-  // By all lanes, since they read the values, which share a stage of the first ring, each by itself.
+  // Called by all lanes, since each reads the values, which share a stage of the first ring, by itself.
   __device__ __forceinline__ void release(TensorRole role, int stage) const {
     if (role == kFirst && Pass::kOwnsKeys) __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(role, stage));
@@ -76,27 +77,27 @@ struct Rows {
     int const pair = kind * N + n * 8 + threadIdx.x % 4 * 2;
     return *reinterpret_cast<float2 const*>(smem + Pass::values(at.stage) + 4 * pair);
   }
-  // Scores to their tanh, with a Softcap; before they are hidden.
+  // Applies the tanh of a Softcap to scores, before they are masked.
   __device__ __forceinline__ void cap(Scores& r_s) const {
     if constexpr (Pass::kSoftcap)
 #pragma unroll
       for (int i = 0; i < N / 2; i += 2) cap_two(r_s[i], r_s[i + 1], scale.inner);
   }
-  // Scores to P = 2^(scale · S - shift).
+  // Converts scores to P = 2^(scale · S - shift).
   __device__ __forceinline__ void exponentiate(Scores& r_s) const {
     for_each_two(r_s, [&](int i, float p0, float p1) {
       r_s[2 * i] = p0;
       r_s[2 * i + 1] = p1;
     });
   }
-  // Scores to what dS has of them: P times their slope, which is 1 without a Softcap.
+  // Converts scores to the factor of dS: P times the slope of the cap, which is 1 without a Softcap.
   __device__ __forceinline__ void exponentiate_for_ds(Scores& r_s) const {
     for_each_two(r_s, [&](int i, float p0, float p1) {
       r_s[2 * i] = p0 * slope(r_s[2 * i], scale);
       r_s[2 * i + 1] = p1 * slope(r_s[2 * i + 1], scale);
     });
   }
-  // The same, and P rounded.
+  // The same, and also P, rounded.
   __device__ __forceinline__ void exponentiate_for_both(Operand& r_p, Scores& r_s) const {
     if constexpr (!Pass::kSoftcap) {
       exponentiate(r_s);
@@ -113,7 +114,7 @@ struct Rows {
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) r_p[i / 4][i % 4] = pack<T>(r_s[2 * i], r_s[2 * i + 1]);
   }
-  // dS = P ∘ (product - delta), rounded; P times its slope, where scores are capped.
+  // dS = P ∘ (product - delta), rounded; r_p is P times the slope if scores are capped.
   __device__ __forceinline__ void differentiate(Operand& r_ds, Scores const& r_p, Scores const& r_product) const {
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) {
@@ -125,7 +126,7 @@ struct Rows {
   }
 
  private:
-  // use(i, P of the thread's scores 2 i and 2 i + 1), which may take their place.
+  // Calls use(i, P of the thread's scores 2 i and 2 i + 1), which may overwrite them.
   template <class Use>
   __device__ __forceinline__ void for_each_two(Scores& r_s, Use const& use) const {
     float const factor = factor_of(scale);

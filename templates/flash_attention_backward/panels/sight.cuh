@@ -1,13 +1,13 @@
-// Which of a thread's two rows and of a passing tile's columns attend each other.
+// The mask between a thread's two rows and the columns of a streamed tile.
 #pragma once
 #include "flash_attention_backward/panels/rows.cuh"
 
 template <class Pass>
 struct Sight {
-  int bound[2];  // rows are keys: the first query that attends it; queries: how many keys it attends
-  int whole;     // the same of the warpgroup's row that attends least
+  int bound[2];  // rows are keys: the first query that attends the key; queries: number of attended keys
+  int whole;     // the same for the warpgroup's row with the fewest attended pairs
 
-  // `row`: the warpgroup's first; query i attends the keys up to i + reach.
+  // `row`: the warpgroup's first row; query i attends the keys up to i + reach.
   __device__ __forceinline__ Sight(int row, int seq_q, int seq_k) {
     int const reach = seq_k - seq_q, mine = row + M64K16::C::row(threadIdx.x % 128, 0);
     if constexpr (Pass::kOwnsKeys) {
@@ -20,7 +20,7 @@ struct Sight {
       whole = Pass::kCausal ? min(seq_k, row + reach + 1) : seq_k;
     }
   }
-  // Hides what does not attend each other of the scores of the tile that begins with column `first`.
+  // Masks the scores of the tile that starts at column `first`.
   __device__ __forceinline__ void apply(typename Rows<Pass>::Scores& r_s, int first) const {
     constexpr int N = Pass::kTile;
     if (Pass::kOwnsKeys ? first >= whole : first + N <= whole) return;

@@ -1,13 +1,13 @@
-// A block of a pass on tcgen05, by role: a warp loads, one thread issues products, two warpgroups have rows.
+// A block of a pass on tcgen05, by role: one warp loads, one thread issues products, two warpgroups process rows.
 #pragma once
 #include "block_registers.cuh"
 #include "flash_attention_backward/tcgen05/products.cuh"
 #include "flash_attention_backward/tcgen05/store.cuh"
 
-// Asked again where it is needed again: a number that is kept while a role runs takes a register of it, or spills.
+// Recomputed at each use: a value that is live throughout a role occupies a register, or spills.
 __device__ __forceinline__ int own_warp() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }
 
-// Barriers and tensor memory are there, and maps on their way; returns the memory's address.
+// Initializes barriers and tensor memory, and prefetches maps; returns the address of tensor memory.
 template <class Pass, int kMaps>
 __device__ __forceinline__ uint32_t begin(unsigned char* smem, TensorBarriers<Pass> const& barriers,
                                           TensorMap const* const (&maps)[kMaps]) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t begin(unsigned char* smem, TensorBarriers<Pa
   return *reinterpret_cast<uint32_t const*>(smem + Pass::kTensor);
 }
 
-// Nobody reads tensor memory any more.
+// Frees tensor memory once no thread reads it.
 template <class Pass>
 __device__ __forceinline__ void end(uint32_t tensor) {
   __syncwarp();
@@ -34,8 +34,8 @@ __device__ __forceinline__ void end(uint32_t tensor) {
   if (own_warp() == Pass::kProductsWarp) tcgen05_dealloc(tensor, Pass::kTensorColumns);
 }
 
-// By all threads, behind `begin`: load(loader) by one of them, of packed sequences by its warp; own(thread, row) by
-// those that have rows of the block, `row` counted from its first.
+// Called by all threads, after `begin`: load(loader) by one of them, or by its warp with packed sequences; own(thread,
+// row) by those that have rows of the block, where `row` is relative to its first row.
 template <class Pass, class Scale, class Load, class Own>
 __device__ __forceinline__ void run_pass(unsigned char* smem, uint32_t tensor, TensorBarriers<Pass> const& barriers,
                                          int count, Scale scale, Load const& load, Own const& own) {
@@ -52,14 +52,14 @@ __device__ __forceinline__ void run_pass(unsigned char* smem, uint32_t tensor, T
     own(thread, Pass::kOwnRows * i);
   } else {
     setmaxnreg_dec<Pass::kSpareRegisters>();
-    bool const elected = elect_one();  // ptxas sees that this is one thread
+    bool const elected = elect_one();  // ptxas recognizes that this is a single thread
     if (warp == Pass::kLoaderWarp && (Pass::kPacked || elected)) load(Loader<Pass>{s, barriers, smem});
     if (warp == Pass::kProductsWarp && elected) Products<Pass>{s, tensor, barriers, count}.issue();
   }
 }
 
-// All tiles of the row's pass, until both sums have taken them in: an arrival on a barrier must not be outstanding when
-// the block exits.
+// Processes all tiles of the row's pass, until both sums have consumed them: no arrival on a barrier may be pending
+// when the block exits.
 template <class Pass, class Scale>
 __device__ __forceinline__ void pass_all(RowThread<Pass, Scale>& thread, RowSight<Pass> const& sight, Walk const& walk) {
 #pragma unroll 1

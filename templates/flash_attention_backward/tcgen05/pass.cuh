@@ -1,24 +1,18 @@
-// What a block of a pass on tcgen05 keeps: a pass's tiles with 128 own rows for each row tile, columns of tensor
-// memory, and barriers between a warp that loads, a thread that issues products, and two warpgroups that compute
-// between them.
+// The data of a block of a pass on tcgen05: the tiles of a pass with 128 own rows per row tile, columns of tensor
+// memory, and barriers between a loading warp, a thread that issues products, and two warpgroups that compute P and dS.
 #pragma once
 #include "flash_attention/tcgen05/panels.cuh"
 #include "flash_attention_backward/panels/pass.cuh"
 
-// Of a row tile tensor memory holds, of either tensor: the sum of its gradient; its product, own · passingᵀ; and what
-// is multiplied with the passing tile for the sum, 16 bits of two columns in one. With the first tensor that is dS,
-// with the second P, which sums nothing where queries are owned.
-//            product   operand   sum
-//   first    S         dS        dK or dQ
-//   second   dP        P         dV
-// A warpgroup has a row tile to itself, or two share one, each half of the columns (kSplit). A thread has a row.
+// A warpgroup computes a row tile alone, or two share one, each with half of the columns (kSplit). Each thread has a
+// row.
 template <class Traits>
 struct TensorPass : Pass<Traits, 128> {
   using Base = Pass<Traits, 128>;
   using Base::kConsumers;
   using Base::kOwnsKeys;
   using Base::kTile;
-  static constexpr int kReaders = 1;  // of a tile: the products that are done with it
+  static constexpr int kReaders = 1;  // readers of a tile: the products that release it
   static constexpr int kRowTiles = Base::kOwners, kSharers = Base::kWarpgroups / kRowTiles;
   static constexpr int kColumnsOfThread = kTile / kSharers;
   static constexpr int kLoaderWarp = kConsumers / 32, kProductsWarp = kLoaderWarp + 1;
@@ -27,14 +21,14 @@ struct TensorPass : Pass<Traits, 128> {
   static constexpr int kSecondSum = Base::template kDim16<kFirst>;
   static constexpr int kProducts = kSecondSum + (kOwnsKeys ? Base::template kDim16<kSecond> : 0);
   static constexpr int kOperands = kProducts + 2 * kTile;
-  static constexpr int kTileColumns = kOperands + (kOwnsKeys ? 2 : 1) * (kTile / 2);  // of a row tile
+  static constexpr int kTileColumns = kOperands + (kOwnsKeys ? 2 : 1) * (kTile / 2);  // per row tile
   static constexpr int kUsedColumns = kRowTiles * kTileColumns;
   static constexpr int kTensorColumns = kUsedColumns <= 64    ? 64
                                         : kUsedColumns <= 128 ? 128
                                         : kUsedColumns <= 256 ? 256
                                                               : 512;
   static constexpr int kHandovers = Base::kSharedBytes;  // barriers
-  static constexpr int kTensor = kHandovers + 8 * 8 * kRowTiles;  // where the address of tensor memory is written
+  static constexpr int kTensor = kHandovers + 8 * 8 * kRowTiles;  // the address of tensor memory is stored here
   static constexpr int kSharedBytes = kTensor + 8;
 
   static_assert(Base::kWarpgroups == 2, "two warpgroups compute");
@@ -47,8 +41,8 @@ struct TensorPass : Pass<Traits, 128> {
   static constexpr __host__ __device__ int operand(int role) { return kOperands + role * (kTile / 2); }
 };
 
-// And of row tile i, of either tensor: its product is there (a commit), and has been read; the operand of its sum is
-// there, and the sum has taken it in (a commit).
+// Additional barriers of row tile i, for each tensor: its product is complete (a commit), and has been read; the
+// operand of its sum is written, and the sum has consumed it (a commit).
 template <class Pass>
 struct TensorBarriers : Barriers<Pass> {
   __device__ __forceinline__ uint32_t product_full(int role, int i) const { return handover(0, role, i); }
@@ -58,7 +52,7 @@ struct TensorBarriers : Barriers<Pass> {
   __device__ __forceinline__ uint32_t handover(int kind, int role, int i) const {
     return this->base + Pass::kHandovers - Pass::kBarriers + 8 * (8 * i + 2 * kind + role);
   }
-  // By one thread; a block barrier must follow. Warps arrive for what they have read or written.
+  // Called by one thread; a block barrier must follow. Warps arrive for the data that they have read or written.
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < Pass::kRowTiles; ++i)
       for (int role = kFirst; role <= kSecond; ++role) {

@@ -1,4 +1,4 @@
-// The thread that issues a pass's products: those of a tile ahead of the sums of the tile before, so that the tensor
+// The thread that issues a pass's products: those of a tile before the sums of the previous tile, so that the tensor
 // cores have work while P and dS are computed.
 #pragma once
 #include "flash_attention_backward/tcgen05/pass.cuh"
@@ -14,7 +14,7 @@ struct Products {
 
   uint32_t smem, tensor;
   TensorBarriers<Pass> barriers;
-  int count;  // of tiles that pass by
+  int count;  // of streamed tiles
 
   __device__ __forceinline__ void issue() const {
     if (count <= 0) return;
@@ -36,7 +36,7 @@ struct Products {
   }
 
  private:
-  // own · passingᵀ of tile `index`; the products before have been read.
+  // own · passingᵀ of tile `index`; the previous products have been read.
   template <int kRole>
   __device__ __forceinline__ void multiply(Slot<Pass::kStages> const& slot, int index) const {
     mbarrier_wait(barriers.full(kRole, slot.stage), slot.parity);
@@ -70,7 +70,8 @@ struct Products {
     }
     leave(kRole, slot, index);
   }
-  // To the loader, when the products are done; not where no later tile uses the stage, since nothing would wait for it.
+  // Releases a stage to the loader when the products are complete; skipped if no later tile uses the stage, since
+  // nothing would wait for it.
   __device__ __forceinline__ void leave(int role, Slot<Pass::kStages> const& slot, int index) const {
     if (index + Pass::kStages < count) tcgen05_commit(barriers.empty(role, slot.stage));
   }

@@ -5,14 +5,14 @@
 #include "flash_attention_backward/tcgen05/pass.cuh"
 #include "register.cuh"
 
-// What a query has besides its row, negated, as both are added: see row.cuh.
+// Values of a query besides its row, negated, since both are added: see row.cuh.
 enum Value { kShift, kDelta };
 
-// Which of a row's columns attend it.
+// The mask of a thread's row.
 template <class Pass>
 struct RowSight {
-  int bound;  // the row is a key: the first query that attends it; a query: how many keys it attends
-  int whole;  // the same of the warp's row that attends least
+  int bound;  // the row is a key: the first query that attends it; a query: number of attended keys
+  int whole;  // the same for the warp's row with the fewest attended pairs
 
   // Query i attends the keys up to i + reach.
   __device__ __forceinline__ RowSight(int row, int seq_q, int seq_k) {
@@ -25,7 +25,7 @@ struct RowSight {
       whole = Pass::kCausal ? min(seq_k, first + reach + 1) : seq_k;
     }
   }
-  // Hides what does not attend each other of the scores of the columns from `first` on.
+  // Masks the scores of the columns from `first` on.
   template <int N>
   __device__ __forceinline__ void apply(float (&r_s)[N], int first) const {
     if (Pass::kOwnsKeys ? first >= whole : first + N <= whole) return;
@@ -41,24 +41,26 @@ struct RowThread {
   using T = typename Pass::T;
   static constexpr int N = Pass::kColumnsOfThread;
   static constexpr int kChunk = N % 16 ? 8 : 16;  // columns that are loaded or stored at once
-  // Columns that are computed at once: more of a product beside P, and what else lives long finds no registers.
+  // Columns that are computed at once: with P and other long-lived values, there are no registers for more of a
+  // product.
   static constexpr int kPiece = N > 56 ? 16 : N;
   using Piece = float[kPiece];
 
   unsigned char* smem;
-  uint32_t tensor;  // the row tile's columns, of the warp's lanes
+  uint32_t tensor;  // the row tile's columns, in the warp's lanes
   TensorBarriers<Pass> barriers;
-  int i, first;  // the row tile; of a tile's columns, the thread's first
+  int i, first;  // the row tile; the thread's first column of a tile
   Scale scale;
-  float values[2];  // where queries are owned
+  float values[2];  // used if queries are owned
   Slot<Pass::kStages> at;
-  int parity = 0;  // of how many tiles were passed
+  int parity = 0;  // of the number of processed tiles
 
-  // Of the next tile, which begins with column `column`.
+  // Processes the next tile, which starts at column `column`.
   __device__ __forceinline__ void pass(RowSight<Pass> const& sight, int column) {
     float r_p[N];
     uint32_t r_operand[N / 2];
-    if (Pass::kOwnsKeys) mbarrier_wait(barriers.full(kFirst, at.stage), at.parity);  // whose values are read
+    // the values are read from this stage
+    if (Pass::kOwnsKeys) mbarrier_wait(barriers.full(kFirst, at.stage), at.parity);
     await_product(kFirst);
 #pragma unroll
     for (int e = 0; e < N; e += kPiece) {
@@ -84,7 +86,7 @@ struct RowThread {
     at.advance();
     parity ^= 1;
   }
-  // The sum has taken in all tiles that were passed.
+  // Waits until the sum has consumed all processed tiles.
   __device__ __forceinline__ void await_sum(int role) const {
     mbarrier_wait(barriers.operand_taken(role, i), parity ^ 1);
     tcgen05_fence_after_thread_sync();
@@ -113,20 +115,20 @@ struct RowThread {
     tcgen05_wait_st();
     tell(barriers.operand_full(kRole, i));
   }
-  // What the warp did to tensor memory is done, to the thread that issues products.
+  // Signals that the warp's accesses to tensor memory are complete, to the thread that issues products.
   __device__ __forceinline__ void tell(uint32_t barrier) const {
     tcgen05_fence_before_thread_sync();
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
   }
 
-  // Of the thread's columns e to e + 3.
+  // Values of the thread's columns e to e + 3.
   __device__ __forceinline__ float4 four(Value kind, int e) const {
     if constexpr (!Pass::kOwnsKeys) return {values[kind], values[kind], values[kind], values[kind]};
     return *reinterpret_cast<float4 const*>(smem + Pass::values(at.stage) + 4 * (kind * Pass::kTile + first + e));
   }
-  // Scores of the columns from `begin` on to P = 2^(scale · S - shift), or with a Softcap to P times their slope; and P
-  // rounded.
+  // Converts scores of the columns from `begin` on to P = 2^(scale · S - shift), or with a Softcap to P times their
+  // slope; also P, rounded.
   __device__ __forceinline__ void exponentiate(uint32_t (&r_rounded)[N / 2], Piece& r_s, int begin) const {
     float2 const factor = both(factor_of(scale));
 #pragma unroll
@@ -137,7 +139,7 @@ struct RowThread {
       exponentiate_two(r_rounded[e / 2 + 1], r_s[c + 2], r_s[c + 3], factor, {shift.z, shift.w}, e + 2);
     }
   }
-  // Of pairs every kPolynomial-th is computed by polynomials (0: none).
+  // Every kPolynomial-th pair is computed with polynomials (0: none).
   __device__ __forceinline__ void exponentiate_two(uint32_t& r_p, float& s0, float& s1, float2 factor, float2 shift,
                                                    int e) const {
     bool const polynomial = Pass::kPolynomial && e / 2 % (Pass::kPolynomial ? Pass::kPolynomial : 1) == 0;
@@ -148,7 +150,7 @@ struct RowThread {
     s0 = sloped.x;
     s1 = sloped.y;
   }
-  // dS = P ∘ (product - delta), rounded, of the columns from `begin` on.
+  // dS = P ∘ (product - delta), rounded, for the columns from `begin` on.
   __device__ __forceinline__ void differentiate(uint32_t (&r_ds)[N / 2], Piece const& r_p, Piece const& r_product,
                                                 int begin) const {
 #pragma unroll

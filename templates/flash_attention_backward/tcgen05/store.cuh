@@ -1,5 +1,4 @@
-// How a row tile of a gradient leaves the block: through the shared memory of one of its own tensors, which is no
-// longer read.
+// Stores a row tile of a gradient through the shared memory of one of its own tensors, which is no longer read.
 #pragma once
 #include "bulk.cuh"
 #include "fence.cuh"
@@ -7,8 +6,8 @@
 #include "flash_attention_backward/tcgen05/rows.cuh"
 #include "thread.cuh"
 
-// factor · sum of the thread's row, rounded, 8 columns at once; zeros where nothing was summed. Warpgroups that share
-// the row take every other 16 columns.
+// factor · sum of the thread's row, rounded, 8 columns at a time; zeros if nothing was summed. Warpgroups that share
+// the row alternate in groups of 16 columns.
 template <int kRole, class Pass, class Scale, class Store>
 __device__ __forceinline__ void round_sum(RowThread<Pass, Scale> const& thread, bool summed, float factor,
                                           Store const& store) {
@@ -35,8 +34,8 @@ __device__ __forceinline__ void round_sum(RowThread<Pass, Scale> const& thread, 
   }
 }
 
-// To the 128 rows from `row` on. Of those beyond the tensor a copy of them all cuts off; where a packed sequence ends
-// among them it would overwrite the next one's, and threads store their own.
+// Stores the 128 rows from `row` on. A copy clips rows beyond the tensor; if a packed sequence ends among them, it
+// would overwrite the next sequence, so threads store their own rows instead.
 template <int kRole, class Pass, class Scale>
 __device__ __forceinline__ void store_gradient(Target<typename Pass::T> const& target,
                                                RowThread<Pass, Scale> const& thread, bool summed, float factor, int row) {
@@ -56,7 +55,7 @@ __device__ __forceinline__ void store_gradient(Target<typename Pass::T> const& t
     *reinterpret_cast<uint4*>(s_rows + Columns::offset(kRows, lane, col)) = eight;
   });
   fence_proxy_async();
-  named_barrier_sync(1 + thread.i, kRows * Pass::kSharers);  // the gradient is there
+  named_barrier_sync(1 + thread.i, kRows * Pass::kSharers);  // the gradient is written
   if (thread.first != 0 || lane != 0 || row >= target.rows) return;
   Columns::template store<kRows>({target.map, target.map, target.map}, shared_address(s_rows), target.row0 + row,
                                  target.head, target.batch);

@@ -1,13 +1,13 @@
-// The order of a pass's steps: while one product is looked at, another is in flight.
-// ptxas moves a wait to the front of its basic block; where no wgmma stands between the exponentials and a wait, the
-// block ends before it. It keeps registers of an operand A until it sees all groups done, which is why a block that
-// does not chain needs fewer. Without a tile to pass by a function returns at once: where a path without wgmma joins
-// one that has some in flight, ptxas serializes them all (C7515).
+// The order of a pass's steps: while one product is processed, another is in flight. ptxas moves a wait to the start of
+// its basic block; if no wgmma is between the exponentials and a wait, the basic block is ended before the wait. ptxas
+// keeps registers of an operand A until it sees all groups complete, which is why a block that does not chain needs
+// fewer. With no tile to stream, a function returns at once: if a path without wgmma joins one that has some in flight,
+// ptxas serializes them all (C7515).
 #pragma once
 #include "flash_attention_backward/panels/sight.cuh"
 
-// dSᵀ Q and Pᵀ dO, for dK and dV. Exponentials run over the product of V and dO, dS over the sum of dV, and if chained,
-// the next tile's products over the sum of dK.
+// dSᵀ Q and Pᵀ dO, for dK and dV. Exponentials overlap the product of V and dO, dS overlaps the sum of dV, and if
+// chained, the products of the next tile overlap the sum of dK.
 template <class Pass>
 __device__ __forceinline__ void sum_both(typename Rows<Pass>::template SumsOf<kFirst>& r_first,
                                          typename Rows<Pass>::template SumsOf<kSecond>& r_second, Rows<Pass>& rows,
@@ -41,8 +41,8 @@ __device__ __forceinline__ void sum_both(typename Rows<Pass>::template SumsOf<kF
   rows.template wait<0>(r_first);
 }
 
-// dS · first alone: K for dQ, or Q for dK. Exponentials run over the other product, the next tile's products over the
-// sum.
+// dS · first only: K for dQ, or Q for dK. Exponentials overlap the other product, and the products of the next tile
+// overlap the sum.
 template <class Pass>
 __device__ __forceinline__ void sum_first(typename Rows<Pass>::template SumsOf<kFirst>& r_first, Rows<Pass>& rows,
                                           Sight<Pass> const& sight, Walk const& walk) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void sum_first(typename Rows<Pass>::template SumsOf<k
   rows.template wait<0>(r_first);
 }
 
-// P · second alone: dO for dV. The exponentials of a tile run over the sum of the tile before.
+// P · second only: dO for dV. The exponentials of a tile overlap the sum of the previous tile.
 template <class Pass>
 __device__ __forceinline__ void sum_second(typename Rows<Pass>::template SumsOf<kSecond>& r_second, Rows<Pass>& rows,
                                            Sight<Pass> const& sight, Walk const& walk) {

@@ -1,4 +1,4 @@
-// A block's part of dQ: from dS of both warpgroups to the sums in global memory, in turn with the other blocks.
+// A block's part of dQ: from dS of both warpgroups to the sums in global memory, in order with the other blocks.
 #pragma once
 #include "atomic.cuh"
 #include "bulk_reduce.cuh"
@@ -6,13 +6,13 @@
 #include "flash_attention_backward/panels/rows.cuh"
 #include "ldmatrix.cuh"
 
-// Of a lane's row of four 8x8 matrices, 16 by 16 elements of its warp's rows in a warpgroup, as operands A have them.
+// Row of a lane in four 8x8 matrices, 16 by 16 elements of its warp's rows in a warpgroup, in the order of operand A.
 __device__ __forceinline__ int matrix_row() {
   return threadIdx.x % 128 / 32 * 16 + threadIdx.x / 8 % 2 * 8 + threadIdx.x % 8;
 }
 __device__ __forceinline__ int matrix_col() { return threadIdx.x % 32 / 16 * 8; }
 
-// The warpgroup's rows of dS of tile `number`, for whom multiplies them.
+// Stores the warpgroup's rows of dS of tile `number`, for the warpgroup that multiplies them.
 template <class Pass>
 __device__ __forceinline__ void give_slopes(Rows<Pass> const& rows, Exchange<Pass> const& exchange,
                                             typename Rows<Pass>::Operand const& r_ds, int number) {
@@ -26,7 +26,7 @@ __device__ __forceinline__ void give_slopes(Rows<Pass> const& rows, Exchange<Pas
   if (threadIdx.x % 32 == 0) exchange.slopes.give(number);
 }
 
-// dS · K of tile `number`, of all keys of the block: a part of dQ, which the adder takes.
+// dS · K of tile `number`, over all keys of the block: a part of dQ, which is passed to the adding thread.
 template <class Pass>
 __device__ __forceinline__ void make_part(Rows<Pass> const& rows, Exchange<Pass> const& exchange, int number) {
   uint32_t const smem = shared_address(rows.smem), s_ds = smem + Pass::slopes(number % 2);
@@ -56,7 +56,8 @@ __device__ __forceinline__ void make_part(Rows<Pass> const& rows, Exchange<Pass>
 }
 
 // One thread for each of the kParts buffers: adds its parts to the sums of their tile as the `turn`-th block to do so;
-// the first one writes them. `g_sums` and `g_turns` begin with the first head, and have `tiles` entries a head.
+// the first block writes instead of adding. `g_sums` and `g_turns` start at the first head, and have `tiles` entries
+// per head.
 template <class Pass>
 __device__ __forceinline__ void add_parts(uint32_t smem, Exchange<Pass> const& exchange, Descent const& walk, int adder,
                                           float* g_sums, int* g_turns, int tiles, int turn) {

@@ -1,10 +1,10 @@
-// What a block of the one pass keeps besides K, V and the rings of a pass of keys: dS of two tiles, from which dQ is
-// made, parts of dQ that wait for their turn, and the barriers of both.
+// The data of a block of the single pass besides K, V and the rings of a pass of keys: dS of two tiles, from which dQ
+// is computed, parts of dQ that wait for their turn, and the barriers of both.
 #pragma once
 #include "flash_attention_backward/panels/pass.cuh"
 
-// dS lies as [own keys][queries of a tile], swizzled; a part of dQ as the accumulators that it comes from, [D / 8][128
-// threads][4], so that neither is read or written with a conflict.
+// The layout of dS is [own keys][queries of a tile], swizzled; that of a part of dQ is [D / 8][128 threads][4], as in
+// the accumulators, so that neither is read or written with bank conflicts.
 template <class Traits>
 struct OncePass : Pass<Traits> {
   using Base = Pass<Traits>;
@@ -26,7 +26,7 @@ struct OncePass : Pass<Traits> {
   static constexpr __host__ __device__ int part(int i) { return kPart + i * 4 * kPartFloats; }
 };
 
-// Barriers of what goes through kBuffers places in turn: full and empty, by the number of what is passed on.
+// Barriers for items that use kBuffers buffers in turn: full and empty, by the number of the item.
 template <int kBuffers>
 struct Relay {
   uint32_t base;
@@ -48,7 +48,8 @@ struct Relay {
   __device__ __forceinline__ static int round(int number) { return number / kBuffers & 1; }
 };
 
-// Arrivals are by warps, of dS of both warpgroups, and of a part by the one that made it; one thread adds parts.
+// Warps arrive: for dS those of both warpgroups, for a part those of the warpgroup that computed it; one thread adds
+// parts.
 template <class Pass>
 struct Exchange {
   Relay<2> slopes;
@@ -63,9 +64,9 @@ struct Exchange {
   }
 };
 
-// Tiles of queries from the last one down, head after head: every block comes to a tile behind the blocks of earlier
-// keys, which began no later and have passed as many. Their rows count from the tensor's row `row0`, where the sequence
-// begins, which has `rows` of them.
+// Tiles of queries from the last one down, head after head: every block reaches a tile after the blocks of earlier
+// keys, which started no later and have processed as many tiles. Their rows are relative to the tensor's row `row0`,
+// where the sequence starts; it has `rows` rows.
 struct Descent {
   int head, heads, first, end, batch, row0, rows;
 
@@ -73,19 +74,19 @@ struct Descent {
   __device__ __forceinline__ int after(int tile) const { return tile > first ? tile - 1 : end - 1; }
 };
 
-// Loads all that the block reads, by one thread; of packed sequences, where tiles may end with rows of the next one, by
-// its warp. Such a tile is loaded behind a barrier of its own, and given to those that compute without these rows: what
-// is 0 counts for nothing, and 0 · NaN would be NaN.
+// One thread issues all loads of the block; with packed sequences, where tiles may end with rows of the next sequence,
+// its warp does. Such a tile is loaded with a barrier of its own, and passed to the consumers with these rows zeroed:
+// their weights are 0, but 0 · NaN would be NaN.
 template <class Pass>
 struct OnceLoader {
   using Columns = typename Pass::Columns;
 
   uint32_t smem;
   Barriers<Pass> barriers;
-  unsigned char* s_block;  // what lies at `smem`
+  unsigned char* s_block;  // generic address of `smem`
   int tails = 0;           // parity
 
-  // K and V from `row` on, where the sequence has `keys` rows left.
+  // K and V from `row` on, where the sequence has `keys` more rows.
   __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int keys, int head, int batch) {
     for (int owner = 0; owner < Pass::kOwners; ++owner) {
       int const left = keys - 64 * owner;
@@ -98,7 +99,7 @@ struct OnceLoader {
       if (to != full) give_rest<64>(full, Pass::own(kFirst, owner), Pass::own(kSecond, owner), left);
     }
   }
-  // Q with its values, and dO. `g_values`: of the first head, and `head_values` further those of the next.
+  // Q with its values, and dO. `g_values`: of the first head; those of the next are `head_values` further.
   __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Descent const& walk,
                                              float const* g_values, int64_t head_values) {
     Slot<Pass::kStages> at;
@@ -130,7 +131,7 @@ struct OnceLoader {
                                        int batch) const {
     Columns::template load<kRows>(smem + offset, {map, map, map}, barrier, row, head, batch);
   }
-  // One or two tiles of kRows rows, of which `left` are the sequence's.
+  // One or two tiles of kRows rows, of which `left` belong to the sequence.
   template <int kRows>
   __device__ __forceinline__ void give_rest(uint32_t full, int tile, int other, int left) {
     mbarrier_wait(barriers.tail(), tails);
@@ -141,7 +142,7 @@ struct OnceLoader {
     __syncwarp();
     if (loads()) mbarrier_arrive(full);
   }
-  // The rows from `first` on.
+  // Zeroes the rows from `first` on.
   template <int kRows>
   __device__ __forceinline__ static void clear(unsigned char* s_tile, int first) {
     constexpr int kRowBytes = 2 * Pass::kColumns, kPanelBytes = kRowBytes * kRows;

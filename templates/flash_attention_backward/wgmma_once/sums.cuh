@@ -1,9 +1,10 @@
-// The order of the steps of the one pass: five products a tile, of which dQ is made by the two warpgroups in turn.
+// The order of the steps of the single pass: five products per tile, of which the two warpgroups compute dQ
+// alternately.
 #pragma once
 #include "flash_attention_backward/wgmma_once/parts.cuh"
 #include "flash_attention_backward/panels/sight.cuh"
 
-// Of keys that there are none of nothing may reach dQ: no query attends them.
+// Nonexistent keys must not contribute to dQ: no query attends them.
 template <class Pass>
 __device__ __forceinline__ Sight<Pass> sight_of_keys(int row, int seq_q, int seq_k) {
   constexpr int kNone = 0x7fffffff;
@@ -18,8 +19,8 @@ __device__ __forceinline__ Sight<Pass> sight_of_keys(int row, int seq_q, int seq
   return sight;
 }
 
-// The warpgroup's rows of an own tensor as operand A of scores or products, [D16 / 16][4]; nothing, if they stay where
-// they are.
+// The warpgroup's rows of an own tensor as operand A of scores or products, [D16 / 16][4]; empty if they are read from
+// shared memory.
 template <class Pass, TensorRole kRole>
 struct OwnRows {
   static constexpr bool kHeld = int(kRole) < Pass::kHeld;
@@ -34,7 +35,7 @@ struct OwnRows {
         ldmatrix(r[k / 16], s_own + Pass::Columns::offset(64, matrix_row(), k + matrix_col()));
     }
   }
-  // own · passingᵀ, in flight as one group.
+  // Issues own · passingᵀ as one group.
   __device__ __forceinline__ void issue_product(Rows<Pass>& rows, typename Rows<Pass>::Scores& r_s) const {
     if constexpr (kHeld) {
       rows.await(kRole, rows.at);
@@ -51,9 +52,9 @@ struct OwnRows {
   }
 };
 
-// Exponentials run over the product of V and dO, dS over the sum of dV; while a warpgroup makes a part of dQ the other
-// one is at its next scores. Everything is awaited before a part is made: where the branch joins, nothing is in flight,
-// and the registers of scores and products hold the part.
+// Exponentials overlap the product of V and dO, dS overlaps the sum of dV; while one warpgroup computes a part of dQ,
+// the other computes its next scores. All groups are awaited before a part is computed: nothing is in flight where the
+// branch joins, and the part reuses the registers of scores and products.
 template <class Pass>
 __device__ __forceinline__ void sum_once(typename Rows<Pass>::Sums& r_dk, typename Rows<Pass>::Sums& r_dv,
                                          Rows<Pass>& rows, Sight<Pass> const& sight, Descent const& walk,

@@ -1,4 +1,4 @@
-// The rows of a block, queries times the query heads of a KV head, on their way in and out.
+// Loads and stores of the rows of a block: queries times the query heads of a KV head.
 #pragma once
 #include "flash_attention/output.cuh"
 #include "flash_attention/split_keys/packed.cuh"
@@ -17,7 +17,7 @@ struct RowsOfHeads {
   }
 };
 
-// Loads the rows of Q, as attend() asks for.
+// Loads the rows of Q, as attend() requires.
 template <class Tile>
 struct QueryOfHeads {
   RowsOfHeads<typename Tile::T const> q;
@@ -28,8 +28,8 @@ struct QueryOfHeads {
   }
 };
 
-// The block's partial results over some of the keys, as fp32 and not divided by sums: row item_of(row) of part_o [.., DV]
-// and of part_rows [.., 2].
+// Stores the block's partial results over a part of the keys, as fp32 and not divided by sums: row item_of(row) of
+// part_o [.., DV] and of part_rows [.., 2].
 template <class Tile, class Where>
 __device__ __forceinline__ void store_parts(PackedRows const& rows, float* part_o, float* part_rows, Where const& item_of,
                                             unsigned char* smem, float const (&r_o)[Tile::kM][Tile::kN][4],

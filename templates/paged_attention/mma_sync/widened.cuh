@@ -1,14 +1,15 @@
-// Tiles of 8-bit keys and values for kernels whose warps all read them: widened once, by the threads that copied them.
+// Tiles of 8-bit keys and values for kernels in which all warps read them: widened once, by the threads that copied
+// them.
 #pragma once
 #include "flash_attention/ring.cuh"
 #include "fp8.cuh"
 #include "paged_attention/pages.cuh"
 
-// As Ring of 16-bit tiles of BN rows of T, with this Layout and kStages slots, and in its memory: two slots hold what
-// is read, a tile of K and one of V, and the others twice as many tiles of bytes, on their way. Source copies those.
+// Like Ring of 16-bit tiles of BN rows of T, with this Layout and kStages slots, in the same memory: two slots hold the
+// tiles being read, one of K and one of V, and the others hold twice as many byte tiles in flight, which Source copies.
 //
-// A thread widens the chunks that it copied itself, so no barrier comes before it. One comes after it, once a tile as
-// in Ring: when a tile is overwritten, all threads have finished with it and are at one of the other kind.
+// A thread widens the chunks that it copied itself, so no barrier is needed before. One is needed after, once per tile
+// as in Ring: when a tile is overwritten, all threads have finished with it and process one of the other kind.
 template <class Source, class T, class Layout, int BN, int kStages>
 struct WidenedRing : Ring<Source, 2 * (kStages - 2)> {
   static_assert(kStages >= 3, "two slots for what is read, and one or more for what is on its way");
@@ -24,7 +25,7 @@ struct WidenedRing : Ring<Source, 2 * (kStages - 2)> {
 
   __device__ __forceinline__ void fill() {
     Narrow::fill();
-    if (kStages == 3) cp_async_commit();  // attend() waits for Q by kStages - 1 groups behind it
+    if (kStages == 3) cp_async_commit();  // attend() waits for Q with kStages - 1 groups after it
   }
   __device__ __forceinline__ uint32_t acquire(int tile, bool is_v) {
     cp_async_wait<kNarrowStages - 2>();
@@ -40,14 +41,14 @@ struct WidenedRing : Ring<Source, 2 * (kStages - 2)> {
     Share const& share = this->source.share;
     if (share.row0 >= Share::kRowsPerPass) return;
     uint32_t chunk = 2 * share.chunk;
-    forget(chunk);  // else the places of all chunks stay in registers
+    forget(chunk);  // otherwise the positions of all chunks stay in registers
 #pragma unroll
     for (int row = 0; row < BN; row += Share::kRowsPerPass)
       if (BN % Share::kRowsPerPass == 0 || row + share.row0 < BN)
         widen_chunk(s_tile, row + share.row0, chunk, *reinterpret_cast<uint4 const*>(s_bytes + share.at(row)));
   }
-  // 16 bytes to two chunks. Four lanes store to even places and the next four to odd ones, so that eight meet no bank
-  // twice.
+  // Widens 16 bytes to two chunks. Four lanes store to even positions and the next four to odd ones, so that eight
+  // lanes have no bank conflicts.
   static __device__ __forceinline__ void widen_chunk(unsigned char* s_tile, uint32_t row, uint32_t chunk, uint4 bytes) {
     uint32_t r[4][2];
     widen_bytes<T, 1>(r[0], bytes.x);
@@ -69,7 +70,7 @@ struct WidenedRing : Ring<Source, 2 * (kStages - 2)> {
   }
 };
 
-// The ring of a block, and what fills it, for keys of so many bytes an element.
+// The ring of a block, and its source, for keys with the given number of bytes per element.
 template <class Block, class Walk, int kKeyBytes = sizeof(typename Block::Key)>
 struct BlockRing {
   using Tiles = TilesInPages<typename Block::Layout, typename Block::T, Block::BN, Block::kThreads, WarpWalk<Walk, 1>>;

@@ -1,10 +1,10 @@
-// How K and V of a row tile come out of pages: boxes of one page by TMA, each by a lane that looks its page up.
+// Loads K and V of a row tile from pages: boxes of one page by TMA, each issued by a lane that looks up its page.
 #pragma once
 #include "flash_attention/panels/tile.cuh"
 #include "paged_attention/panels/keys.cuh"
 
-// By a warp. Lane i copies the i-th box of each tile, and looks up that of the next tile before: no copy waits for the
-// table.
+// Executed by a warp. Lane i copies the i-th box of each tile, and looks up that of the next tile in advance, so that
+// no copy waits for the table.
 template <class Tile>
 struct PageLoader : Loader<Tile> {
   static constexpr int BN = Tile::BN;
@@ -14,13 +14,13 @@ struct PageLoader : Loader<Tile> {
   Table tables;  // of all sequences
   int64_t table_stride;
 
-  // All of a row tile. `parity`: of the round of Q.
+  // Loads an entire row tile. `parity`: of the round of Q.
   __device__ __forceinline__ void load(PagedWork const& work, int parity) {
     Table table = tables;
     table.entries += work.number * table_stride;
     int const lane = threadIdx.x % 32, row = lane * keys.box;
-    // The others wait for each lane's box. One without may be so late that it waits for a round of a stage that is
-    // past.
+    // The other lanes wait for each lane's box. A lane without a box could be so late that it waits for a past round of
+    // a stage.
     if (row >= BN) return;
     Barriers<Tile> const& barriers = this->barriers;
     auto const look_up = [&](int tile) { return keys.box_in_page(work, table, tile * BN + row); };
@@ -35,7 +35,8 @@ struct PageLoader : Loader<Tile> {
                                 work.kv_head, from, row);
       if (tile == work.tiles - 1 && lane == 0) {
         this->load_queries(work, parity);
-        if constexpr (Tile::kPersistentByTicket) mbarrier_arrive(barriers.read());  // the work before has been stored
+        // the previous work item has been stored
+        if constexpr (Tile::kPersistentByTicket) mbarrier_arrive(barriers.read());
       }
       mbarrier_wait(barriers.values_empty(stage), this->at.parity ^ 1);
       copy<typename Tile::Values>(this->smem + Tile::kValues + stage * Tile::kValueBytes, this->v,
@@ -44,7 +45,7 @@ struct PageLoader : Loader<Tile> {
   }
 
  private:
-  // This lane's box, to the rows from `row` on of a tile of K or V that is empty.
+  // Copies this lane's box to the rows from `row` on of a free tile of K or V.
   template <class Panels>
   static __device__ __forceinline__ void copy(uint32_t s_tile, PanelMaps const& maps, uint32_t full, int kv_head,
                                               BoxInPage const& from, int row) {

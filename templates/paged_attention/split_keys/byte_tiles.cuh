@@ -1,15 +1,15 @@
-// split_keys over keys and values of 8 bits: a warp converts what it reads of a tile, on its way from shared memory to
-// the tensor core. A register of ldmatrix then holds four elements where 16-bit fragments have two, and which four
-// these are decides two orders. Of keys, they follow each other in a row: a product takes columns 4i and 4i + 1 for the
-// 2i-th and its neighbour, and 4i + 2 and 4i + 3 eight later, so Q lies in shared memory in that order. Of values
-// transposed, they are two columns of two keys: column tiles of O come in pairs, with the even columns and the odd ones
+// split_keys for 8-bit keys and values: a warp converts the data of a tile while it loads them from shared memory for
+// the tensor core. A register of ldmatrix then holds four elements where 16-bit fragments have two, which determines
+// two orders. For keys, the four are consecutive in a row: a product uses columns 4i and 4i + 1 as the 2i-th and the
+// next, and 4i + 2 and 4i + 3 as those eight later, so Q is stored in shared memory in that order. For transposed
+// values, they are two columns of two keys: column tiles of O come in pairs, with the even columns and the odd columns
 // of 16.
 #pragma once
 #include "flash_attention/split_keys/split_keys.cuh"
 #include "fp8.cuh"
 #include "paged_attention/pages.cuh"
 
-// As Tile of one warp, whose Layout is still that of Q.
+// Like Tile of one warp; Layout is still that of Q.
 template <class Traits>
 struct ByteTile : Tile<OneWarp<Traits>> {
   using Whole = Tile<OneWarp<Traits>>;
@@ -19,13 +19,13 @@ struct ByteTile : Tile<OneWarp<Traits>> {
   static constexpr int kSharedBytes = Whole::kRing + Traits::kStages * kKeyBytes;
 };
 
-// As SplitKeys.
+// Like SplitKeys.
 template <class Traits>
 struct SplitBytes : SplitKeys<Traits> {
   using WarpTile = ByteTile<Traits>;
   using LayoutKV = typename WarpTile::LayoutKV;
   using Key = typename Traits::Key;
-  // Lanes store four columns at once: so rows that follow each other begin half of the banks apart.
+  // Lanes store four columns at once: consecutive rows start half of the banks apart.
   static constexpr int kSumStride = Traits::D % 32 ? Traits::D : Traits::D + 16;
   static constexpr int kSumBytes = Traits::BM * kSumStride * 4;
   static constexpr int kWarpBytes = WarpTile::kSharedBytes > kSumBytes ? WarpTile::kSharedBytes : kSumBytes;
@@ -34,7 +34,7 @@ struct SplitBytes : SplitKeys<Traits> {
   static __device__ __forceinline__ int sum_at(int row, int column) { return row * kSumStride + column; }
 };
 
-// Loads a warp's rows of Q, of each 16 columns in the order that keys of bytes ask for.
+// Loads a warp's rows of Q, with each 16 columns in the order that byte keys require.
 template <class Tile>
 __device__ __forceinline__ void load_query_for_bytes(uint32_t s_query, PackedRows const& rows,
                                                      typename Tile::T const* g_q, int64_t query_stride,
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_query_for_bytes(uint32_t s_query, PackedRow
   }
 }
 
-// r_s += Q Kᵀ over 16 columns, for 8 keys of which the lane has four bytes.
+// r_s += Q Kᵀ over 16 columns, for 8 keys, of which the lane has four bytes.
 template <class T, int kM, int kN>
 __device__ __forceinline__ void multiply_bytes(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][4], uint32_t four,
                                                int n) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void multiply_bytes(float (&r_s)[kM][kN][4], uint32_t
   for (int m = 0; m < kM; ++m) mma_m16n8k16<T>(r_s[m][n], r_q[m], r_k);
 }
 
-// r_s = Q Kᵀ: [16 kM, 8 kN], as `scores` has it.
+// r_s = Q Kᵀ: [16 kM, 8 kN], as in `scores`.
 template <class Tile, bool kQueryInRegisters, int kN, class Lane>
 __device__ __forceinline__ void scores_of_bytes(float (&r_s)[Tile::kM][kN][4], Query<Tile::kM, Tile::D>& r_q,
                                                 uint32_t q, uint32_t s_k, Lane const& lane) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void accumulate_bytes(float (&r_o)[kM][kN][4], uint32
   }
 }
 
-// A warp's partial results, for the block to merge, in the order of O's columns.
+// Stores a warp's partial results for the block to merge, in the order of O's columns.
 template <class Split>
 __device__ __forceinline__ void share_pairs(float* s_o, RowSum* s_rows,
                                             float const (&r_o)[Split::WarpTile::kM][Split::WarpTile::kN][4],
@@ -143,7 +143,7 @@ __device__ __forceinline__ void share_pairs(float* s_o, RowSum* s_rows,
   }
 }
 
-// As attend_tiles, where P is fp16 like the values that it multiplies.
+// Like attend_tiles, with P in fp16 like the values it is multiplied with.
 template <class Split, class Tiles, class Attended, class Scale, class Store>
 __device__ __forceinline__ void attend_bytes(unsigned char* smem, View<typename Split::T const> const& q,
                                              Tiles const& tiles, PackedRows const& rows, Attended const& attended,
@@ -196,7 +196,7 @@ __device__ __forceinline__ void attend_bytes(unsigned char* smem, View<typename 
   merge_warps<Split>(smem, s_rows, rows, store);
 }
 
-// What a kernel on keys of so many bytes an element is made of.
+// The types of a kernel for keys with the given number of bytes per element.
 template <class Traits, class Walk, int kKeyBytes = sizeof(typename Traits::Key)>
 struct OfKeys {
   using Split = SplitKeys<Traits>;

@@ -1,5 +1,5 @@
-// A block of paged attention on tcgen05: flash_attention's roles, a warp that finds which row tiles it computes, from
-// all keys or from a share of them, and a warp that loads boxes of pages.
+// A block of paged attention on tcgen05: flash_attention's roles, a warp that finds the row tiles to compute, from all
+// keys or a share of them, and a warp that loads boxes of pages.
 #pragma once
 #include "flash_attention/split_keys/part.cuh"
 #include "flash_attention/tcgen05/block.cuh"
@@ -7,12 +7,13 @@
 #include "paged_attention/tcgen05/keys.cuh"
 #include "paged_attention/panels/loader.cuh"
 
-// Where parts of O lie, if the block has only a share of the keys.
+// Destination of parts of O, if the block has only a share of the keys.
 struct PartsOfO {
   float *o, *rows;  // [.., D], [.., 2]
 };
 
-// The thread's partial result for its row, as fp32 and not divided by the sum: row index · BM + row of the parts.
+// Stores the thread's partial result for its row, as fp32 and not divided by the sum: row index · BM + row of the
+// parts.
 template <class Tile>
 __device__ __forceinline__ void store_share(PartsOfO const& parts, RowThread<Tile> const& row, PagedWork const& work) {
   constexpr int kChunk = RowThread<Tile>::kChunk;
@@ -32,7 +33,7 @@ __device__ __forceinline__ void store_share(PartsOfO const& parts, RowThread<Til
   }
 }
 
-// By all threads. `tables`: of all sequences, `table_stride` apart.
+// Called by all threads. `tables`: of all sequences, `table_stride` apart.
 template <class Tile, class Scale>
 __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const& batch, Tensors<Tile> const& of,
                                           PartsOfO const& parts, typename Tile::Keys const& keys, Table const& tables,

@@ -8,14 +8,15 @@ template <int BN>
 struct PagedRowKeys : PagedKeys<BN> {
   using RowMask = typename WindowRowKeys<BN>::RowMask;
 
-  // Tiles of the share that `rows` rows of the block from row `first` on visit. All of its row tiles have one shift.
+  // Tiles of the share that `rows` rows of the block from row `first` on visit. All row tiles of the block have the
+  // same shift.
   __device__ __forceinline__ int visited(Work const& work, int first, int rows) const {
     Sequence const& of = work.sequence;
     int const query = work.query(first), ahead = of.keys - of.queries + this->shift(of, work.first_query) - of.first_key;
     int const end = query + (rows >> work.packed_log2) + ahead;
     return query < of.queries ? max(1, min((end + BN - 1) / BN, work.tiles)) : 1;
   }
-  // Of a row of the block, by places of the share; its warp's first row is `first`.
+  // The mask of a row of the block, for the numbered keys of the share; its warp's first row is `first`.
   __device__ __forceinline__ RowMask row_mask(Work const& work, int row, int first) const {
     Sequence const& of = work.sequence;
     int const ahead = of.keys - of.queries + 1 + this->shift(of, work.first_query) - of.first_key;

@@ -1,5 +1,5 @@
-// A block of paged attention on wgmma: one warp finds which row tile it computes, one loads, and each of the other
-// warpgroups computes 64 rows of O, from all keys or from a share of them; of one row tile, or of one after another.
+// A block of paged attention on wgmma: one warp finds the row tiles to compute, one loads, and each of the other
+// warpgroups computes 64 rows of O, from all keys or a share of them; for one row tile, or for one after another.
 #pragma once
 #include "atomic.cuh"
 #include "flash_attention/split_keys/part.cuh"
@@ -7,8 +7,8 @@
 #include "paged_attention/batch.cuh"
 #include "paged_attention/panels/loader.cuh"
 
-// The block's partial results over its share, as fp32 and not divided by sums: rows from index · BM on of part_o [..,
-// D] and of part_rows.
+// Stores the block's partial results over its share, as fp32 and not divided by sums: rows from index · BM on of part_o
+// [.., D] and of part_rows.
 template <class Tile>
 __device__ __forceinline__ void store_share(float* part_o, float* part_rows, Consumer<Tile>& rows,
                                             PagedWork const& work) {
@@ -28,14 +28,14 @@ __device__ __forceinline__ void store_share(float* part_o, float* part_rows, Con
   }
 }
 
-// The ticket by which persistent blocks take row tiles, and where parts of O lie if the block has only a share of the
-// keys.
+// The ticket with which persistent blocks get row tiles, and the destination of parts of O if the block has only a
+// share of the keys.
 struct Exchange {
   int* ticket;
   float *part_o, *part_rows;
 };
 
-// A block's work in shared memory: the one at hand, and the next.
+// A block's work items in shared memory: the current one, and the next.
 template <class Tile>
 struct WorkPosts {
   PagedWork* s_work;  // [2]
@@ -45,8 +45,8 @@ struct WorkPosts {
     if (Tile::kPersistentByTicket) mbarrier_wait(barriers.posted(n % 2), n / 2 % 2);
     return s_work[n % 2];
   }
-  // By one warp of a persistent block, after the first row tile: row tiles by tickets, from the grid's size on. The
-  // slot of one is free when Q of the next is loaded, since its O has been stored then.
+  // Executed by one warp of a persistent block, after the first row tile: gets row tiles by tickets, from the grid's
+  // size on. The slot of a work item is free when Q of the next is loaded, since its O has then been stored.
   __device__ __forceinline__ void find_all(Batch<Tile> const& batch, typename Tile::Keys const& keys,
                                            int* ticket) const {
     int const lane = threadIdx.x % 32;
@@ -62,19 +62,19 @@ struct WorkPosts {
   }
 };
 
-// By the loading warp.
+// Executed by the loading warp.
 template <class Tile>
 __device__ __forceinline__ void load_all(PageLoader<Tile>& loader, WorkPosts<Tile> const& posts) {
 #pragma unroll 1
   for (int n = 0; n == 0 || Tile::kPersistentByTicket; ++n) {
     PagedWork const& work = posts.await(n);
     if (work.tiles == 0) break;
-    if (Tile::kPersistentByTicket) __syncwarp();  // all lanes have read the previous work, whose slot becomes free
+    if (Tile::kPersistentByTicket) __syncwarp();  // all lanes have read the previous work item, whose slot becomes free
     loader.load(work, n % 2);
   }
 }
 
-// By the warpgroups that compute. `scale`: scale_of it.
+// Executed by the consumer warpgroups. `scale`: the result of scale_of.
 template <class Tile, class Scale>
 __device__ __forceinline__ void compute_all(unsigned char* smem, WorkPosts<Tile> const& posts, Tensors<Tile> const& of,
                                             Exchange const& exchange, typename Tile::Keys const& keys,
@@ -100,7 +100,7 @@ __device__ __forceinline__ void compute_all(unsigned char* smem, WorkPosts<Tile>
   }
 }
 
-// By all threads. `tables`: of all sequences, `table_stride` apart.
+// Called by all threads. `tables`: of all sequences, `table_stride` apart.
 template <class Tile, class Scale>
 __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const& batch, Tensors<Tile> const& of,
                                           Exchange const& exchange, typename Tile::Keys const& keys, Table tables,
@@ -113,7 +113,7 @@ __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const
   if (threadIdx.x == 0) init_barriers(barriers);
   if (threadIdx.x == 32 * kLoads) prefetch(of);
   if (warp == kFinds) batch.find(posts.s_work[0], blockIdx.x, keys);
-  __syncthreads();  // barriers and the first work are there
+  __syncthreads();  // barriers and the first work item are initialized
   if (!Tile::kPersistentByTicket && posts.s_work[0].tiles == 0) return;
   if (own_warpgroup() == Tile::kWarpgroups) {
     setmaxnreg_dec<Tile::kProducerRegisters>();
