@@ -1,4 +1,4 @@
-// What tiles start from: the sum of each, then a scan of the sums along every row, a thread a channel.
+// The state before each tile: the sum of each tile, then a scan of the sums along every row, one thread per channel.
 #pragma once
 #include "linear_attention/recurrence.cuh"
 
@@ -7,7 +7,7 @@ struct Index {
   int channels, row, tile;
 };
 
-// All channels of a row of tiles come before the next row.
+// All channel blocks of a row of tiles come before the next row.
 template <int BK>
 __device__ __forceinline__ Index tile_index(int position, int batch, int channels) {
   int const blocks = ceil_div(channels, BK), outer = position / blocks;
@@ -19,7 +19,7 @@ __device__ __forceinline__ float2* carry_of(float* carries, Index const& index, 
   return reinterpret_cast<float2*>(carries) + (int64_t(index.tile) * batch + index.row) * channels + channel;
 }
 
-// Whether a packed sequence begins among the tokens of a tile; `next` is the first boundary that no tile passed yet.
+// Whether a packed sequence starts within a tile; `next` is the first boundary not passed by previous tiles.
 template <int BT>
 __device__ __forceinline__ bool begins(int const* g_boundaries, int boundaries, int& next, int tile) {
   int const first = next;
@@ -27,7 +27,7 @@ __device__ __forceinline__ bool begins(int const* g_boundaries, int boundaries, 
   return next > first;
 }
 
-// The sums of kAhead tiles of a row from `first` on; 0 behind the last.
+// The sums of kAhead tiles of a row from `first` on; 0 after the last.
 template <int kAhead>
 __device__ __forceinline__ void load_sums(float2 (&sums)[kAhead], float* carries, int first, int tiles, int row,
                                           int batch, int channels, int channel) {
@@ -38,9 +38,9 @@ __device__ __forceinline__ void load_sums(float2 (&sums)[kAhead], float* carries
   }
 }
 
-// Replaces the sum of each tile of a row by the state that it starts from, kAhead tiles a load; the next ones are on
-// their way meanwhile. No tile is skipped, the last ones store nothing: a branch a tile would keep the conversions to
-// fp64 of one behind the sums of another.
+// Replaces the sum of each tile of a row by the state before it, kAhead tiles per load, while the next ones are in
+// flight. No tile is skipped, the last ones store nothing: a branch per tile would serialize the conversions to fp64 of
+// one tile after the sums of another.
 template <int BT, int kAhead, bool kVarlen>
 __device__ __forceinline__ void scan_carries(float* carries, float beta, int tiles, int row, int batch, int channels,
                                              int channel, int const* g_boundaries, int boundaries) {

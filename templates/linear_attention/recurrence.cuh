@@ -10,12 +10,12 @@ struct State {
   float s[V], n[V];
 };
 
-// s and n of one channel, as they lie in memory.
+// s and n of one channel, in their memory layout.
 __device__ __forceinline__ State<1> to_state(float2 pair) { return {{pair.x}, {pair.y}}; }
 __device__ __forceinline__ float2 to_pair(State<1> const& state) { return {state.s[0], state.n[0]}; }
 
-// s and n of one channel over a long way, in fp64: while little is forgotten, the roundings of a chain in fp32 add up,
-// and that of β^BT makes another β.
+// s and n of one channel over many tokens, in fp64: with little decay, the rounding errors of a chain in fp32 add up,
+// and rounding β^BT would change β.
 struct alignas(16) Carry {
   double s, n;
 };
@@ -24,7 +24,7 @@ __device__ __forceinline__ Carry to_carry(float2 pair) { return {pair.x, pair.y}
 __device__ __forceinline__ Carry to_carry(Carry const& carry) { return carry; }
 __device__ __forceinline__ State<1> to_state(Carry const& carry) { return {{float(carry.s)}, {float(carry.n)}}; }
 
-// A key below the floor counts as the floor; a NaN stays one.
+// A key below the floor is clamped to the floor; NaN is preserved.
 template <int FLOOR>
 __device__ __forceinline__ float sigmoid(float k) {
   float const key = k < -FLOOR ? -FLOOR : k;
@@ -55,7 +55,7 @@ __device__ __forceinline__ Vec output(State<V> const& state, Vec const& q) {
   return o;
 }
 
-// state = factor · state + later, a channel at a time.
+// state = factor · state + later, per channel.
 template <int V>
 __device__ __forceinline__ void append(State<V>& state, float const (&factor)[V], State<V> const& later) {
 #pragma unroll
@@ -72,7 +72,7 @@ __device__ __forceinline__ void append(Carry& carry, double factor, Sum const& l
   carry.n = factor * carry.n + sum.n;
 }
 
-// β^TOKENS: in fp32 the roundings of β near 1 would add up.
+// β^TOKENS: in fp32 the rounding errors of β near 1 would add up.
 template <int TOKENS>
 __device__ __forceinline__ double long_power(float beta) {
   static_assert((TOKENS & (TOKENS - 1)) == 0, "a power of two takes squarings alone");

@@ -1,12 +1,12 @@
-// Where sequences begin and end in a row of tokens, and the states that they start from and leave.
+// Boundaries of sequences in a row of tokens, and their initial and final states.
 #pragma once
 #include "linear_attention/recurrence.cuh"
 
 struct Span {
-  int index, begin, end;  // sequence, its first token, the one behind its last
+  int index, begin, end;  // sequence, its first token, and its end
 };
 
-// The sequences of one row. `boundaries` [count + 1] where kVarlen; otherwise the row is one sequence, `row`.
+// The sequences of one row. `boundaries` [count + 1] with kVarlen; otherwise the row is one sequence, `row`.
 template <bool kVarlen>
 struct Sequences {
   int const* boundaries;
@@ -17,7 +17,7 @@ struct Sequences {
     return {index, boundaries[index], boundaries[index + 1]};
   }
 
-  // The sequence that holds a token; empty ones hold none.
+  // The sequence that contains a token; empty ones contain none.
   __device__ __forceinline__ Span at(int token) const {
     if constexpr (!kVarlen) return span(row);
     int low = 0, high = count;  // boundaries[low] <= token < boundaries[high]
@@ -29,7 +29,7 @@ struct Sequences {
   }
 };
 
-// Initial and final states, fp32 [sequences, 2, channels]: s, then n; null where the problem has none.
+// Initial and final states, fp32 [sequences, 2, channels]: s, then n; null if the problem has none.
 struct States {
   float const* initial;
   float* final;
@@ -58,8 +58,9 @@ struct States {
   }
 };
 
-// An empty sequence ends with its initial state. The thread that starts a sequence also handles the empty ones just
-// before it (step -1), the one that ends the last sequence those after it (step 1); `boundary`: where they are.
+// The final state of an empty sequence is its initial state. The thread that starts a sequence also handles the empty
+// ones just before it (step -1), and the one that ends the last sequence those after it (step 1); `boundary`: their
+// position.
 template <int V>
 __device__ __forceinline__ void pass_empty(States const& states, Sequences<true> const& sequences, int index, int step,
                                            int boundary, int channel) {
@@ -71,7 +72,7 @@ __device__ __forceinline__ void pass_empty(States const& states, Sequences<true>
   }
 }
 
-// Before the first token of a sequence.
+// Called before the first token of a sequence.
 template <bool kFinal, int V, bool kVarlen>
 __device__ __forceinline__ void start(State<V>& state, Span const& span, Sequences<kVarlen> const& sequences,
                                       States const& states, int channel) {
@@ -79,7 +80,7 @@ __device__ __forceinline__ void start(State<V>& state, Span const& span, Sequenc
   if constexpr (kVarlen && kFinal) pass_empty<V>(states, sequences, span.index, -1, span.begin, channel);
 }
 
-// Behind the last token of a sequence.
+// Called after the last token of a sequence.
 template <int V, bool kVarlen>
 __device__ __forceinline__ void finish(State<V> const& state, Span const& span, Sequences<kVarlen> const& sequences,
                                        States const& states, int channel) {

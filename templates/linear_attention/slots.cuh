@@ -1,5 +1,5 @@
-// A thread's vectors of one tensor, one a token, between their arrival and their use: in registers, or in slots of
-// shared memory that no other thread touches, where cp.async puts them.
+// A thread's vectors of one tensor, one per token, between load and use: in registers, or in slots of shared memory
+// private to the thread, loaded with cp.async.
 #pragma once
 #include "cp_async.cuh"
 #include "linear_attention/vector.cuh"
@@ -9,19 +9,19 @@
 template <class T>
 struct Column {
   T* at;
-  int64_t stride;  // elements from token to token
+  int64_t stride;  // elements between tokens
   __device__ __forceinline__ T* token(int t) const { return at + t * stride; }
 };
 
-// The column of a channel, which counts over all heads, in a row of the batch.
+// The column of a channel, numbered over all heads, in a row of the batch.
 template <int D, class T>
 __device__ __forceinline__ Column<T> column(T* x, int64_t batch_stride, int64_t token_stride, int64_t head_stride,
                                             int row, int channel) {
   return {x + row * batch_stride + channel / D * head_stride + channel % D, token_stride};
 }
 
-// fetch: tokens `begin` to `end` (exclusive) of the TOKENS from `first` on. forget: what was computed from the vectors
-// is not kept for later, so that it takes no registers.
+// fetch: loads the tokens [begin, end) of the TOKENS from `first` on. forget: values computed from the vectors are not
+// kept for later, so that they occupy no registers.
 template <class Vec, int TOKENS, int THREADS, bool STAGED>
 struct Slots;
 
@@ -66,7 +66,7 @@ struct Slots<Vec, TOKENS, THREADS, true> {
   __device__ __forceinline__ void forget() { forget_memory(); }
 };
 
-// Waits until all but the newest N fetches of this thread have arrived; registers wait for themselves.
+// Waits until all but the newest N fetches of this thread have completed; loads to registers need no wait.
 template <bool STAGED, int N>
 __device__ __forceinline__ void wait_fetched() {
   if constexpr (STAGED) cp_async_wait<N>();

@@ -1,6 +1,6 @@
-// A tile of BT tokens and BK channels (over all heads) in a block. A thread takes L tokens in a row of V channels;
-// kLanes threads side by side are a group, and the groups follow each other in time. What crosses threads is a group's
-// sum, and what crosses blocks is a tile's: two floats a channel.
+// A tile of BT tokens and BK channels (over all heads) per block. A thread processes L tokens in a row of V channels;
+// kLanes adjacent threads form a group, and groups process successive tokens. Threads exchange the sums of groups, and
+// blocks the sums of tiles: two floats per channel.
 #pragma once
 #include "linear_attention/sequences.cuh"
 #include "linear_attention/slots.cuh"
@@ -22,12 +22,12 @@ struct Tile {
   static_assert(BK % 32 == 0 && BK <= kThreads, "whole warps fold the groups, one thread a channel");
 };
 
-// Where a thread is in its block's tile.
+// Coordinates of a thread in its block's tile.
 struct ThreadCoord {
-  int block_channel;  // the first of the block, over all heads
+  int block_channel;  // first channel of the block, over all heads
   int channel, group;
-  int first;          // token of the thread
-  int begin, end;     // of its L tokens, those that are there
+  int first;          // first token of the thread
+  int begin, end;     // range of its L tokens that exist
 };
 
 template <class Tile>
@@ -37,20 +37,20 @@ __device__ __forceinline__ ThreadCoord locate(int channel_block, int tile_begin,
   return {block_channel, channel, group, first, 0, channel < channels ? min(max(tokens - first, 0), Tile::L) : 0};
 }
 
-// Where a span ends among a thread's tokens: behind `begin`, even for tokens that cu_seqlens leaves out.
+// End of a span among a thread's tokens: after `begin`, even for tokens outside cu_seqlens.
 __device__ __forceinline__ int span_end(Span const& span, ThreadCoord const& at, int begin) {
   return min(at.end, max(span.end - at.first, begin + 1));
 }
 
-// What a group leaves: its sum, and whether a sequence began among its tokens, so that nothing earlier counts. The
-// first token of an unpacked sequence has nothing before it, and needs no cut.
+// The result of a group: its sum, and whether a sequence started among its tokens, so that earlier tokens do not
+// contribute. The first token of an unpacked sequence has no predecessor, and needs no cut.
 template <int V>
 struct Summary {
   State<V> sum;
   bool cut;
 };
 
-// σ(k) of a thread's tokens: kept from the sums to the outputs, or computed for each.
+// σ(k) of a thread's tokens: kept from the sums to the outputs, or recomputed.
 template <class Tile, int FLOOR, bool KEPT>
 struct Weights {
   static constexpr bool kKept = KEPT;
@@ -62,13 +62,13 @@ struct Weights {
   }
 };
 
-// Otherwise what each token needs would be computed ahead of a loop over sequences, all at once.
+// Otherwise the values of every token would be computed before a loop over sequences, all at once.
 template <class... Kept>
 __device__ __forceinline__ void forget_all(Kept&... kept) {
   (kept.forget(), ...);
 }
 
-// The sum over a thread's tokens, from zero or from where a sequence begins.
+// The sum over a thread's tokens, from zero or from the start of a sequence.
 template <class Tile, class Weights, bool kVarlen>
 __device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename Tile::Kept& k, typename Tile::Kept& v,
                                                       float const (&beta)[Tile::V], ThreadCoord const& at,
@@ -76,7 +76,7 @@ __device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename
   Summary<Tile::V> found = {{}, false};
   if (at.begin >= at.end) return found;
   Span span = sequences.at(at.first + at.begin);
-  for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {  // once, but where sequences meet
+  for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {  // once, except if sequences meet
     end = span_end(span, at, begin);
     if (at.first + begin == span.begin) {
       states.begin(found.sum, span.index, at.channel);
@@ -93,13 +93,13 @@ __device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename
   }
 }
 
-// Groups' sums in shared memory, then what each group starts from. Groups with fewer than L tokens are the last of
-// their row: nothing that follows asks how much they forget. What a cut forgets is dropped: 0 times NaN would be NaN,
-// and one sequence's would be the next one's.
+// The sums of the groups in shared memory, then the state before each group. Groups with fewer than L tokens are the
+// last of their row, so their decay is not needed. A cut drops earlier sums instead of scaling them by 0: 0 times NaN
+// would be NaN, and leak into the next sequence.
 template <class Tile, bool kVarlen>
 struct Groups {
   float *s, *n;  // [kGroups][BK]
-  int* cuts;     // [kGroups], read where kVarlen
+  int* cuts;     // [kGroups], read if kVarlen
 
   __device__ __forceinline__ explicit Groups(unsigned char* smem)
       : s(reinterpret_cast<float*>(smem)),
@@ -135,7 +135,7 @@ struct Groups {
     }
     return total;
   }
-  // Likewise: replaces each group's sum by the state it starts from, when the tile starts from `carry`.
+  // Likewise: replaces each group's sum by the state before it, if the state before the tile is `carry`.
   __device__ __forceinline__ void spread(float beta, State<1> carry) {
     float const beta_group = float(long_power<Tile::L>(beta));
     for (int group = 0; group < Tile::kGroups; ++group) {

@@ -1,4 +1,4 @@
-// N neighbouring channels of one token, moved by one instruction.
+// N adjacent channels of one token, moved by one instruction.
 #pragma once
 #include "opaque.cuh"
 #include "types.cuh"
@@ -28,7 +28,7 @@ struct alignas(N * sizeof(T)) Vector {
   T at[N];
 };
 
-// Element i in fp32. The high one of a pair of bf16 is its word without the low one, and takes no shift.
+// Element i in fp32. The high element of a bf16 pair is its word with the low half cleared, and needs no shift.
 template <class T, int N>
 __device__ __forceinline__ float element(Vector<T, N> const& vector, int i) {
   return to_float(vector.at[i]);
@@ -45,7 +45,7 @@ __device__ __forceinline__ float element(Vector<bf16, N> const& vector, int i) {
   }
 }
 
-// Streaming (.cs): what is touched once should not displace what others come back for.
+// Streaming (.cs): data accessed once should not evict data that is reused.
 template <class V, class T>
 __device__ __forceinline__ V load_once(T const* p) {
   return __builtin_bit_cast(V, __ldcs(reinterpret_cast<typename V::Bits const*>(p)));
@@ -55,7 +55,7 @@ __device__ __forceinline__ void store_once(T* p, V value) {
   __stcs(reinterpret_cast<typename V::Bits*>(p), __builtin_bit_cast(typename V::Bits, value));
 }
 
-// What was computed from a vector is not kept for later.
+// Values computed from a vector are not kept for later.
 template <class V>
 __device__ __forceinline__ void forget(V& vector) {
   if constexpr (sizeof(V) >= 4) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void forget(V& vector) {
   }
 }
 
-// N floats from or to shared memory, 16 bytes at once where there are as many.
+// N floats from or to shared memory, 16 bytes at a time if there are as many.
 template <int N>
 __device__ __forceinline__ void load_floats(float (&r)[N], float const* p) {
   using Part = Vector<float, N < 4 ? N : 4>;

@@ -1,9 +1,10 @@
-// The gradient of β: what every tile, or sequence, gives to it, added in an order that no schedule changes.
+// The gradient of β: the contributions of every tile, or sequence, added in an order that does not depend on
+// scheduling.
 #pragma once
 #include "linear_attention/recurrence.cuh"
 #include "thread.cuh"
 
-// A block adds up the parts [rows, H · D] of one head, channel by channel, and where they share β the channels too.
+// A block sums the parts [rows, H · D] of one head, channel by channel, and over the channels too if they share β.
 template <Decay DECAY, int D, int kThreads>
 __device__ __forceinline__ void sum_betas(float* g_beta, float const* g_parts, int64_t rows, int heads,
                                           double* s_sums) {

@@ -1,4 +1,4 @@
-// What is done beside the products, whichever instructions multiply: Q's copies, and what is attended.
+// Everything except the products, for any multiply instruction: copies of Q, and the mask.
 #pragma once
 #include "flash_attention/keys.cuh"
 #include "flash_attention/split_keys/packed.cuh"
@@ -7,7 +7,7 @@
 #include "flash_attention/tile.cuh"
 #include "mla_decode/ring.cuh"
 
-// Starts copying the block's rows of Q; those behind the last become zeros.
+// Starts copying the block's rows of Q; those after the last become zeros.
 template <class Tile>
 __device__ __forceinline__ void load_queries(uint32_t s_query, View<typename Tile::T const> const& q,
                                              PackedRows const& rows) {
@@ -20,18 +20,18 @@ __device__ __forceinline__ void load_queries(uint32_t s_query, View<typename Til
   cp_async_commit();
 }
 
-// What the lane's rows attend of a sequence.
+// The rows of a sequence that the lane's rows attend.
 template <class Tile>
 struct Visible {
-  int limit[2 * Tile::kM];  // of the lane's row 8 i, from row 0 of the sequence on
-  int least;                // none of the block's rows attends fewer
+  int limit[2 * Tile::kM];  // end of the attended rows of the lane's row 8 i
+  int least;                // all of the block's rows attend at least this many
 
   __device__ __forceinline__ Visible(PackedRows const& rows, int before, BlockCoord const& at)
       : least(rows.query(0) + before + 1) {
 #pragma unroll
     for (int i = 0; i < 2 * Tile::kM; ++i) limit[i] = rows.query(at.warp_row + i * 8 + at.lane / 4) + before + 1;
   }
-  // Hides from a tile's scores what is not attended, and finds the largest of each row, over all warps that share it.
+  // Masks a tile's scores, and computes the maximum of each row over all warps that share it.
   __device__ __forceinline__ void peaks(float (&peak)[Tile::kM][2], float (&r_s)[Tile::kM][Tile::kKeys / 8][4],
                                         unsigned char* smem, int key, BlockCoord const& at) const {
     int const mine = key + at.part * Tile::kKeys;

@@ -1,4 +1,4 @@
-// The work of a block, whichever instructions multiply: its share of a sequence, from the lengths to O or parts of it.
+// The work of a block, for any multiply instruction: its share of a sequence, from the lengths to O or parts of it.
 #pragma once
 #include "flash_attention/products.cuh"
 #include "mla_decode/attend.cuh"
@@ -7,13 +7,13 @@
 #include "paged_attention/merge.cuh"
 #include "paged_attention/shares.cuh"
 
-// What a kernel is given; strides in elements.
+// The arguments of a kernel; strides in elements.
 template <class T>
 struct Decode {
   View<T const> q;
   Cache<T> cache;
   int const* block_table;
-  int64_t table_stride, page_stride;  // of a sequence, and of one of its pages
+  int64_t table_stride, page_stride;  // between sequences, and between pages
   Lengths lengths;
   View<T> o;
   float *lse, *part_o, *part_rows;
@@ -21,7 +21,7 @@ struct Decode {
   int batch, heads, seq_q, page_size;
   float scale;  // of scores, in base 2
 };
-// Decode of the parameters of a kernel, which have the names of arguments and workspaces.
+// Constructs Decode from the parameters of a kernel, which have the names of arguments and workspaces.
 #define DECODE_GIVEN                                                                                                   \
   Decode<T> {                                                                                                          \
     {q, q_batch_stride, q_seq_q_stride, q_heads_stride}, {kv_cache, kv_cache_pages_stride, kv_cache_page_size_stride}, \
@@ -31,7 +31,7 @@ struct Decode {
         page_size, softmax_scale * kLog2e                                                                              \
   }
 
-// One share of one sequence for one tile of rows. Attend: AttendOnMma, or the like.
+// One share of one sequence for one row tile. Attend: AttendOnMma or AttendOnWgmma.
 template <class Tile, class Attend, int kSplits>
 __device__ __forceinline__ void decode(unsigned char* smem, Decode<typename Tile::T> const& given) {
   int const all_rows = given.seq_q * given.heads, row_tiles = ceil_div(all_rows, Tile::BM);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void decode(unsigned char* smem, Decode<typename Tile
     reinterpret_cast<int2*>(given.shares)[b] = make_int2(share.index, share.parts);
 }
 
-// 4 elements of a row of O from its parts, where its sequence has several.
+// Merges 4 elements of a row of O from its parts, if its sequence has several.
 template <class Tile>
 __device__ __forceinline__ void merge(Decode<typename Tile::T> const& given) {
   int64_t const apart = int64_t(given.heads) * given.seq_q;

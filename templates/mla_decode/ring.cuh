@@ -1,13 +1,13 @@
-// Rows on their way from global to shared memory, 8 lanes a row: each reads 128 bytes of it at a time. Latent rows come
-// out of pages, whose places are looked up a tile ahead.
+// Copies of rows from global to shared memory, 8 lanes per row: each step reads 128 bytes of it. Latent rows are in
+// pages, whose addresses are looked up one tile ahead.
 #pragma once
 #include "paged_attention/pages.cuh"
 
-// A thread's share of kRows rows: each eighth chunk of every kApart-th row.
+// A thread's share of kRows rows: every eighth chunk of every kApart-th row.
 template <class Layout, int kRows, int kThreads>
 struct RowCopies {
   static constexpr int kApart = kThreads / 8;
-  static constexpr int kOwn = ceil_div(kRows, kApart);  // rows
+  static constexpr int kOwn = ceil_div(kRows, kApart);  // rows per thread
   static_assert(kApart % 8 == 0, "the swizzle repeats after 8 rows, so that a thread's rows lie a constant apart");
 
   uint32_t offset;  // of the first chunk in the tile
@@ -32,7 +32,7 @@ struct RowCopies {
   static __device__ __forceinline__ int chunk(int pass) { return threadIdx.x % 8 + pass * 8; }
 };
 
-// Tiles of a stretch of one sequence's rows, in a ring of slots: one is read while the others are on their way.
+// Tiles of a range of one sequence's rows, in a ring of slots: one is read while the others are loaded.
 template <class Tile>
 struct LatentRing {
   using T = typename Tile::T;
@@ -40,10 +40,10 @@ struct LatentRing {
 
   Table table;
   Cache<T> cache;
-  int first, tiles, end;  // the first row, how many tiles from there on, and the row before which they end
+  int first, tiles, end;  // the first row, the number of tiles from there on, and the end of the rows
   uint32_t s_slots;
   Copies copies;
-  int next[Copies::kOwn];  // pages of the tile that is loaded next
+  int next[Copies::kOwn];  // pages of the tile to be loaded next
   int issued = 0;
 
   __device__ __forceinline__ LatentRing(Table const& table, Cache<T> const& cache, int first, int end, uint32_t s_slots)
@@ -60,8 +60,8 @@ struct LatentRing {
       issue_late();
     }
   }
-  // Waits for the oldest tile, and returns its address. Every thread has then left the tile before it, whose slot is
-  // filled again, but for the last kLate rows: these are, by issue_late, when they have been left too.
+  // Waits for the oldest tile, and returns its address. Every thread has then finished with the previous tile, whose
+  // slot is refilled, except for its last kLate rows: issue_late refills these once they are no longer used.
   __device__ __forceinline__ uint32_t acquire(int tile) {
     cp_async_wait<(Tile::kStages - 2) * (Tile::kLate ? 2 : 1)>();
     Tile::arrived();
@@ -80,7 +80,7 @@ struct LatentRing {
   }
 
  private:
-  // Of rows that the stretch does not have, the last one's page.
+  // Rows beyond the range use the page of the last row.
   __device__ __forceinline__ int row(int i) const { return min(key(issued) + Copies::row(i), end - 1); }
   __device__ __forceinline__ void look_up() {
 #pragma unroll
@@ -88,8 +88,8 @@ struct LatentRing {
       if (issued < tiles && Copies::has(i)) next[i] = table.page(row(i));
   }
   __device__ __forceinline__ void issue() { start(false); }
-  // Starts copying the next tile, its last kLate rows or the others; past the last one, an empty group keeps the count
-  // of groups.
+  // Starts copying the next tile, its last kLate rows or the others; after the last tile, an empty group keeps the
+  // group count consistent.
   __device__ __forceinline__ void start(bool late) {
     if (issued < tiles) {
 #pragma unroll

@@ -4,13 +4,12 @@
 #include "flash_attention/span.cuh"
 #include "types.cuh"
 
-// What queries at the positions first to last attend, together and each: of the keys before `prefix` all up to its
-// position, from there on those in its window. The prefix is the sinks; or all keys, if no window begins behind the
-// sinks.
+// The keys that queries at the positions first to last attend: before `prefix`, each attends all keys up to its
+// position; after it, those in its window. The prefix is the sinks; or all keys, if no window starts after the sinks.
 struct Keys {
-  static constexpr int kUnlimited = 1 << 30;  // a window that reaches back to key 0 from everywhere
+  static constexpr int kUnlimited = 1 << 30;  // a window that reaches back to key 0 from every position
 
-  int first, last;  // none of them attends a key where last < 0
+  int first, last;  // if last < 0, none of them attends a key
   int window, prefix;
 
   __device__ __forceinline__ Keys(int first, int last, int window, int sinks)
@@ -19,11 +18,11 @@ struct Keys {
   __device__ __forceinline__ Keys(Keys const& all, int first, int last)
       : first(first), last(last), window(all.window), prefix(all.prefix) {}
 
-  // The first key of any window; the windows together reach from there to `last`.
+  // The first key of any window; the union of the windows is from there to `last`.
   __device__ __forceinline__ int begin() const { return max(first - window + 1, 0); }
 
-  // What to take of the tile of BN keys that begins at `key`, in the prefix or behind it; a narrow span begins at a
-  // multiple of 16.
+  // The span of the tile of BN keys that starts at `key`, in the prefix or after it; a narrow span starts at a multiple
+  // of 16.
   template <int BN, int kNarrow>
   __device__ __forceinline__ Span span(int key) const {
     int const begin = key < prefix ? 0 : max(first - window + 1 - key, 0);
@@ -32,8 +31,9 @@ struct Keys {
     return {begin < end, end <= at + kNarrow, at};
   }
 
-  // Scores of keys that a query does not attend become -inf: r_s begins with the key `begin` of the tile at `key`, the
-  // lane's scores `column` later. Its row 8 i is at position[i], and 8 later than the one before it among kNeighbours.
+  // Sets scores of keys that a query does not attend to -inf: r_s starts at the key `begin` of the tile at `key`, the
+  // lane's scores `column` later. The lane's row 8 i is at position[i], which is 8 more than that of the previous row
+  // among kNeighbours.
   template <int kNeighbours, int kM, int kN>
   __device__ __forceinline__ void hide(float (&r_s)[kM][kN][4], int const (&position)[2 * kM], int key, int begin,
                                        int column) const {
@@ -45,7 +45,7 @@ struct Keys {
   }
 
  private:
-  // Those of the lane's keys from `end` on.
+  // The lane's keys from `end` on.
   template <int kM, int kN>
   static __device__ __forceinline__ void hide_from(float (&r_s)[kM][kN][4], int end) {
 #pragma unroll
@@ -54,7 +54,7 @@ struct Keys {
       if (n * 8 + e % 2 >= end) r_s[e / 4 / kN][n][e % 4] = -kInfinity;
     }
   }
-  // Those outside of each row's window; the lane's keys begin at `key`. Neighbours, 8 positions apart, share the
+  // The keys outside each row's window; the lane's keys start at `key`. Neighbours, 8 positions apart, share the
   // comparisons of keys that are 8 apart.
   template <int kNeighbours, int kM, int kN>
   static __device__ __forceinline__ void hide_outside(float (&r_s)[kM][kN][4], int const (&position)[2 * kM],
@@ -71,8 +71,8 @@ struct Keys {
   }
 };
 
-// The tiles of BN keys that hold an attended key: those of the prefix from key 0 on, then those of the windows from
-// where these begin, or where the prefix ends. No key is in two tiles.
+// The tiles of BN keys that contain an attended key: those of the prefix from key 0 on, then those of the windows from
+// their start, or from the end of the prefix. No key is in two tiles.
 template <int BN>
 struct Walk {
   int tiles, prefix_tiles;
@@ -88,6 +88,6 @@ struct Walk {
   __device__ __forceinline__ int key(int tile) const {
     return tile < prefix_tiles ? tile * BN : window_begin + (tile - prefix_tiles) * BN;
   }
-  // Past the last key of the tile that anyone attends.
+  // End of the attended keys of a tile.
   __device__ __forceinline__ int end(int tile) const { return tile < prefix_tiles ? prefix : window_end; }
 };

@@ -1,9 +1,9 @@
-// How many positions a sequence has so far.
+// Number of positions of a sequence.
 #pragma once
 #include "types.cuh"
 
-// Of sequence b: its entry of `cache_seqlens`, or `seq_k` where there is none. A cache that does not roll has slots for
-// seq_k positions.
+// For sequence b: its entry of `cache_seqlens`, or `seq_k` without one. A cache that does not roll has slots for seq_k
+// positions.
 template <bool kRolling>
 __device__ __forceinline__ int positions_of(int const* cache_seqlens, int b, int seq_k) {
   constexpr int kMost = 1 << 30;

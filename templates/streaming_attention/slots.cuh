@@ -1,4 +1,4 @@
-// Where the key at a position lies in K and V.
+// The slot of the key at a position in K and V.
 #pragma once
 
 template <bool kRolling>

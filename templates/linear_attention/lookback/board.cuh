@@ -1,14 +1,16 @@
-// How tiles of a row learn from earlier ones what they start from, in one pass: a tile publishes its sum at once, looks
-// back for the nearest one that has published its end, which holds everything before, and publishes its own end.
+// Decoupled lookback: the tiles of a row get their initial state from earlier tiles in one pass. A tile publishes its
+// sum at once, looks back for the nearest tile that has published its end state, which includes everything before, and
+// publishes its own end state.
 #pragma once
 #include "atomic.cuh"
 #include "linear_attention/carries.cuh"
 
 enum Flag : int { kNothing, kSum, kEnd };  // what a tile has published
-// Tiles that a look back sees at once, and one behind tiles of which all had published: each is a sector of flags.
+// Tiles that a lookback inspects at once: first kNear, then kFar if all of these had published; each has its own sector.
 constexpr int kNear = 8, kFar = 31;
 
-// What the tiles of a channel publish, a tile a stride: sums over a tile alone, pairs of Sum, and ends, in fp64.
+// The values that the tiles of a channel publish, one tile per stride: pairs of Sum over one tile, and end states in
+// fp64.
 template <class Sum, int BK>
 struct Board {
   Sum* sums;
@@ -24,7 +26,7 @@ struct Board {
         stride(int64_t(batch) * channels),
         flag_stride(int64_t(batch) * ceil_div(channels, BK) * BK / 32) {}
 
-  // These are called by whole warps; lanes without a channel have no value.
+  // Called by complete warps; lanes without a channel have no value.
   __device__ __forceinline__ void publish_sum(int tile, Sum const& sum, bool active) const {
     if (active) sums[tile * stride] = sum;
     announce(kSum, tile);
@@ -37,7 +39,7 @@ struct Board {
     __syncwarp();
     if (threadIdx.x % 32 == 0) store_release(flags + tile * flag_stride, int(flag));
   }
-  // What `count` tiles from `last` back have published, a lane a tile; it lies open to the whole warp.
+  // The flags of `count` tiles from `last` backwards, one tile per lane; uniform over the warp.
   __device__ __forceinline__ Flag published(int last, int count) const {
     int const lane = threadIdx.x % 32;
     int flag = kNothing;
@@ -48,20 +50,20 @@ struct Board {
   __device__ __forceinline__ bool ended(int tile) const {
     return __ballot_sync(0xffffffffu, published(tile, 1) == kEnd);
   }
-  // The nearest earlier tile with a published end, once the sums of all tiles between are published too.
+  // The nearest earlier tile with a published end state, once the sums of all tiles in between are published too.
   __device__ __forceinline__ int nearest_end(int tile) const {
     for (int last = tile - 1, count = kNear;;) {
       Flag const flag = published(last, count);
       int const end = __ffs(__ballot_sync(0xffffffffu, flag == kEnd)) - 1;
-      int const known = __ffs(__ballot_sync(0xffffffffu, flag == kNothing)) - 1;  // lane 31 looks at no tile
+      int const known = __ffs(__ballot_sync(0xffffffffu, flag == kNothing)) - 1;  // lane 31 inspects no tile
       if (0 <= end && end < known) return last - end;
       if (known == 0) backoff();
       last -= known;
       count = known == count ? kFar : kNear;
     }
   }
-  // The state before a tile: from the nearest end forward again. Every end is thus made of the one before it, and no
-  // bit depends on the order in which blocks run.
+  // The state before a tile: computed forward from the nearest end state. Every end state thus results from the
+  // previous one, and no bit depends on the order in which blocks run.
   __device__ __forceinline__ Carry look_back(int tile, double beta_tile, bool known, bool active) const {
     int last = known ? tile - 1 : nearest_end(tile);
     if (!active) return {};
@@ -72,9 +74,9 @@ struct Board {
   }
 };
 
-// The state that a tile starts from, and what this tile publishes for later ones. A sequence that begins in the
-// tile makes it independent of earlier tiles: its end is published at once, though its first tokens may still wait.
-// Where the end before it is `known` already, it publishes its own end instead of its sum.
+// The state before a tile, and the values that this tile publishes for later ones. A sequence that starts within the
+// tile makes it independent of earlier tiles: its end state is published at once, although its first tokens may still
+// wait. If the previous end state is `known` already, the tile publishes its own end state instead of its sum.
 template <int BT, class Board, class Sum>
 __device__ __forceinline__ Carry exchange(Board const& board, Sum const& sum, int tile, float beta, bool cut, bool known,
                                           bool active) {

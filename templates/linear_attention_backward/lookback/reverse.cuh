@@ -1,28 +1,28 @@
-// The way back through a thread's tokens: the gradients of s, and of n where the mean stays, from the last token to the
+// The backward sweep over a thread's tokens: the gradients of s, and of n at constant mean, from the last token to the
 // first.
 #pragma once
 #include "linear_attention_backward/lookback/trace.cuh"
 
-// Gradients of the state behind or before a token: s holds that of s, n that of n where the mean stays.
+// Gradients of the state after or before a token: s holds that of s, n that of n at constant mean.
 template <int V>
 using Gradient = State<V>;
 
-// The gradient of n where s stays becomes the one where the mean m stays.
+// Converts the gradient of n at constant s to the one at constant mean m.
 template <int V>
 __device__ __forceinline__ void follow_mean(Gradient<V>& gradient, float const (&m)[V]) {
 #pragma unroll
   for (int c = 0; c < V; ++c) gradient.n[c] = fmaf(gradient.s[c], m[c], gradient.n[c]);
 }
 
-// The gradient of n where one mean stays becomes the one where another stays.
+// Converts the gradient of n at one constant mean to that at another.
 template <int V>
 __device__ __forceinline__ void shift(Gradient<V>& gradient, float const (&from)[V], float const (&to)[V]) {
 #pragma unroll
   for (int c = 0; c < V; ++c) gradient.n[c] = fmaf(gradient.s[c], to[c] - from[c], gradient.n[c]);
 }
 
-// What a tile leaves and finds counts n where s stays, so that all tiles mean the same; a block, which has the mean m
-// before its tile, n where s moves with m. In fp64 no value is so far from zero that one loses what the other has.
+// Tiles exchange gradients of n at constant s, which have the same meaning for all tiles; a block, which has the mean m
+// before its tile, uses n at constant m. In fp64 the magnitudes never differ enough for either to lose precision.
 __device__ __forceinline__ Carry leave(State<1> const& gradient, float m) {
   return {gradient.s[0], gradient.n[0] - double(gradient.s[0]) * m};
 }
@@ -30,7 +30,8 @@ __device__ __forceinline__ State<1> find(Carry const& carry, float m) {
   return {{float(carry.s)}, {float(carry.n + carry.s * m)}};
 }
 
-// One token: the gradients of s and n with it, and of its weight; those of the state behind it become those before it.
+// One token: the gradients of s and n including it, and of its weight; the gradients of the state after it become those
+// of the state before it.
 template <int V>
 struct Step {
   float s[V], n[V], weight[V];
@@ -48,7 +49,7 @@ struct Step {
   }
 };
 
-// A thread's part of the way back. FLOOR: of the keys; LAST: the problem has gradients of final states.
+// A thread's part of the backward sweep. FLOOR: of the keys; LAST: the problem has gradients of final states.
 template <class Tile, class Trace, int FLOOR, class Weights, bool kVarlen, bool LAST>
 struct Reverse {
   static constexpr int V = Tile::V;
@@ -61,22 +62,23 @@ struct Reverse {
   ThreadCoord const& at;
   Sequences<kVarlen> const& sequences;
   States const& initial;    // those of the forward pass
-  States const& gradients;  // of final states, from which sequences start here, and of initial states
+  States const& gradients;  // of final states, where sequences start in this sweep, and of initial states
 
-  // The gradients before the thread's tokens when nothing comes from behind them, and whether a sequence ends among
-  // them, so that nothing does. `m`: the mean behind them.
+  // The gradients before the thread's tokens if nothing follows them, and whether a sequence ends among them, so that
+  // nothing does. `m`: the mean after them.
   __device__ __forceinline__ Summary<V> summarize(float const (&m)[V]) const {
     Summary<V> found = {{}, false};
     walk(found, m, [](int, Step<V> const&) {}, [](Span const&, Gradient<V> const&) {});
     return found;
   }
 
-  // Writes dk, dv and the gradients of initial states, and adds to that of β. `after`: the gradients behind the
-  // thread's tokens; `n`: before them.
+  // Writes dk, dv and the gradients of initial states, and adds to that of β. `after`: the gradients after the thread's
+  // tokens; `n`: before them.
   __device__ __forceinline__ void apply(Gradient<V> const& after, float const (&m)[V], float const (&n)[V],
                                         Column<T> const& dk, Column<T> const& dv, float (&d_beta)[V]) const {
     Summary<V> found = {after, false};
-    float later[V] = {};  // the gradient of n with the token behind: β's is the sum of its products with n before it
+    // the gradient of n including the next token: that of β is the sum of its products with the previous n
+    float later[V] = {};
     walk(
         found, m,
         [&](int i, Step<V> const& step) {
@@ -104,10 +106,11 @@ struct Reverse {
   }
 
  private:
-  // From the last token to the first: `token` takes each, `first` the gradients before the first one of a sequence.
+  // From the last token to the first: `token` processes each, `first` the gradients before the first token of a
+  // sequence.
   template <class Token, class First>
   __device__ __forceinline__ void walk(Summary<V>& found, float const (&m)[V], Token token, First first) const {
-    for (int end = at.end, begin; end > at.begin; end = begin) {  // once, but where sequences meet
+    for (int end = at.end, begin; end > at.begin; end = begin) {  // once, except if sequences meet
       Span const span = sequences.at(at.first + end - 1);
       begin = max(at.begin, span.begin - at.first);
       bool const ends = at.first + end == span.end;
@@ -131,7 +134,7 @@ struct Reverse {
     }
   }
 
-  // The mean after token i is what is left from its value.
+  // The mean after token i is its value minus the stored error.
   __device__ __forceinline__ void follow_mean_of(Gradient<V>& gradient, int i) const {
     float m[V];
     auto const v = x.v.get(i);

@@ -1,15 +1,15 @@
-// The way forward through a thread's tokens, and what the way back needs of it.
+// The forward sweep over a thread's tokens, and the values of it that the backward sweep needs.
 #pragma once
 #include "linear_attention/tile.cuh"
 
-// The mean of a state; that of nothing is 0.
+// The mean of a state; 0 if n is 0.
 __device__ __forceinline__ float mean(float s, float n) { return n == 0 ? 0 : s * rcp_approx(n); }
 
-// A mean to count from: the mean of a sequence that has become NaN is not used for the next one.
+// A finite starting value of the mean: a mean that has become NaN is not used for the next sequence.
 __device__ __forceinline__ float finite(float mean) { return fabsf(mean) < kInfinity ? mean : 0; }
 
-// Of each token: q d_o / n, what o gives to the gradient of s; how far the value moved the mean, and how far the mean
-// is from it then; n, where BETA asks for it.
+// For each token: q d_o / n, the contribution of o to the gradient of s; how far the value moved the mean, and its
+// distance to the new mean; n, if BETA requires it.
 template <class Tile, bool BETA>
 struct Trace {
   static constexpr bool kBeta = BETA;
@@ -60,7 +60,7 @@ struct Tensors {
       : q(smem + 2 * Kept::kBytes), k(smem), v(smem + Kept::kBytes), d_o(smem + 3 * Kept::kBytes) {}
 };
 
-// From the state before a thread's tokens to the one behind them, which it returns; dq on the way.
+// From the state before a thread's tokens to the one after them, which is returned; computes dq.
 template <class Tile, class Trace, class Weights, bool kVarlen>
 __device__ __forceinline__ Mean<Tile::V> retrace(Trace& trace, Column<typename Tile::T> const& dq,
                                                  State<Tile::V> const& before, Weights& weights, Tensors<Tile>& x,

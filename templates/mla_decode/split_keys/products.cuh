@@ -1,10 +1,10 @@
 // The products of a tile, S = Q Kᵀ and O += P V, where V is the first columns of K: one tile in shared memory, read
-// along its rows and then across them.
+// along its rows and then along its columns.
 #pragma once
 #include "flash_attention/products.cuh"
 #include "mla_decode/attend.cuh"
 
-// This lane's addresses for ldmatrix, which stay the same for all tiles; K and V count from where a tile begins.
+// This lane's addresses for ldmatrix, which are the same for all tiles; K and V are relative to the start of a tile.
 template <class Tile>
 struct Addresses {
   using Layout = typename Tile::Layout;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_q(uint32_t (&r_q)[Tile::kM][4], uint32_t q,
     ldmatrix<4>(r_q[m], Tile::Layout::advance(q, 2 * step) + m * 16 * Tile::Layout::kRowBytes);
 }
 
-// r_s += Q Kᵀ for 8 keys; sums of even and odd steps do not wait for each other.
+// r_s += Q Kᵀ for 8 keys; sums of even and odd steps are independent.
 template <class Tile>
 __device__ __forceinline__ void score_8(float (&r_s)[Tile::kM][1][4], uint32_t q, uint32_t k) {
   using T = typename Tile::T;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void accumulate_values(float (&r_o)[Tile::kM][Tile::k
   }
 }
 
-// r_o = the sum of P V over the tiles that the ring brings, with maxima and sums in `state`; both begin cleared.
+// r_o = the sum of P V over the tiles from the ring, with maxima and sums in `state`; both are initially cleared.
 // `scale`: of scores, in base 2.
 struct AttendOnMma {
   template <class Tile>

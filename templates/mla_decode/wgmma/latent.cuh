@@ -1,27 +1,27 @@
-// The tile of a block on wgmma: 64 rows of Q against BN latent rows. Two warpgroups have all rows; each scores half of
-// the keys, and makes half of O's columns. Q, the latent rows and P lie as wgmma reads them: panels of 64 columns,
-// swizzled over their 128 bytes.
+// The tile of a block on wgmma: 64 rows of Q against BN latent rows. Both warpgroups have all rows; each computes the
+// scores of half of the keys, and half of O's columns. Q, the latent rows and P are stored as wgmma reads them: panels
+// of 64 columns, swizzled over their 128 bytes.
 #pragma once
 #include "fence.cuh"
 #include "flash_attention/tile.cuh"
 #include "flash_attention/panels/panels.cuh"
 #include "register.cuh"
 
-// kRows rows of D elements as panels, with what RowCopies asks of a layout.
+// kRows rows of D elements as panels, with the layout constants that RowCopies requires.
 template <int D, int kRows>
 struct PanelRows {
   static_assert(D % 64 == 0, "panels have 64 columns");
   static constexpr int kChunks = D / 8;
-  static constexpr int kRowBytes = 128;              // from a row of a panel to the next
-  static constexpr int kSpanBytes = 128 * kRows;     // from a panel to the next
+  static constexpr int kRowBytes = 128;              // between rows of a panel
+  static constexpr int kSpanBytes = 128 * kRows;     // between panels
   static constexpr int kTileBytes = 2 * D * kRows;
   static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
     return chunk / 8 * kSpanBytes + swizzled(row * kRowBytes + chunk % 8 * 16, Swizzle::k128B);
   }
 };
 
-// What follows from a kernel's choices: T, D, DV, BN, kStages, kHeld, kLate. A warp holds its rows, and its part of P
-// and O, as Latent's warps do.
+// Constants that follow from the traits of a kernel: T, D, DV, BN, kStages, kHeld, kLate. A warp has its rows, and its
+// part of P and O, like the warps of Latent.
 template <class Traits>
 struct WgmmaLatent : Traits {
   static constexpr int BM = 64, kWarps = 8, kParts = 2, kThreads = 256;

@@ -1,12 +1,12 @@
 // A tile on wgmma: S = Q Kᵀ for a warpgroup's half of the keys, and O += P V for its half of the columns. V is the
-// first columns of K: the same panels, transposed by the instruction. The product with a tile's last kLate rows waits
-// until the scores of the next tile are issued, and runs under their exponentials.
+// first columns of K: the same panels, transposed by the instruction. The product with a tile's last kLate rows is
+// issued after the scores of the next tile, and overlaps their exponentials.
 #pragma once
 #include "flash_attention/products.cuh"
 #include "mla_decode/attend.cuh"
 #include "mla_decode/wgmma/latent.cuh"
 
-// All threads of a warpgroup call each function. What is issued is one group, and its accumulators must not be accessed
+// All threads of a warpgroup call each function. Each issue is one group, and its accumulators must not be accessed
 // before `wait`.
 template <class Tile>
 struct WgmmaProducts {
@@ -17,7 +17,7 @@ struct WgmmaProducts {
   using Held = uint32_t[Tile::kHeld / 16 + 1][4];    // the first columns of Q, as operands A
   using Weights = uint32_t[Tile::kLate / 16][1][4];  // P of the last rows of a tile
 
-  uint32_t s_block, p;  // p: this lane's address of P by rows_first
+  uint32_t s_block, p;  // p: this lane's address of P from rows_first
   int warpgroup;
 
   __device__ __forceinline__ WgmmaProducts(uint32_t s_block, BlockCoord const& at)
@@ -25,7 +25,7 @@ struct WgmmaProducts {
         p(s_block + Tile::kP + at.warp_row * Tile::LayoutP::kRowBytes + rows_first<typename Tile::LayoutP>(at.lane)),
         warpgroup(at.part) {}
 
-  // Q is there.
+  // Loads the first columns of Q, which must have arrived, to registers.
   __device__ __forceinline__ void hold(Held& r_q, BlockCoord const& at) const {
 #pragma unroll
     for (int k = 0; k < Tile::kHeld; k += 16)
@@ -56,7 +56,7 @@ struct WgmmaProducts {
       wgmma_m64k16<T, Major::kK, Major::kMN>(r, wgmma_advance(s_p, 2 * row), values(s_rows, row), true);
     wgmma_commit();
   }
-  // The last rows, with what `keep` kept of P.
+  // The last rows, with the part of P saved by `keep`.
   __device__ __forceinline__ void issue_late(Output r_o, Weights const& r_p, uint32_t s_rows) const {
     auto& r = reinterpret_cast<float(&)[Tile::kN * 4]>(r_o);
     begin(r);
@@ -70,7 +70,7 @@ struct WgmmaProducts {
     for (int i = 0; i < Tile::kLate / 16; ++i)
       ldmatrix<4>(r_p[i][0], Tile::LayoutP::advance(p, (Tile::BN - Tile::kLate) / 8 + 2 * i));
   }
-  // Until at most the newest kInFlight groups are under way, of which none is r's.
+  // Waits until at most the newest kInFlight groups are in flight; r must not belong to these.
   template <int kInFlight, int N>
   __device__ __forceinline__ void wait(float (&r)[1][N][4]) const {
     wgmma_wait<kInFlight>();
@@ -89,8 +89,8 @@ struct WgmmaProducts {
   }
 };
 
-// Takes in a tile's maxima `peak`, of scores: `factor` is what O of the tiles before is to be multiplied with. As
-// raise_max, lazily: 1 unless a row grows by more than a factor of 2^8 of exponentials.
+// Updates the running maxima with `peak`, the maxima of a tile's scores: `factor` is the factor by which O of previous
+// tiles must be rescaled. Lazy, as in raise_max: 1 unless a row grows by more than a factor of 2^8 of exponentials.
 __device__ __forceinline__ void raise_later(RowState<1>& state, float (&factor)[2], float const (&peak)[1][2],
                                             float scale) {
 #pragma unroll
@@ -103,7 +103,7 @@ __device__ __forceinline__ void raise_later(RowState<1>& state, float (&factor)[
   }
 }
 
-// As AttendOnMma.
+// Like AttendOnMma.
 struct AttendOnWgmma {
   template <class Tile>
   static __device__ __forceinline__ void run(float (&r_o)[1][Tile::kN][4], RowState<1>& state, unsigned char* smem,
@@ -112,7 +112,7 @@ struct AttendOnWgmma {
     WgmmaProducts<Tile> const products(shared_address(smem), at);
     typename WgmmaProducts<Tile>::Weights r_late = {};
     typename WgmmaProducts<Tile>::Held r_q;
-    uint32_t s_late = ring.slot(0);  // any rows that are there: times 0, before the first tile
+    uint32_t s_late = ring.slot(0);  // any initialized rows: multiplied by 0 before the first tile
     if (Tile::kHeld > 0) {
       cp_async_wait<2 * (Tile::kStages - 1)>();
       __syncthreads();
@@ -134,7 +134,7 @@ struct AttendOnWgmma {
       rescale(r_o, factor);
       share_p<Tile, Tile::kKeys>(smem, r_p, at);
       fence_proxy_async();
-      __syncthreads();  // P is there, and the last rows of the tile before are left
+      __syncthreads();  // P is stored, and the last rows of the previous tile are no longer used
       ring.issue_late();
       products.issue_early(r_o, s_rows);
       products.keep(r_late);
@@ -146,7 +146,7 @@ struct AttendOnWgmma {
     products.template wait<0>(r_o);
   }
 
-  // Unless it changes no row of the warp.
+  // Skipped if it changes no row of the warp.
   template <int N>
   static __device__ __forceinline__ void rescale(float (&r_o)[1][N][4], float const (&factor)[2]) {
     if (!__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) return;

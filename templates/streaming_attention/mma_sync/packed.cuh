@@ -2,7 +2,7 @@
 #pragma once
 #include "flash_attention/rows.cuh"
 
-// How the BM rows of a block are shared out: 2^shift heads, the highest power of two that divides the `group` of a KV
+// Distribution of the BM rows of a block: 2^shift heads, the highest power of two that divides the `group` of a KV
 // head, up to kPackedHeads.
 template <int BM, int kPackedHeads>
 struct Packing {
@@ -23,7 +23,7 @@ struct Packing {
   __device__ __forceinline__ int head(int row) const { return kPacked ? (row << shift) / BM : 0; }
 };
 
-// Where a block's rows of a tensor lie, of which only the first `queries` of each head exist.
+// A block's rows of a tensor; only the first `queries` of each head exist.
 template <class T, class Packing>
 struct HeadRows {
   Packing packing;
@@ -31,7 +31,7 @@ struct HeadRows {
   int64_t query_stride, head_stride;
   int queries;
 
-  // From `row` on, how many rows of the same head exist.
+  // Number of existing rows of the same head from `row` on.
   __device__ __forceinline__ int left(int row) const { return queries - packing.query(row); }
   __device__ __forceinline__ bool has(int row) const { return left(row) > 0; }
   __device__ __forceinline__ T* at(int row) const {
@@ -39,7 +39,7 @@ struct HeadRows {
   }
 };
 
-// Loads a block's rows of Q, as attend() asks for.
+// Loads a block's rows of Q, as attend() requires.
 template <class Tile, class Packing>
 struct QueryRows {
   static constexpr int kRows = Packing::kPacked ? 16 : Tile::BM;  // of one head

@@ -1,18 +1,18 @@
-// Which keys a row tile visits on wgmma, how they arrive, and which of them each row attends: sinks and a window.
+// Which keys a row tile visits on wgmma, how they are loaded, and which of them each row attends: sinks and a window.
 #pragma once
 #include "flash_attention/panels/panels.cuh"
 #include "flash_attention/panels/row_tile.cuh"
 #include "streaming_attention/positions.cuh"
 #include "types.cuh"
 
-// Boxes of whole tiles of K or V, and of 16 rows.
+// Boxes of complete tiles of K or V, and of 16 rows.
 struct TileMaps {
   PanelMaps whole, pieces;
 };
 
-// A Tile's Keys, as parameters of the launch. A row tile visits places: first those of the sinks, filled up to a
-// multiple of 16 keys, then those of the keys from where its windows begin. A sink's place is its position, another
-// key's its position plus `shift`, which is negative; or 0, where windows begin before the sinks' places end.
+// The Keys of a Tile, as launch parameters. The keys that a row tile visits are numbered contiguously: first the sinks,
+// padded to a multiple of 16 keys, then the keys from the start of its windows. The number of a sink is its position,
+// that of another key is its position plus `shift`, which is negative; or 0, if windows start within the padded sinks.
 template <int BN, int kCluster>
 struct WindowKeys {
   using Maps = TileMaps;
@@ -31,27 +31,28 @@ struct WindowKeys {
   }
 
   __device__ __forceinline__ int padded() const { return (sinks + kPiece - 1) / kPiece * kPiece; }
-  // Of a row tile that begins with this query: 0 or less.
+  // For a row tile that starts at this query: at most 0.
   __device__ __forceinline__ int shift(Sequence const& of, int first_query) const {
     return min(padded() - (first_query + of.keys - of.queries - window + 1), 0);
   }
-  // Tiles of BN places for `queries` queries from the first on: at least one.
+  // Tiles of BN numbered keys for `queries` queries from the first on: at least one.
   __device__ __forceinline__ int tiles(Sequence const& of, int first_query, int queries) const {
     int const end = min(first_query + queries, of.queries) + of.keys - of.queries + shift(of, first_query);
     return max(1, (end + BN - 1) / BN);
   }
-  // The position after the sequence's last key.
+  // End of the numbers of the sequence's keys.
   __device__ __forceinline__ int end(Work const& work) const {
     return work.sequence.keys + shift(work.sequence, work.first_query);
   }
 
-  // A tile of the row tile's, to shared memory. One that holds both kinds of places arrives in pieces, from the blocks
-  // of a cluster in turn. What follows from `work` is not kept from tile to tile: the loader has few registers.
+  // Loads one of the row tile's key tiles to shared memory. A tile with both sinks and other keys is loaded in pieces,
+  // by the blocks of a cluster in turn. Values derived from `work` are not kept between tiles: the loader has few
+  // registers.
   template <class Panels>
   __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
                                        int tile) const {
     int const position = tile * BN, head = work.kv_head, batch = work.sequence.batch;
-    int const first = padded(), moved = shift(work.sequence, work.first_query);  // keys of these places
+    int const first = padded(), moved = shift(work.sequence, work.first_query);  // of the numbered keys
     if (moved == 0 || position >= first || position + BN <= first)
       return Panels::template load<BN, kCluster>(s_tile, maps.whole, full, position < first ? position : position - moved, head,
                                                  batch);
@@ -68,16 +69,16 @@ struct WindowKeys {
     return bits < 32 ? (1u << bits) - 1 : ~0u;
   }
 
-  // Of a warpgroup's rows.
+  // The mask of a warpgroup's rows.
   struct Mask {
-    int ahead;       // query 0 attends nothing from this position on
+    int ahead;       // end of the keys that query 0 attends
     int window, sinks;
-    int from, to;    // tiles that all rows attend as a whole; so do they of the tiles before `to` those of sinks only
+    int from, to;    // tiles that all rows attend completely; this also holds for tiles before `to` with only sinks
 
     __device__ __forceinline__ bool cuts(int tile) const {
       return tile >= to || (tile < from && tile >= sinks / BN);
     }
-    // Scores of keys that a thread's two rows, which are of these queries, do not attend become -inf.
+    // Sets scores of keys that a thread's two rows, which belong to these queries, do not attend to -inf.
     template <int R>
     __device__ __forceinline__ void hide(float (&r_s)[R], int const (&query)[2], int tile) const {
       int const col = tile * BN + threadIdx.x % 4 * 2;

@@ -1,20 +1,21 @@
-// Which places a row tile on tcgen05 visits, and which of them a thread's row attends: those of panels/keys.cuh.
+// Which numbered keys a row tile on tcgen05 visits, and which of them a thread's row attends: those of panels/keys.cuh.
 #pragma once
 #include "streaming_attention/panels/keys.cuh"
 
 template <int BN>
 struct WindowRowKeys : WindowKeys<BN, 1> {
-  // All row tiles of the block, whose positions have one shift.
+  // The same for all row tiles of the block, whose positions have one shift.
   __device__ __forceinline__ int visited(Work const& work, int, int) const { return work.tiles; }
 
-  // Of a thread's row.
+  // The mask of a thread's row.
   struct RowMask {
-    int begin, end;  // of its window, in places
+    int begin, end;  // of its window, in key numbers
     int sinks;
-    int from, to;    // tiles that all of the warp's rows attend as a whole; so do they of those before `to` of sinks only
+    // tiles that all of the warp's rows attend completely; this also holds for tiles before `to` with only sinks
+    int from, to;
 
     __device__ __forceinline__ bool cuts(int tile) const { return tile >= to || (tile < from && tile >= sinks / BN); }
-    // Scores of keys that the row does not attend become -inf.
+    // Sets scores of keys that the row does not attend to -inf.
     __device__ __forceinline__ void hide(float (&r_s)[BN], int tile) const {
       int const position = tile * BN;
 #pragma unroll
@@ -26,12 +27,12 @@ struct WindowRowKeys : WindowKeys<BN, 1> {
           if (!(kept >> bit & 1)) r_s[word + bit] = -kInfinity;
       }
     }
-    // Of 32 places, those before the `end`-th, as bits.
+    // Of 32 numbered keys, those before the `end`-th, as bits.
     static __device__ __forceinline__ uint32_t before(int end) {
       return end >= 32 ? ~0u : (1u << max(end, 0)) - 1;
     }
   };
-  // Of a row of the block; its warp's first row is `first`.
+  // For a row of the block; its warp's first row is `first`.
   __device__ __forceinline__ RowMask row_mask(Work const& work, int row, int first) const {
     Sequence const& of = work.sequence;
     int const ahead = of.keys - of.queries + 1 + this->shift(of, work.first_query), end = work.query(row) + ahead;

@@ -1,14 +1,14 @@
-// Which queries attend keys: those from a key's position on, and of a key that is no sink those within a window.
+// Which queries attend a key: those from the key's position on, and for a key that is not a sink those within a window.
 #pragma once
 #include "flash_attention/rows.cuh"
 #include "types.cuh"
 
-// Keys that are attended as sinks: none where every window reaches back to key 0.
+// Keys that are attended as sinks: none if every window reaches back to key 0.
 __device__ __forceinline__ int sink_count(int sinks, int window, int seq_k) {
   return window >= seq_k ? 0 : min(sinks, seq_k);
 }
 
-// The tiles of BM queries from `begin` on, before `end`, as far as there are queries: a head has `keys` of them.
+// The tiles of BM queries in [begin, end), limited to existing queries: a head has `keys` of them.
 template <int BM>
 struct QueryWalk {
   int tiles, begin, last, keys;
@@ -21,8 +21,8 @@ struct QueryWalk {
   __device__ __forceinline__ int end(int) const { return last; }
 };
 
-// Scores [16 kM keys, 8 kN queries] become -inf where the query is before the key, or `window` and more behind it.
-// `ahead`: the position of the first query, from that of the first key.
+// Sets scores [16 kM keys, 8 kN queries] to -inf if the query is before the key, or `window` or more after it. `ahead`:
+// the position of the first query, relative to that of the first key.
 template <int kM, int kN>
 __device__ __forceinline__ void hide_outside(float (&r_s)[kM][kN][4], int ahead, int window, int lane) {
   int const first = lane / 4 - lane % 4 * 2 - ahead, end = first + window;

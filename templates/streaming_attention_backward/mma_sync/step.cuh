@@ -1,15 +1,15 @@
-// What one tile that passes by adds to the sums of a warp.
+// The contribution of one streamed tile to the sums of a warp.
 #pragma once
 #include "flash_attention_backward/mma_sync/gradient.cuh"
 
-// Where a tile of queries lies: Q and dO in shared memory, and the values of the lane's first two queries.
+// A tile of queries: addresses of Q and dO in shared memory, and the values of the lane's first two queries.
 struct QueryTile {
   uint32_t q, dout;
   TwoRows const* values;
 };
 
-// 8 kQueries queries, to dK and dV of the warp's 16 kM keys. `k` and `v`: this lane's addresses of its keys by
-// rows_first; hide(r_s) hides scores [keys, queries].
+// Adds 8 kQueries queries to dK and dV of the warp's 16 kM keys. `k` and `v`: this lane's addresses of its keys from
+// rows_first; hide(r_s) masks scores [keys, queries].
 template <class T, class Layout, int kSlices, int kQueries, int kM, int kN, class Hide>
 __device__ __forceinline__ void add_queries(float (&r_dk)[kM][kN][4], float (&r_dv)[kM][kN][4], uint32_t k, uint32_t v,
                                             QueryTile const& tile, float scale, int chunk0,
@@ -25,8 +25,8 @@ __device__ __forceinline__ void add_queries(float (&r_dk)[kM][kN][4], float (&r_
   accumulate_steps<T, Layout, kSlices>(r_dk, r_ds, tile.q, chunk0, offsets, lane);
 }
 
-// 8 kKeys keys, to dQ of the warp's 16 kM queries. `q` and `dout`: this lane's addresses of its queries by rows_first;
-// r_values[i]: of its row 8 i; hide(r_s) hides scores [queries, keys].
+// Adds 8 kKeys keys to dQ of the warp's 16 kM queries. `q` and `dout`: this lane's addresses of its queries from
+// rows_first; r_values[i]: of its row 8 i; hide(r_s) masks scores [queries, keys].
 template <class T, class Layout, int kKeys, int kM, int kN, class Hide>
 __device__ __forceinline__ void add_keys(float (&r_dq)[kM][kN][4], uint32_t q, uint32_t dout, uint32_t s_k, uint32_t s_v,
                                          RowValues const (&r_values)[2 * kM], float scale,

@@ -1,14 +1,13 @@
-// Sums of dK and dV that warps, and then blocks, have of the same 16 keys: added up in one order, whichever comes
-// first.
+// Sums of dK and dV of the same 16 keys over warps, and then over blocks, added in a fixed order.
 #pragma once
 #include "types.cuh"
 
-// Four sums of a lane, as an mma leaves them: all of dK, then all of dV, 32 lanes side by side.
+// Groups of four sums of a lane, as in mma accumulators: all of dK, then all of dV, adjacent over 32 lanes.
 template <int kN>
 struct Sums {
-  static constexpr int kQuads = 2 * kN * 32;  // of a block
+  static constexpr int kQuads = 2 * kN * 32;  // per block
 
-  // Those of a warp, at s_sums[quad].
+  // Stores the sums of a warp, at s_sums[quad].
   static __device__ __forceinline__ void write(float4* s_sums, float const (&r_dk)[1][kN][4],
                                                float const (&r_dv)[1][kN][4], int lane) {
 #pragma unroll
@@ -17,7 +16,7 @@ struct Sums {
       s_sums[(kN + n) * 32 + lane] = make_float4(r_dv[0][n][0], r_dv[0][n][1], r_dv[0][n][2], r_dv[0][n][3]);
     }
   }
-  // Of kParts parts, `stride` quads apart.
+  // The total of kParts parts, `stride` quads apart.
   template <int kParts>
   static __device__ __forceinline__ float4 total(float4 const* parts, int64_t stride) {
     float4 sum = parts[0];
