@@ -1,13 +1,14 @@
-// The gradients of the gate's parameters: what every token gives to them, added in an order that no schedule changes.
+// The gradients of the gate's parameters: the contributions of every token, added in an order that does not depend on
+// scheduling.
 #pragma once
 #include "kda/token.cuh"
 #include "thread.cuh"
 
-// A block adds up the rows of one head, which are [2, K]: to dt_bias, then to A_log, both channel by channel.
+// A block sums the rows of one head, which are [2, K]: to dt_bias, then to A_log, both channel by channel.
 template <int K, int kThreads>
 struct GateSums {
   static constexpr int kColumns = 2 * K;
-  static constexpr int kGroups = kThreads / kColumns;  // of threads; each takes every kGroups-th row
+  static constexpr int kGroups = kThreads / kColumns;  // of threads; each processes every kGroups-th row
   static constexpr int kBytes = 4 * kThreads;
   static_assert(kThreads % 32 == 0 && kGroups > 0, "a row is at most one element a thread");
 

@@ -1,9 +1,10 @@
-// Sequences of one length in a batch, or of any lengths packed into a batch of 1.
+// Sequences of equal length in a batch, or of any lengths packed into a batch of 1.
 #pragma once
 #include "kda/token.cuh"
 
-// Memory for pieces of kTokens tokens: packed sequence n has its own from first_piece on, far enough from those before,
-// whatever their lengths; of all `count` sequences there are `pieces` a head, of which some stay empty.
+// Memory for pieces of kTokens tokens: packed sequence n has its own from first_piece on, which never overlap those of
+// previous sequences, whatever their lengths; `count` sequences have `pieces` pieces per head in total, some of which
+// are empty.
 template <int kTokens, class Index>
 __device__ __forceinline__ int first_piece(Index const* cu_seqlens, int n) {
   return cu_seqlens ? int(cu_seqlens[n] / kTokens) + n : 0;
@@ -13,12 +14,12 @@ __device__ __forceinline__ int pieces(Index const* cu_seqlens, int count, int se
   return cu_seqlens ? seq_len / kTokens + count : (seq_len + kTokens - 1) / kTokens;
 }
 
-// A piece by its place in memory.
+// A piece, from its index in memory.
 struct Piece {
   int64_t first;      // token of the batch
-  int tokens;         // from there to the end of the sequence; 0 and less: the piece is empty
+  int tokens;         // from there to the end of the sequence; 0 or less: the piece is empty
   int index;          // of its sequence's pieces
-  int sequence;       // of those that are packed, else 0
+  int sequence;       // of packed sequences, otherwise 0
 };
 template <int kTokens, class Index>
 __device__ __forceinline__ Piece piece(Index const* cu_seqlens, int count, int seq_len, int piece_index) {

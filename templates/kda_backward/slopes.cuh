@@ -1,15 +1,15 @@
-// What is given for beta and g where kda makes them of that: its gates on tiles, and their slopes.
+// The inputs of the beta and g gates of kda, on tiles, and their slopes.
 #pragma once
 #include "kda/token.cuh"
 #include "kda_backward/tile.cuh"
 
-// 1 - beta would cancel where beta is near 1.
+// 1 - beta would cancel for beta near 1.
 template <BetaGate kGate>
 __device__ __forceinline__ float beta_slope(float x) {
   return kGate == BetaGate::kNone ? 1 : beta_of<kGate>(x) / (1 + exp2_approx(x * kLog2e));
 }
 
-// Of the lane's two channels of a tile that starts at `channel`.
+// For the lane's two channels of a tile that starts at `channel`.
 template <Gating kGating>
 __device__ __forceinline__ float2 bias_pair(HeadGate<kGating> const& gate, int channel, int lane) {
   return gate.bias ? *reinterpret_cast<float2 const*>(gate.bias + channel + lane % 4 * 2) : make_float2(0, 0);
@@ -17,8 +17,8 @@ __device__ __forceinline__ float2 bias_pair(HeadGate<kGating> const& gate, int c
 
 constexpr float kForgotten = -160;  // 2^-160 is 0 in fp32
 
-// What is given for g becomes an exponent of 2. Tokens past the last do not decay, whatever the bias. What is forgotten
-// may be so by far, or by -inf: sums of such exponents would leave nothing of those beside them.
+// Converts the input g to a base-2 exponent. Tokens past the last do not decay, whatever the bias. A decay may be
+// extreme, or -inf: sums of such exponents would lose those next to them.
 template <Gating kGating>
 __device__ __forceinline__ float decay_exponent(HeadGate<kGating> const& gate, float g, float bias, bool there) {
   float const exponent = kGating == Gating::kNone || there ? gate(g, bias) : 0;
@@ -35,8 +35,8 @@ __device__ __forceinline__ void decay_exponents(Tile& r, HeadGate<kGating> const
 
 // Slopes of the natural logarithm of the decay.
 struct GateSlopes {
-  float input;  // with respect to what is given for g, and to dt_bias
-  float rate;   // to A_log
+  float input;  // with respect to the input g, and to dt_bias
+  float rate;   // with respect to A_log
 };
 template <Gating kGating>
 __device__ __forceinline__ GateSlopes gate_slopes(HeadGate<kGating> const& gate, float g, float channel_bias) {

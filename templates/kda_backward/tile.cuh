@@ -1,8 +1,8 @@
-// Sixteen tokens of eight channels in the registers of a warp, in the order of mma's accumulators.
+// Sixteen tokens of eight channels in the registers of a warp, in the layout of mma accumulators.
 #pragma once
 #include "types.cuh"
 
-// Two neighbours of a row of global memory.
+// Two adjacent elements of a row in global memory.
 template <class T>
 __device__ __forceinline__ float2 load_pair(T const* p, bool there) {
   uint32_t const pair = there ? *reinterpret_cast<uint32_t const*>(p) : 0;
@@ -21,7 +21,7 @@ __device__ __forceinline__ void store_pair<float>(float* p, float lo, float hi) 
   *reinterpret_cast<float2*>(p) = make_float2(lo, hi);
 }
 
-// Four neighbours of a row.
+// Four adjacent elements of a row.
 template <class T>
 __device__ __forceinline__ float4 load_quad(T const* p, bool there) {
   uint2 const quad = there ? *reinterpret_cast<uint2 const*>(p) : make_uint2(0, 0);
@@ -35,7 +35,7 @@ __device__ __forceinline__ float4 load_quad<float>(float const* p, bool there) {
 // Element 2 half + c: token lane / 4 + 8 half, channel 2 (lane % 4) + c.
 using Tile = float[4];
 
-// `rows`: the tile's first token and channel, of which the first `tokens` tokens exist; the others are zeros.
+// `rows`: the tile's first token and channel; the first `tokens` tokens exist, the others are zeros.
 template <class T>
 __device__ __forceinline__ void load_tile(Tile& r, T const* rows, int64_t stride, int tokens, int lane) {
 #pragma unroll
@@ -55,7 +55,7 @@ __device__ __forceinline__ void store_tile(T* rows, int64_t stride, Tile const& 
   }
 }
 
-// Sums over the tokens up to each, itself included.
+// Prefix sums over the tokens, inclusive.
 __device__ __forceinline__ void sum_up(Tile& r, int lane) {
 #pragma unroll
   for (int e = 0; e < 4; ++e)
@@ -67,7 +67,7 @@ __device__ __forceinline__ void sum_up(Tile& r, int lane) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) r[2 + c] += __shfl_sync(0xffffffff, r[c], 28 + lane % 4);
 }
-// Sums over the tokens from each on, itself included.
+// Suffix sums over the tokens, inclusive.
 __device__ __forceinline__ void sum_down(Tile& r, int lane) {
 #pragma unroll
   for (int e = 0; e < 4; ++e)
@@ -79,7 +79,7 @@ __device__ __forceinline__ void sum_down(Tile& r, int lane) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) r[c] += __shfl_sync(0xffffffff, r[2 + c], lane % 4);
 }
-// Each token's elements become those of the token before it, and the first one's zero.
+// Shifts each token's elements to the next token; the first token gets zeros.
 __device__ __forceinline__ void to_next_token(Tile& r, int lane) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void to_next_token(Tile& r, int lane) {
     r[c] = lane < 4 ? 0 : low, r[2 + c] = lane < 4 ? low : high;
   }
 }
-// The same within groups of `tokens`, 1 to 8: from each on, and up to each, itself excluded.
+// Inclusive suffix sums, and exclusive prefix sums, within groups of `tokens` tokens, 1 to 8.
 __device__ __forceinline__ void sum_down_groups(Tile& r, int tokens, int lane) {
 #pragma unroll 1
   for (int step = 1; step < tokens; step *= 2)
@@ -112,11 +112,11 @@ __device__ __forceinline__ void sum_before_groups(Tile& r, int tokens, int lane)
       r[e] += (lane / 4 & tokens - 1) >= step ? other : 0;
     }
 }
-// The last token's elements, of the lane's two channels.
+// The last token's elements, for the lane's two channels.
 __device__ __forceinline__ float2 last_token(Tile const& r, int lane) {
   return make_float2(__shfl_sync(0xffffffff, r[2], 28 + lane % 4), __shfl_sync(0xffffffff, r[3], 28 + lane % 4));
 }
-// Over all tokens, of the channel lane / 4: in the lane that has a number of that channel, lane % 4 = lane / 8.
+// Sum over all tokens of channel lane / 4, in the lane with lane % 4 = lane / 8.
 __device__ __forceinline__ float token_sum(Tile const& r, int lane) {
   float const even = r[0] + r[2], odd = r[1] + r[3];
   bool const is_odd = lane / 4 % 2;

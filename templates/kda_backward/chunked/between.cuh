@@ -1,6 +1,7 @@
-// What the tokens of a chunk give to each other and, exactly, to the gates between them. Taken from what they give to
-// queries and keys, the gradient of a gate is a difference: the pairs after a token cancel, and what one that forgets
-// nearly all lets through is lost. Here each pair counts for the tokens between alone.
+// The contributions of the tokens of a chunk to each other and, exactly, to the gates between them. Computed from the
+// contributions to queries and keys, the gradient of a gate is a difference: pairs after a token cancel, and the
+// contribution that passes a nearly complete decay is lost. Here each pair contributes only to the gates between its
+// tokens.
 #pragma once
 #include "kda_backward/chunked/within.cuh"
 
@@ -9,7 +10,7 @@ struct Between {
   using Within = ::Within<Operands>;
   Within const& within;
 
-  // As Within::add; dg: of all that ends in the chunk, from before it and within.
+  // Like Within::add; dg: of everything that ends in the chunk, from before it and within it.
   __device__ __forceinline__ void add(Tile& q, Tile& k, Tile& up, Tile& dg, Channels const& x, bool large) const {
     Within::decay(q, k, x);
     set_ends(dg, q, k, x);
@@ -31,12 +32,12 @@ struct Between {
 #pragma unroll
     for (int e = 0; e < 4; ++e) r[e] += x[e];
   }
-  // How much of what is given to a token's query and key has passed its gate.
+  // The part of the gradients of a token's query and key that has passed its gate.
   __device__ __forceinline__ void set_ends(Tile& r, Tile const& q, Tile const& k, Channels const& x) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) r[e] = within.scale * x.q[e] * q[e] + x.k[e] * k[e];
   }
-  // What `token` gives to later ones passes the gates of those that follow it.
+  // Contributions of `token` to later tokens pass the gates of the tokens after it.
   __device__ __forceinline__ void add_after(Tile& dg, Tile const& d_q, Tile const& d_k, Channels const& x,
                                             int token) const {
     Tile ends;
@@ -46,8 +47,8 @@ struct Between {
     for (int e = 0; e < 4; ++e) dg[e] += within.lane / 4 + e / 2 * 8 > token ? ends[e] : 0;
   }
 
-  // The pairs of a token in the first half of an aligned group of 2 << level, and one in the second half: they pass all
-  // gates from the one to the other, and each half sums up for itself.
+  // Pairs of one token in the first half of an aligned group of 2 << level, and one in the second half: they pass all
+  // gates between them, and each half is summed separately.
   __device__ __forceinline__ void add_level(Tile& q, Tile& k, Tile& up, Tile& dg, Channels const& x, int level) const {
     Tile q_in, k_in, k_up, ends, starts, d_q = {}, d_k = {}, d_up = {};
     within.start(q_in, k_in, k_up, x);

@@ -1,5 +1,4 @@
-// Operands in bf16, of tensors in 16 bits: m16n8k16, and ldmatrix and movmatrix where a product wants a block
-// transposed.
+// Operands in bf16, for 16-bit tensors: m16n8k16, with ldmatrix and movmatrix if a product needs a block transposed.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 #include "flash_attention/rows.cuh"
@@ -8,7 +7,7 @@
 #include "movmatrix.cuh"
 #include "thread.cuh"
 
-// A pair of T as the pair of bf16 that products take.
+// A pair of T as the pair of bf16 that products use.
 template <class T>
 __device__ __forceinline__ uint32_t bf16_pair(uint32_t pair) {
   return pack<bf16>(unpack_lo<T>(pair), unpack_hi<T>(pair));
@@ -18,15 +17,15 @@ __device__ __forceinline__ uint32_t bf16_pair<bf16>(uint32_t pair) { return pair
 
 struct Bf16Operands {
   using Element = bf16;
-  static constexpr int kBytes = 2;       // an element
-  static constexpr bool kSplit = false;  // into several
-  static constexpr bool kTwice = false;  // is a matrix that is read both ways stored both ways?
-  static constexpr float kCentre = 0;    // of exponents: Tf32Operands has another
+  static constexpr int kBytes = 2;       // per element
+  static constexpr bool kSplit = false;  // into several terms
+  static constexpr bool kTwice = false;  // whether a matrix that is read in both orientations is stored twice
+  static constexpr float kCentre = 0;    // of exponents; differs in Tf32Operands
   static constexpr float kCentreFactor = 1;
-  using Block = uint32_t[4];  // operand A as it is; of its transpose, operands B are {0, 2} and {1, 3}
+  using Block = uint32_t[4];  // operand A directly; the operands B of its transpose are {0, 2} and {1, 3}
   using Half = uint32_t[2];
 
-  // Row of 16, where rows are values, that element e of an accumulator tile is.
+  // The row of 16, if rows are values, of element e of an accumulator tile.
   static __device__ __forceinline__ int value(int lane, int e) { return lane / 4 + e / 2 * 8; }
 
   static __device__ __forceinline__ void pack(Block& r, Tile const& left, Tile const& right) {
@@ -55,7 +54,7 @@ struct Bf16Operands {
     r_t[0] = movmatrix_trans(::pack<bf16>(r[0], r[1]));
     r_t[1] = movmatrix_trans(::pack<bf16>(r[2], r[3]));
   }
-  // left, right += X Yᵀ; left: of the first eight rows of Y, which Half has alone.
+  // left, right += X Yᵀ; left: for the first eight rows of Y; Half has only these.
   static __device__ __forceinline__ void multiply(Tile& left, Tile& right, Block const& x, Block const& y) {
     mma_m16n8k16<bf16>(left, x, {y[0], y[2]});
     mma_m16n8k16<bf16>(right, x, {y[1], y[3]});
@@ -71,7 +70,7 @@ struct Bf16Operands {
     return column % 2 ? unpack_hi<bf16>(both) : unpack_lo<bf16>(both);
   }
 
-  // The diagonal of X Yᵀ, summed over many: one accumulator for both halves, each with zeros for the other's rows of X.
+  // The diagonal of X Yᵀ, accumulated: one accumulator for both halves, each with zeros for the other's rows of X.
   using Diagonal = Tile;
   static __device__ __forceinline__ void add_diagonal(Diagonal& r, Block const& x, Block const& y) {
     mma_m16n8k16<bf16>(r, {x[0], 0, x[2], 0}, {y[0], y[2]});
@@ -82,7 +81,7 @@ struct Bf16Operands {
     return lane / 4 % 2 ? r[2 * half + 1] : r[2 * half];
   }
 
-  // In memory a block is 16 bytes a lane; `at` is this lane's.
+  // In memory a block has 16 bytes per lane; `at` is this lane's.
   static constexpr int kBlock = 32;  // uint4
   static __device__ __forceinline__ int lane_slot(int lane) { return lane; }
   template <Side kSide>
@@ -103,7 +102,7 @@ struct Bf16Operands {
     store<kSide>(at, r_t);
   }
 
-  // Matrices [16, K] in rows that are swizzled: blocks of their rows, and of their columns, which is transposed.
+  // Matrices [16, K] in swizzled rows: blocks of their rows, and of their columns, which are transposed.
   template <int K>
   struct Matrix {
     using Rows = ::Rows<K, true>;
@@ -118,7 +117,7 @@ struct Bf16Operands {
     static __device__ __forceinline__ void put_columns(unsigned char* matrix, Block const& r, int step, int lane) {
       put_rows(matrix, r, step, lane);
     }
-    // From shared memory, as right blocks.
+    // Loads right blocks from shared memory.
     static __device__ __forceinline__ void rows(Block& r, unsigned char const* matrix, int step, int lane) {
       uint32_t const at = Rows::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
       uint32_t x[4];
@@ -132,12 +131,12 @@ struct Bf16Operands {
     }
   };
 
-  // The inverses of a chunk's triangle, which lanes solve for row by row.
+  // The inverses of a chunk's triangle, which lanes compute row by row.
   struct Inverses {
     using Square = ::Rows<kChunk, false>;
     static constexpr int kSquare = kChunk * Square::kRowBytes, kBytes = 2 * kSquare;
 
-    // A row of T, or of E.
+    // Stores a row of T, or of E.
     static __device__ __forceinline__ void put(unsigned char* s_inverses, unsigned char*, bool errors, int row,
                                                float const (&x)[kChunk]) {
       unsigned char* s_row = s_inverses + errors * kSquare + row * Square::kRowBytes;
@@ -150,7 +149,7 @@ struct Bf16Operands {
     static __device__ __forceinline__ void transposed(Block& r, unsigned char const* s_inverses, int lane) {
       ldmatrix_trans<4>(r, shared_address(s_inverses) + Square::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2));
     }
-    // E, once all rows are there.
+    // Stores E after all rows are complete.
     static __device__ __forceinline__ void store_errors(unsigned char* block, unsigned char const* s_inverses,
                                                         int lane) {
       Block r;
@@ -159,7 +158,7 @@ struct Bf16Operands {
     }
   };
 
-  // Sixteen tokens of sixteen values of do from global memory; `rows` as in load_tile.
+  // Loads sixteen tokens of sixteen values of do from global memory; `rows` as in load_tile.
   template <class T>
   static __device__ __forceinline__ void load_values(Block& r, T const* rows, int64_t stride, int tokens, int lane) {
 #pragma unroll
@@ -175,7 +174,7 @@ struct Bf16Operands {
   struct Values {
     static_assert(sizeof(T) == 2, "bf16 operands are of 16-bit tensors");
     using Rows = ::Rows<BV, true>;
-    using Registers = uint32_t[4];  // of 16 values
+    using Registers = uint32_t[4];  // for 16 values
     static constexpr int kRowBytes = Rows::kRowBytes;
 
     static __device__ __forceinline__ uint32_t offset(int row, int chunk) { return Rows::offset(row, chunk); }
@@ -194,7 +193,7 @@ struct Bf16Operands {
 #pragma unroll
       for (int e = 0; e < 4; ++e) r_block[e] = bf16_pair<T>(r[e]);
     }
-    // Back to rows of global memory, of which `tokens` exist; `g_rows`: the first of the 16 values.
+    // Stores rows to global memory, of which `tokens` exist; `g_rows`: the first of the 16 values.
     static __device__ __forceinline__ void store(T* g_rows, int64_t stride, Tile const& left, Tile const& right,
                                                  int tokens, int lane) {
 #pragma unroll

@@ -1,11 +1,10 @@
-// The rows of a chunk as they lie in global memory; and their lengths, where the kernel makes rows of q and k of unit
-// length.
+// The rows of a chunk in global memory, and their norms, if the kernel normalizes q and k.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 #include "kda/token.cuh"
 #include "math.cuh"
 
-// Of the rows the first `tokens` exist.
+// The first `tokens` of the rows exist.
 template <class T, class Gate, class Beta>
 struct ChunkRows {
   T const *q, *k;
@@ -15,7 +14,7 @@ struct ChunkRows {
   int tokens;
 };
 
-// What the lane's rows of q, scale among it, and of k are times.
+// Factors of the lane's rows of q, including scale, and of k.
 struct RowFactors {
   float q[2], k[2];
 
@@ -31,7 +30,7 @@ __device__ __forceinline__ void add_squares(float (&r)[2], T const* x, int64_t s
 #pragma unroll
   for (int e = 0; e < 4; ++e) r[e / 2] += tile[e] * tile[e];
 }
-// The inverse lengths of the rows of q, then of k, go to `g_lengths`, if kNormalize.
+// The inverse norms of the rows of q, then of k, are stored to `g_lengths` if kNormalize.
 template <int K, bool kNormalize, class Rows>
 __device__ __forceinline__ RowFactors row_factors(Rows const& rows, float scale, float* g_lengths, int lane) {
   RowFactors r{{scale, scale}, {1, 1}};

@@ -1,17 +1,17 @@
-// Where a warp of a scan finds its part of a head of a sequence.
+// Coordinates of a scan warp's part of a head of a sequence.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 #include "kda_backward/sequences.cuh"
 
-// The warp's kRows columns of the state, of the block's kRows kWarps; kSpan chunks share what is kept.
+// The warp's kRows columns of the state, of the block's kRows kWarps; kSpan chunks share a stored state.
 template <class Scan, class Index, int K, int V, int kRows, int kWarps, int kSpan>
 struct Columns {
   static constexpr int kBlockColumns = kRows * kWarps;
   int lane, first;  // column of the block
   Sequence tokens;
   int chunks;
-  int64_t chunk;  // the sequence's first one, of those of all heads
-  int64_t span;   // the same of what is kept of kSpan chunks
+  int64_t chunk;  // index of the sequence's first chunk among those of all heads
+  int64_t span;   // the same for spans of kSpan chunks
   int64_t state;  // offset of the warp's columns in the stored states of all sequences
   __device__ __forceinline__ Columns(Index const* cu_seqlens, int seq_len, int value_heads)
       : lane(threadIdx.x % 32),
@@ -25,7 +25,7 @@ struct Columns {
              first_piece<kSpan * kChunk>(cu_seqlens, blockIdx.z)),
         state((int64_t(blockIdx.z) * value_heads + blockIdx.y) * K * V +
               (blockIdx.x * kBlockColumns + first) * Scan::kVStep) {}
-  // This lane's share of entry `index` of a tensor that holds `size` uint4 in each.
+  // This lane's address in entry `index` of a tensor with `size` uint4 per entry.
   template <class Operands>
   __device__ __forceinline__ uint4* blocks(typename Operands::Element* tensor, int64_t index, int size) const {
     return reinterpret_cast<uint4*>(tensor) + index * size +

@@ -1,4 +1,4 @@
-// The gradients of a chunk of 16 tokens, for 16 kPairs channels a warp, from their sums over values.
+// The gradients of a chunk of 16 tokens, for 16 kPairs channels per warp, from their sums over values.
 #pragma once
 #include "kda_backward/chunked/between.cuh"
 #include "kda_backward/chunked/lengths.cuh"
@@ -17,11 +17,11 @@ struct Gradients {
   int tokens;
   Columns columns;  // of exponents, and of dg
 
-  // What a warp reads of its channels, and where their gradients go.
+  // The inputs of a warp for its channels, and the destinations of their gradients.
   struct Inputs {
     View<T const> q, k;
     View<Gate const> g;
-    HeadGate<kGating> gate;  // its bias that of the first channel
+    HeadGate<kGating> gate;  // its bias is that of the first channel
   };
   struct Outputs {
     View<T> dq, dk;
@@ -34,9 +34,9 @@ struct Gradients {
     Outputs to;
   };
 
-  // Turns a value head's sums into gradients. dq and dk are added up over the group in `s_sums`; its last head writes
-  // them, or leaves them there, and how much of them lies along q and k, where rows are to be normalised. `s_ends`:
-  // room for a number a channel.
+  // Converts a value head's sums to gradients. dq and dk are summed over the group in `s_sums`; its last head stores
+  // them, or, if rows are to be normalized, keeps them there, together with their projections onto q and k. `s_ends`:
+  // space for one float per channel.
   template <bool kNormalize>
   __device__ __forceinline__ void finish_all(Sums& sums, Within const& within, Betas const& beta,
                                              RowPair const& lengths, Rows const& rows, float* s_sums, float* s_ends,
@@ -44,7 +44,7 @@ struct Gradients {
     Inputs const& from = rows.from;
     Outputs const& to = rows.to;
     int at = lane;
-    forget(at);  // rows that are found again keep no registers while values are summed
+    forget(at);  // recomputed row addresses occupy no registers while values are summed
     columns.put_exponents(from.g, from.gate, tokens);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -53,16 +53,16 @@ struct Gradients {
       fetch(x, from, t, at);
       bool const large = complete(x, t, lengths);
       finish(r_dq, r_dk, r_dg, s_ends + 8 * t, sums, t, within, x, beta, large);
-      __syncwarp();  // all have the exponents
+      __syncwarp();  // all lanes have read the exponents
       columns.put(t, r_dg);
       if (kNormalize || !first || !last) {
         add_up(r_dq, s_sums + 256 * t, first, kNormalize || !last);
         add_up(r_dk, s_sums + 256 * t + 128, first, kNormalize || !last);
       }
       if (kNormalize && last) add_along(along, x.q, r_dq, x.k, r_dk);
-      fence_registers(r_dq), fence_registers(r_dk);  // else rows of the stores compute them, in a branch each
+      fence_registers(r_dq), fence_registers(r_dk);  // otherwise they are computed in each branch of the row stores
       if (!kNormalize && last) store(to.dq, t, r_dq, at), store(to.dk, t, r_dk, at);
-      __syncwarp();  // the next tile's loads stay behind it: all at once they would not fit the registers
+      __syncwarp();  // loads of the next tile must not be hoisted: all at once they would not fit the registers
     }
     store_gates(from, to, s_ends);
   }
@@ -70,7 +70,7 @@ struct Gradients {
   __device__ __forceinline__ void store(View<X> const& rows, int t, Tile const& r, int at) const {
     store_tile(rows.first + 8 * t, rows.stride, r, tokens, at);
   }
-  // The same of dq and dk in `s_sums`, with respect to rows that were normalised.
+  // The same for dq and dk in `s_sums`, with respect to rows before normalization.
   __device__ __forceinline__ void finish_normalised(Rows const& rows, float const* s_sums, RowPair const& lengths,
                                                     RowPair const& along) const {
     Inputs const& from = rows.from;
@@ -85,7 +85,8 @@ struct Gradients {
     }
   }
 
-  // Tile `t` of the rows, first from global memory, then with its exponents. Returns whether these are too large.
+  // fetch loads tile `t` of the rows from global memory; complete adds its exponents, and returns whether they are too
+  // large.
   __device__ __forceinline__ void fetch(Channels& x, Inputs const& from, int t, int at) const {
     load_tile(x.q, from.q.first + 8 * t, from.q.stride, tokens, at);
     load_tile(x.k, from.k.first + 8 * t, from.k.stride, tokens, at);
@@ -97,8 +98,8 @@ struct Gradients {
     x.total = columns.last(t);
     return !kSafeGate && __any_sync(0xffffffff, fminf(x.total.x, x.total.y) < -kLargestExponent);
   }
-  // Turns the sums of tile `t` into gradients; those of g lack `s_ends`, and, but for split operands, their sum over
-  // tokens.
+  // Converts the sums of tile `t` to gradients; those of g lack `s_ends`, and, except with split operands, their sum
+  // over tokens.
   __device__ __forceinline__ void finish(Tile& dq, Tile& dk, Tile& dg, float* s_ends, Sums& sums, int t,
                                          Within const& within, Channels const& x, Betas const& beta,
                                          bool large) const {
@@ -124,11 +125,11 @@ struct Gradients {
       dk[e] = sums.k[t][e] + up[e] + rest[e] + own * x.q[e];
     }
   }
-  // Of a tile's channels the lane's own is lane / 4, in one of four lanes.
+  // The lane's own channel of a tile is lane / 4, in one of four lanes.
   __device__ __forceinline__ bool is_own() const { return lane % 4 == lane / 8; }
   __device__ __forceinline__ float own(float2 pair) const { return lane / 4 % 2 ? pair.y : pair.x; }
-  // dg, to be summed over the tokens from each on: differences of what tokens take and give. Returns what all tokens
-  // give to what follows the chunk, of the lane's own channel.
+  // dg, before the sum over the tokens from each on: differences of incoming and outgoing contributions. Returns the
+  // contribution of all tokens to the state after the chunk, for the lane's own channel.
   __device__ __forceinline__ float set_gate(Tile& dg, Tile const& q, Tile const& k, Tile const& up, Channels const& x,
                                             Tile const& rest) const {
     Tile given;
@@ -139,7 +140,7 @@ struct Gradients {
     }
     return token_sum(given, lane);
   }
-  // To dg, what the tokens before each give to what follows the chunk.
+  // Adds to dg the contribution of the tokens before each to the state after the chunk.
   __device__ __forceinline__ void add_before(Tile& dg, Tile const& k, Tile const& rest) const {
     Tile given;
 #pragma unroll
@@ -150,7 +151,7 @@ struct Gradients {
     for (int e = 0; e < 4; ++e) dg[e] += given[e];
   }
 
-  // dg, column by column; where the kernel computes the gate it becomes that of what is given for g.
+  // Stores dg, column by column; if the kernel computes the gate, converted to the gradient of its input g.
   __device__ __forceinline__ void store_gates(Inputs const& from, Outputs const& to, float const* s_ends) const {
     float2 const end = reinterpret_cast<float2 const*>(s_ends)[columns.column()], bias = columns.bias_of(from.gate);
     float2 bias_sum = {}, rate_sum = {};
@@ -170,7 +171,7 @@ struct Gradients {
     }
   }
 
-  // Adds what the value heads of the group before this one gave, and leaves the sum in `s_sum` if it is to be kept.
+  // Adds the contributions of previous value heads of the group, and stores the sum in `s_sum` if it is needed later.
   __device__ __forceinline__ void add_up(Tile& r, float* s_sum, bool first, bool keep) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {

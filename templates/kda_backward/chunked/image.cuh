@@ -1,11 +1,11 @@
-// What prepare passes on for one chunk of 16 tokens of one head: the forward scan copies its first part to shared
-// memory, the reverse scan nearly all of it, the gradients read what is small.
+// The output of prepare for one chunk of 16 tokens of one head: the forward scan copies its first part to shared
+// memory, the reverse scan nearly all of it, and gradients reads the small parts.
 #pragma once
 #include "kda_backward/chunked/bf16.cuh"
 #include "kda_backward/chunked/tf32.cuh"
 
-// Byte offsets. Matrices are [kChunk, K], for operands that are rows of it or columns, in one place where one layout
-// serves both; decay is fp32, so ordered that each lane finds the four channels of its accumulators together.
+// Byte offsets. Matrices are [kChunk, K], for operands that are rows or columns of it, stored once if one layout serves
+// both; decay is fp32, ordered so that each lane finds the four channels of its accumulators together.
 template <int K, class Operands>
 struct Image {
   static_assert(K % 16 == 0, "matrices are whole operands of mma");
@@ -24,7 +24,8 @@ struct Image {
   static constexpr int kUpdateRows = Operands::kTwice ? kKeyColumns + kMatrixBytes : kUpdateColumns;
   static constexpr int kReverseFirst = Operands::kTwice ? kDecay : kKeyRows;
   static constexpr int kReverseBytes = (Operands::kTwice ? kUpdateRows + kMatrixBytes : kOutputEnd) - kReverseFirst;
-  static constexpr int kLengths = kReverseFirst + kReverseBytes;  // inverse, of the rows of q, then of k; with kNormalize
+  // inverse norms of the rows of q, then of k; with kNormalize
+  static constexpr int kLengths = kReverseFirst + kReverseBytes;
   static constexpr int kBytes = kLengths + 8 * kChunk;
 
   // Byte offset of the decay of the channels 2 pair and 2 pair + 1.

@@ -1,15 +1,15 @@
-// Rows of q and k that the kernel makes unit length: what that takes from their gradients. With n = x / length,
-// dx = (dn - n (n · dn)) / length.
+// Normalization of rows of q and k in the kernel, and its effect on their gradients. With n = x / length, dx = (dn - n
+// (n · dn)) / length.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 #include "thread.cuh"
 
-// A number for each of the lane's rows of q and of k.
+// One float for each of the lane's rows of q and of k.
 struct RowPair {
   float q[2], k[2];
 };
 
-// The inverse lengths that prepare has left.
+// The inverse norms stored by prepare.
 template <bool kNormalize>
 __device__ __forceinline__ RowPair inverse_lengths(float const* g_lengths, int lane) {
   if constexpr (!kNormalize) return {{1, 1}, {1, 1}};
@@ -17,13 +17,13 @@ __device__ __forceinline__ RowPair inverse_lengths(float const* g_lengths, int l
   return {{g_lengths[lane / 4], g_lengths[lane / 4 + 8]}, {g_k[lane / 4], g_k[lane / 4 + 8]}};
 }
 
-// n · dn over the lane's channels of a tile, added.
+// Adds n · dn over the lane's channels of a tile.
 __device__ __forceinline__ void add_along(RowPair& r, Tile const& q, Tile const& dq, Tile const& k, Tile const& dk) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) r.q[e / 2] += q[e] * dq[e], r.k[e / 2] += k[e] * dk[e];
 }
-// The same over a warp's channels lies in `s_parts` [kWarps, 2, kChunk], of the warps that share the chunk: no register
-// keeps it while values are summed.
+// The same over a warp's channels, in `s_parts` [kWarps, 2, kChunk] for the warps that share the chunk: no register
+// holds it while values are summed.
 __device__ __forceinline__ float* own_part(float* s_parts, int warp, int half, int lane) {
   return s_parts + warp * 2 * kChunk + lane / 4 + 8 * half;
 }
@@ -42,7 +42,7 @@ __device__ __forceinline__ void add_part(float* s_parts, int warp, RowPair const
     if (lane % 4 == 0) s_part[0] += q, s_part[kChunk] += k;
   }
 }
-// Over all channels; `barrier` is of the warps that share the chunk.
+// Over all channels; `barrier` is for the warps that share the chunk.
 template <int kWarps>
 __device__ __forceinline__ RowPair all_along(float* s_parts, int barrier, int lane) {
   named_barrier_sync(barrier, 32 * kWarps);
@@ -56,7 +56,7 @@ __device__ __forceinline__ RowPair all_along(float* s_parts, int barrier, int la
   return r;
 }
 
-// dx from the rows x in global memory and dn in `s_sum`, of a tile.
+// dx of a tile from the rows x in global memory and dn in `s_sum`.
 template <class T>
 __device__ __forceinline__ void before_normalising(Tile& r, T const* rows, int64_t stride, float const* s_sum,
                                                    float const (&lengths)[2], float const (&along)[2], int tokens,

@@ -1,10 +1,10 @@
-// What can be computed of a chunk without the state, by one warp: decayed keys and queries, and the inverses of their
-// triangle.
+// The part of a chunk that can be computed without the state, by one warp: decayed keys and queries, and the inverses
+// of their triangle.
 #pragma once
 #include "kda_backward/chunked/image.cuh"
 #include "kda_backward/chunked/scores.cuh"
 
-// Exponents are in base 2 and count from the start of the chunk, so that a safe gate keeps them below 116.
+// Exponents are in base 2, relative to the start of the chunk, so that a safe gate keeps them below 116.
 template <class T, class Gate, class Beta, int K, class Operands, BetaGate kBetaGate, Gating kGating, bool kSafeGate,
           bool kNormalize>
 struct Prepare {
@@ -49,7 +49,7 @@ struct Prepare {
     store_blocks();
   }
 
-  // Zeros fill the image up to the next matrix: the scans copy them too.
+  // Zeros fill the image up to the next matrix, since the scans copy them too.
   __device__ __forceinline__ void store_beta() const {
     bool const there = lane < kChunk && lane < rows.tokens;
     float const beta = there ? beta_of<kBetaGate>(to_float(rows.beta[lane * rows.beta_stride])) : 0;
@@ -57,7 +57,7 @@ struct Prepare {
     if (lane < (Image::kForwardBytes - Image::kBeta) / 4) reinterpret_cast<float*>(image + Image::kBeta)[lane] = beta;
   }
 
-  // Sixteen channels: what the image and the scores take of them. Returns their lowest exponent.
+  // Computes sixteen channels for the image and the scores. Returns their lowest exponent.
   __device__ __forceinline__ float decay(Tile (&r_kk)[2], Tile (&r_qk)[2], RowFactors const& factors, int step) const {
     Tile q[2], k[2], up[2], rest[2];
     float lowest = 0;
@@ -104,18 +104,19 @@ struct Prepare {
     Matrix::put_columns(smem + kRest, r_rest, step, lane);
     return lowest;
   }
-  // What was decayed from elsewhere, as if from the start of the chunk.
+  // Converts values decayed from another reference point to decay from the start of the chunk.
   static __device__ __forceinline__ void from_centre(Block& r, Tile (&x)[2]) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[0][e] *= Operands::kCentreFactor, x[1][e] *= Operands::kCentreFactor;
     Operands::pack(r, x[0], x[1]);
   }
 
-  // Both inverses: a lane solves for one row, columns from right to left, in fp32. beta comes before or after the sum.
+  // Both inverses: a lane solves for one row, columns from right to left, in fp32. beta multiplies before or after the
+  // sum.
   __device__ __forceinline__ void solve() const {
     int const row = lane % kChunk;
     bool const errors = lane >= kChunk;
-    float x[kChunk], y[kChunk];  // the row, and the row times beta where that comes first
+    float x[kChunk], y[kChunk];  // the row, and the row times beta if that multiplies first
 #pragma unroll
     for (int j = kChunk - 1; j >= 0; --j) {
       float const beta = betas()[j];

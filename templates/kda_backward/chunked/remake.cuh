@@ -1,9 +1,9 @@
-// The scans store one state and one gradient for a span of chunks. Those of its chunks are made again in shared memory:
-// for the channels of a slab, and some values at a time, which the warps of the slab share out.
+// The scans store one state and one gradient per span of chunks. Those of its other chunks are recomputed in shared
+// memory: for the channels of a slab, and some values at a time, which are split over the warps of the slab.
 #pragma once
 #include "kda_backward/chunked/gradients.cuh"
 
-// What the scans leave for a span of one head, in the order of operands; all pointers are this lane's, but d_o.
+// Results of the scans for a span of one head, in the order of operands; all pointers are this lane's, except d_o.
 template <class T>
 struct Scanned {
   uint4 const *states, *gradients;  // [slab's K / 16, V / 16] blocks: before the span, and of the state after it
@@ -12,20 +12,20 @@ struct Scanned {
   int tokens;                       // from there to the end of the sequence
 };
 
-// Of 16 tokens and 16 values; [tokens, values].
+// For 16 tokens and 16 values; [tokens, values].
 template <class Operands>
 struct TokenValues {
   typename Operands::Block errors, y, d_o;
 };
 
-// kPairs: of 8 channels, of the slab; kValueBlocks: of 16 values, at a time.
+// kPairs: pairs of 8 channels of the slab; kValueBlocks: blocks of 16 values at a time.
 template <int V, class Operands, int kSpan, int kPairs, int kValueBlocks>
 struct Remake {
   using Block = typename Operands::Block;
-  static constexpr int kBlocks = kValueBlocks, kWarps = kSpan;  // of a slab: one a chunk
+  static constexpr int kBlocks = kValueBlocks, kWarps = kSpan;  // per slab: one per chunk
   static constexpr int kSteps = V / 16, kBlock = Operands::kBlock, kBlockBytes = 16 * kBlock;
   static_assert(kSteps % kBlocks == 0, "values come in whole pieces");
-  // A task is a state or its gradient, for some of the pairs and some of the blocks: as many as there are warps.
+  // A task is a state or its gradient, for some of the pairs and some of the blocks: there are as many tasks as warps.
   static constexpr int parts(int of, int most) { return of % 4 == 0 && most >= 4 ? 4 : of % 2 == 0 && most >= 2 ? 2 : 1; }
   static constexpr int kPairParts = parts(kPairs, kSpan / 2), kTaskPairs = kPairs / kPairParts;
   static constexpr int kBlockParts = parts(kBlocks, kSpan / 2 / kPairParts), kTaskBlocks = kBlocks / kBlockParts;
@@ -46,7 +46,7 @@ struct Remake {
   static constexpr int kBytes = kValues + (kSpan > 1 ? 3 * kSpan * kBlocks * kBlockBytes : 0);
 
   unsigned char* smem;
-  int lane, warp;  // of the slab's kSpan warps; and the chunk that it sums up
+  int lane, warp;  // lane; warp of the slab's kSpan warps, which is also the chunk that it sums
 
   __device__ __forceinline__ uint4* block(int offset, int index) const {
     return reinterpret_cast<uint4*>(smem + offset) + index * kBlock + Operands::lane_slot(lane);
@@ -54,14 +54,14 @@ struct Remake {
   __device__ __forceinline__ uint4* matrix(int chunk, Matrix which, int pair) const {
     return block(kOperands + chunk * kChunkBytes + kDecayBytes, which * kPairs + pair);
   }
-  // Of the channels of a pair that are a lane's rows, of 16, side by side.
+  // Decay of the channels of a pair that are a lane's rows, of 16 adjacent ones.
   __device__ __forceinline__ float* decay(int chunk, int pair) const {
     return reinterpret_cast<float*>(smem + kOperands + chunk * kChunkBytes) + 16 * pair;
   }
   __device__ __forceinline__ uint4* value(int chunk, Tensor which, int step) const {
     return block(kValues, (chunk * 3 + which) * kBlocks + step);
   }
-  // Of the values at hand.
+  // For the current values.
   __device__ __forceinline__ uint4* state(int chunk, int pair, int step) const {
     return block(kStates, (chunk * kPairs + pair) * kBlocks + step);
   }
@@ -69,18 +69,18 @@ struct Remake {
     return block(kGradients, (chunk * kPairs + pair) * kBlocks + step);
   }
 
-  // While no values are summed, the states of this warp's chunk and their gradients are room for its columns.
+  // While no values are summed, the space of this warp's states and gradients is used for its columns.
   using Columns = TokenColumns<kPairs, kGradients>;
   __device__ __forceinline__ Columns columns() const { return {smem + warp * (kStateBytes / kSpan), lane}; }
 
-  // The operands of this warp's chunk, of which no token need exist: then they change nothing.
+  // Stores the operands of this warp's chunk. If none of its tokens exist, they have no effect.
   template <class Gradients>
   __device__ __forceinline__ void store_operands(Gradients const& gradients, typename Gradients::Inputs const& from,
                                                  RowPair const& lengths, Betas const& beta) const {
     if constexpr (kSpan > 1) {
       Channels ahead[2][2];
       int at = lane;
-      if (Operands::kSplit) forget(at);  // no registers keep where its rows lie
+      if (Operands::kSplit) forget(at);  // row addresses must not be kept in registers
       auto const fetch = [&](Channels(&x)[2], int pair) {
         gradients.fetch(x[0], from, 2 * pair, at);
         gradients.fetch(x[1], from, 2 * pair + 1, at);
@@ -110,7 +110,7 @@ struct Remake {
         store(kUpdate, pair, update);
         store(kKey, pair, key);
         store(kQuery, pair, query);
-        __syncwarp();  // the next pair's loads stay behind it: all at once they would not fit the registers
+        __syncwarp();  // loads of the next pair must not be hoisted: all at once they would not fit the registers
       }
     }
   }
@@ -120,7 +120,7 @@ struct Remake {
     Operands::template store_transposed<Side::kLeft>(matrix(warp, which, pair), r, lane);
   }
 
-  // This warp's values, for all; of blocks of values, the `step`th.
+  // Shares this warp's values with all warps; `step`: index of the block of values.
   __device__ __forceinline__ void share(TokenValues<Operands> const& x, int step) const {
     if constexpr (kSpan > 1) {
       Operands::template store_transposed<Side::kRight>(value(warp, kErrors, step), x.errors, lane);
@@ -128,11 +128,11 @@ struct Remake {
       Operands::template store_transposed<Side::kRight>(value(warp, kDo, step), x.d_o, lane);
     }
   }
-  // The warps' tasks for some blocks of values: states forward, gradients in reverse. The first half of the warps has
-  // the states, so that warps that share a quarter of an SM have one of each.
+  // The warps' tasks for some blocks of values: states forward, gradients in reverse. The first half of the warps
+  // computes states, so that warps on the same quarter of an SM have one of each.
   struct Task {
     bool exists, reverse;
-    int pair, step;  // the first, of kTaskPairs and kTaskBlocks
+    int pair, step;  // the first of kTaskPairs and kTaskBlocks
   };
   __device__ __forceinline__ Task task(int i) const {
     int const index = warp + i * kSpan, part = index % (kTasks / 2);
@@ -140,7 +140,7 @@ struct Remake {
   }
   using Stored = Block[kTaskPairs * kTaskBlocks];
   using AllStored = Stored[kWarpTasks];
-  // What the scans have left for the tasks of this warp, of the first values.
+  // Addresses of the stored results of the scans for the tasks of this warp, for the first values.
   template <class T>
   __device__ __forceinline__ void find_stored(uint4 const* (&r)[kWarpTasks], Scanned<T> const& from) const {
 #pragma unroll
@@ -149,7 +149,7 @@ struct Remake {
       r[i] = (at.reverse ? from.gradients : from.states) + (at.pair * kSteps + at.step) * kBlock;
     }
   }
-  // The same of the blocks of values from `first` on.
+  // Loads those of the blocks of values from `first` on.
   __device__ __forceinline__ void load_stored(AllStored& r, uint4 const* const (&from)[kWarpTasks], int first) const {
 #pragma unroll
     for (int i = 0; i < kWarpTasks; ++i)
@@ -191,7 +191,7 @@ struct Remake {
       if (i < kSpan - 1) pass<kReverse>(r, chunk, pair, step);
     }
   }
-  // The step of one chunk. What it adds is summed apart: no product waits for the chunk before.
+  // The step of one chunk. Its contribution is summed separately, so that no product waits for the previous chunk.
   template <bool kReverse>
   __device__ __forceinline__ void pass(Tile (&r)[kTaskPairs][kTaskBlocks][2], int chunk, int pair, int step) const {
     constexpr int kProducts = 1 + kReverse;

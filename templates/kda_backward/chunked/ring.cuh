@@ -1,9 +1,10 @@
-// What a block of a scan reads: the images of a head's chunks and rows of v or do, in a ring of stages.
+// The inputs of a scan block: the images of a head's chunks and rows of v or do, in a ring of stages.
 #pragma once
 #include "cp_async.cuh"
 #include "kda_backward/chunked/scan.cuh"
 
-// kFirst, kBytes: the part of an image. From the first chunk to the last, or, with kReverse, back.
+// kFirst, kBytes: the part of an image. From the first chunk to the last, or, with kReverse, from the last to the
+// first.
 template <class Scan, class T, int kFirst, int kBytes, int kStages, int kThreads, bool kReverse>
 struct Ring {
   static constexpr int kStageBytes = kBytes + Scan::kValueBytes;
@@ -16,7 +17,7 @@ struct Ring {
 
   __device__ __forceinline__ int chunk(int step) const { return kReverse ? chunks - 1 - step : step; }
   static __device__ __forceinline__ uint32_t stage(int step) { return step % kStages * kStageBytes; }
-  // Starts copying the next chunk; past the last one, an empty group keeps the count of groups.
+  // Starts copying the next chunk; after the last one, an empty group keeps the group count consistent.
   __device__ __forceinline__ void issue() {
     if (issued < chunks) {
       int const next = chunk(issued);
@@ -32,7 +33,7 @@ struct Ring {
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) issue();
   }
-  // The oldest stage has arrived; the one that all have left is filled again.
+  // Waits for the oldest stage; the stage that all warps have finished with is refilled.
   __device__ __forceinline__ void advance() {
     cp_async_wait<kStages - 2>();
     __syncthreads();

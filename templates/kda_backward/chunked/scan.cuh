@@ -1,5 +1,6 @@
 // The chain of chunks, forward for the state and in reverse for its gradient: a warp carries 16 kM columns, transposed,
-// as accumulators of mma, and leaves what the gradients need in the order of their operands. kVFirst: of stored states.
+// in mma accumulators, and stores the values that gradients needs in the order of its operands. kVFirst: of stored
+// states.
 #pragma once
 #include "kda_backward/chunked/image.cuh"
 
@@ -11,20 +12,21 @@ struct Scan {
   using Block = typename Operands::Block;
   static constexpr int kSteps = K / 16;
   static constexpr int kValueBytes = kChunk * Values::kRowBytes;
-  static constexpr int kStates = K * V / 256 * Operands::kBlock;     // uint4 of a state in operand order, of one chunk
-  static constexpr int kTokens = V / 16 * Operands::kBlock;          // the same of a tensor of tokens and values
-  static constexpr bool kOneBranch = Operands::kBlock == 32 || (K <= 128 && !Operands::kSplit);  // registers suffice
+  static constexpr int kStates = K * V / 256 * Operands::kBlock;     // uint4 of a state in operand order, per chunk
+  static constexpr int kTokens = V / 16 * Operands::kBlock;          // the same for a tensor of tokens and values
+  // there are enough registers
+  static constexpr bool kOneBranch = Operands::kBlock == 32 || (K <= 128 && !Operands::kSplit);
 
   using State = float[kM][K / 8][4];  // [values, channels]
   using Tokens = float[kM][2][4];     // [values, tokens]
   using Operand = Block[kM];          // Tokens
 
-  // A stage is a part of an image, and the values of the block's columns. Starts copying kBytes of an image, and the
-  // rows of v or do, of which `tokens` exist: the share of one of kThreads.
+  // A stage contains a part of an image, and the values of the block's columns. Starts copying one thread's share, of
+  // kThreads, of kBytes of an image, and of the rows of v or do, of which `tokens` exist.
   template <int kBytes, int kThreads>
   static __device__ __forceinline__ void load_stage(uint32_t s_stage, unsigned char const* g_image, T const* g_rows,
                                                     int64_t stride, int tokens) {
-    // Few warps copy much each, and all of it at once takes registers that the widest states need.
+    // With few warps each copies much, and all of it at once would need registers of the widest states.
 #pragma unroll 32
     for (int first = 0; first < kBytes / 16; first += kThreads) {
       int const i = first + threadIdx.x;
@@ -41,8 +43,8 @@ struct Scan {
     }
   }
 
-  // r_x += Sᵀ matrixᵀ. The operands of S are what the gradients read of it: on their way they go to `g_state`, if
-  // `keep`. With one branch around all of them, stores fit between products that wait for each other.
+  // r_x += Sᵀ matrixᵀ. The operands of S are those that gradients reads: they are also stored to `g_state` if `keep`.
+  // With one branch around all of them, stores are scheduled between dependent products.
   static __device__ __forceinline__ void recall(Tokens& r_x, State const& r_s, unsigned char const* matrix,
                                                 uint4* g_state, bool keep, int lane) {
     auto const all = [&](bool kept) {
@@ -66,13 +68,13 @@ struct Scan {
     else
       all(false);
   }
-  // What the update of a state adds: xᵀ matrix.
+  // A contribution to the update of a state: xᵀ matrix.
   struct Product {
     Operand const& x;
     unsigned char const* matrix;
   };
-  // Sᵀ = Sᵀ e^G_last + products. With split operands their sum is apart, and rounded to nearest as it joins the state:
-  // tensor cores truncate, and chunk after chunk that would add up.
+  // Sᵀ = Sᵀ e^G_last + products. With split operands their sum is separate, and rounded to nearest when it is added to
+  // the state: tensor cores truncate, which would accumulate over chunks.
   template <class... Products>
   static __device__ __forceinline__ void update(State& r_s, unsigned char const* s_decay, int lane,
                                                 Products const&... products) {
@@ -118,9 +120,9 @@ struct Scan {
     for (int m = 0; m < kM; ++m) Operands::pack(r_a[m], r[m][0], r[m][1]);
   }
 
-  // The two steps: `g_state` and `g_tokens` are this lane's, and the state goes to memory if `keep`.
+  // The two steps: `g_state` and `g_tokens` are this lane's addresses, and the state is stored if `keep`.
 
-  // The state before the chunk and the errors go to memory; then Sᵀ becomes that after the chunk.
+  // Stores the state before the chunk and the errors; then Sᵀ becomes that after the chunk.
   static __device__ __forceinline__ void forward(State& r_s, unsigned char const* stage, int first, uint4* g_state,
                                                  bool keep, uint4* g_tokens, int lane) {
     typename Values::Registers r_v[kM];
@@ -135,11 +137,12 @@ struct Scan {
     store_errors(g_tokens, r_a, stage + Image::kErrors, lane);
     scale(r_x, stage + Image::kBeta, lane);
     pack_tokens(r_a, r_x);
-    __syncwarp();  // what the update loads stays behind it: beside the widest states there are no registers for more
+    __syncwarp();  // loads of the update must not be hoisted: with the widest states there are no registers for more
     update(r_s, stage + Image::kDecay, lane, Product{r_a, stage + Image::kUpdateColumns});
   }
 
-  // What every token finds wrong in the state that it meets, of r = v - Sᵀ k; the chain does not wait for it.
+  // The error of the value that every token recalls from the state, from r = v - Sᵀ k; not on the critical path of the
+  // chain.
   static __device__ __forceinline__ void store_errors(uint4* g_tokens, Operand const& r_r, unsigned char const* s_errors,
                                                       int lane) {
     Block r_inverse, r_e;
@@ -154,7 +157,7 @@ struct Scan {
     }
   }
 
-  // The gradient after the chunk and y = Tᵀ dU go to memory, and beta y to dv; then dSᵀ becomes that before the chunk.
+  // Stores the gradient after the chunk and y = Tᵀ dU, and beta y to dv; then dSᵀ becomes that before the chunk.
   static __device__ __forceinline__ void reverse(State& r_s, unsigned char const* stage, int first, uint4* g_state,
                                                  bool keep, uint4* g_tokens, T* g_dv, int64_t stride, int tokens,
                                                  int lane) {
@@ -186,7 +189,7 @@ struct Scan {
            Product{r_a, image + Image::kKeyColumns});
   }
 
-  // States are [K, V] or V-first [V, K] in fp32; null pointers are zeros, or not wanted.
+  // States are [K, V] or V-first [V, K] in fp32; null pointers mean zeros, or no output.
   static constexpr int kKStep = kVFirst ? 1 : V, kVStep = kVFirst ? K : 1;
 
   static __device__ __forceinline__ int state_offset(int i, int lane) {

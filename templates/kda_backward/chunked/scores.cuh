@@ -1,15 +1,14 @@
-// What the tokens of a chunk are to each other: products of keys, and of queries with keys, decayed by what lies
-// between.
+// Scores between the tokens of a chunk: products of keys, and of queries with keys, with the decay between them.
 #pragma once
 #include "kda_backward/chunked/chunk_rows.cuh"
 #include "kda_backward/slopes.cuh"
 
-constexpr float kLargestExponent = 100;  // of 2: beyond, what is decayed most comes near bf16's subnormals
+constexpr float kLargestExponent = 100;  // of 2: beyond, the most decayed values approach the subnormals of bf16
 
-// In a warp's shared memory, in fp32: zeros above the diagonal, and for the keys on it.
+// In a warp's shared memory, in fp32: zeros above the diagonal, and for keys also on it.
 struct Scores {
-  static constexpr int kKeyStride = kChunk + 4;    // floats: rows of keys, transposed, begin in different banks
-  static constexpr int kQueryStride = kChunk + 8;  // floats: pairs of four rows lie in different banks
+  static constexpr int kKeyStride = kChunk + 4;    // floats: transposed rows of keys start in different banks
+  static constexpr int kQueryStride = kChunk + 8;  // floats: pairs of four rows are in different banks
   static constexpr int kQueries = kChunk * kKeyStride;
   static constexpr int kBytes = 4 * kChunk * (kKeyStride + kQueryStride);
 
@@ -21,7 +20,7 @@ struct Scores {
     key_column(column)[row] = column < row ? x : 0;
   }
 
-  // From accumulators, two tiles side by side.
+  // Stores two adjacent accumulator tiles.
   __device__ __forceinline__ void put(Tile const (&kk)[2], Tile const (&qk)[2], int lane) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -33,7 +32,7 @@ struct Scores {
           make_float2(column <= row ? queries[0] : 0, column < row ? queries[1] : 0);
     }
   }
-  // The queries', as accumulators.
+  // Loads the queries' scores as accumulators.
   __device__ __forceinline__ void queries(Tile (&r)[2], int lane) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -43,7 +42,7 @@ struct Scores {
     }
   }
 
-  // Where exponents are large: each pair of tokens by the gates between them.
+  // If exponents are large: each pair of tokens is decayed by the gates between them.
   template <int K, class Rows, Gating kGating>
   __device__ __forceinline__ void put_pairs(Rows const& rows, RowFactors const& factors,
                                             HeadGate<kGating> const& gate, int lane) const {

@@ -1,4 +1,4 @@
-// Where a block of gradients finds its chunks, and a warp the one of them whose channels it takes, slab by slab.
+// Coordinates of the chunks of a gradients block, and of the chunk whose channels a warp processes, slab by slab.
 #pragma once
 #include "register.cuh"
 #include "kda_backward/sequences.cuh"
@@ -11,13 +11,13 @@ struct View {
   int64_t stride;
 };
 
-// A block has the kSpan chunks that share a stored state, kWarps warps each of them.
+// A block has the kSpan chunks that share a stored state, with kWarps warps for each.
 template <class Index, int kSpan, int kWarps>
 struct Slab {
-  int lane, index, slot;  // the warp's first slab of its chunk; its chunk, of the span's
-  int chunks;             // of a batch's head
+  int lane, index, slot;  // the warp's first slab of its chunk; its chunk within the span
+  int chunks;             // chunks per batch entry and head
   Piece span;
-  int first, last;  // chunk of the span; of the next sequence, or, of the last one, past the end
+  int first, last;  // first chunk of the span; first chunk of the next sequence, or the end
 
   __device__ __forceinline__ Slab(Index const* cu_seqlens, int sequences, int seq_len)
       : lane(threadIdx.x % 32),
@@ -27,27 +27,27 @@ struct Slab {
         span(piece<kSpan * kChunk>(cu_seqlens, sequences, seq_len, blockIdx.x)),
         first(first_piece<kChunk>(cu_seqlens, span.sequence) + span.index * kSpan),
         last(cu_seqlens ? first_piece<kChunk>(cu_seqlens, span.sequence + 1) : chunks) {}
-  // From the chunk's first token to the end of the sequence; 0 and less: the chunk is empty.
+  // From the chunk's first token to the end of the sequence; 0 or less: the chunk is empty.
   __device__ __forceinline__ int tokens() const { return span.tokens - slot * kChunk; }
-  // Empty chunks, too, have memory.
+  // Empty chunks have memory too.
   __device__ __forceinline__ bool has_memory() const { return first + slot < last; }
 
-  // Places of packed sequences come from memory. What follows from them in 64 bits is made again where it is needed:
-  // kept from slab to slab it takes up to 10 registers.
+  // Positions of packed sequences are loaded from memory. 64-bit values derived from them are recomputed when needed:
+  // kept between slabs they would need up to 10 registers.
   __device__ __forceinline__ int first_chunk() const { return again(first); }
   static __device__ __forceinline__ int again(int x) {
     forget(x);
     return x;
   }
 
-  // The place of the span's first chunk among those of all heads, and the span's.
+  // The index of the span's first chunk among those of all heads, and of the span.
   __device__ __forceinline__ int64_t chunk_index(int head, int heads) const {
     return (int64_t(blockIdx.z) * heads + head) * chunks + first_chunk();
   }
   __device__ __forceinline__ int64_t span_place(int head, int heads) const {
     return (int64_t(blockIdx.z) * heads + head) * gridDim.x + blockIdx.x;
   }
-  // Of chunk `at` of the span.
+  // Rows of chunk `at` of the span.
   template <class T>
   __device__ __forceinline__ View<T> rows(T* tensor, int64_t batch_stride, int64_t stride, int64_t head_stride,
                                           int head, int column, int at) const {

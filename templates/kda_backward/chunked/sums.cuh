@@ -1,15 +1,15 @@
-// Sums over all values, of which the gradients of a chunk are made: for 16 kPairs channels a warp.
+// Sums over all values, from which the gradients of a chunk are computed: for 16 kPairs channels per warp.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 
 using Square = Tile[2];  // [tokens, tokens]
 
-// Element (row, row) of a square, row = lane / 4 + 8 half, in the one of the row's four lanes that holds it.
+// Element (row, row) of a square, row = lane / 4 + 8 half, in that one of the row's four lanes that holds it.
 __device__ __forceinline__ float of_diagonal(Square const& square, int half, int lane) {
   return lane / 4 % 2 ? square[half][2 * half + 1] : square[half][2 * half];
 }
 
-// Rows are tokens, but channels of `decay`.
+// Rows are tokens, except for `decay`, whose rows are channels.
 template <class Operands, int kPairs>
 struct Sums {
   Tile q[2 * kPairs];                            // do Sᵀ

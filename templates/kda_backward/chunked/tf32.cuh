@@ -1,10 +1,10 @@
-// Operands in 32 bits: m16n8k8 on fp32 rounded to tf32, or split into two tf32 for the accuracy of fp32.
+// 32-bit operands: m16n8k8 on fp32 rounded to tf32, or split into two tf32 terms for the accuracy of fp32.
 //
-// The contraction's elements t and t + 4 of an operand stand for columns 2t and 2t + 1 of a tile, which is what a lane
-// of accumulators holds: a tile is an operand A as it is, and its halves are operands B of its transpose.
+// Elements t and t + 4 of the contraction are columns 2t and 2t + 1 of a tile, as in a lane's accumulators: a tile is
+// directly an operand A, and its halves are operands B of its transpose.
 //
-// kSplit: x is big + small, two tf32, and small is cut off at 2^-22 of x; all products but that of two smalls are
-// summed (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+// kSplit: x is big + small, two tf32 terms, and small is truncated at 2^-22 of x; all products except small times small
+// are summed (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 #include "mma.cuh"
@@ -12,18 +12,19 @@
 template <bool kInTwo>
 struct Tf32Operands {
   using Element = float;
-  static constexpr int kBytes = 4;  // an element
+  static constexpr int kBytes = 4;  // per element
   static constexpr bool kSplit = kInTwo;
-  static constexpr bool kTwice = true;  // is a matrix that is read both ways stored both ways?
-  // Exponents in base 2 count from here, and 2 to it: a safe gate reaches -116, and what is small stays normal.
+  static constexpr bool kTwice = true;  // whether a matrix that is read in both orientations is stored twice
+  // Base-2 exponents are relative to this one, and the factor is 2 to it: a safe gate reaches -116, and small values
+  // stay normal.
   static constexpr float kCentre = kSplit ? -58 : 0, kCentreFactor = kSplit ? 0x1p-58f : 1;
   using Block = uint32_t[8];  // two tiles of accumulators
   using Half = uint32_t[4];
 
-  // Row of 16, where rows are values, that element e of an accumulator tile is: a lane's two are neighbours.
+  // The row of 16, if rows are values, of element e of an accumulator tile: a lane's two rows are adjacent.
   static __device__ __forceinline__ int value(int lane, int e) { return lane / 4 * 2 + e / 2; }
 
-  // As it is stored: what mma reads, or what is split when it is read.
+  // The stored form: what mma reads, or what is split when it is read.
   static __device__ __forceinline__ uint32_t element(float x) { return kSplit ? __float_as_uint(x) : round_tf32(x); }
 
   static __device__ __forceinline__ void put_element(void* p, float x) { *reinterpret_cast<uint32_t*>(p) = element(x); }
@@ -41,8 +42,8 @@ struct Tf32Operands {
     for (int e = 0; e < 8; ++e) r[e] ^= 0x80000000u;
   }
 
-  // Eight rows of eight, of which a lane has two neighbours. Lanes of odd rows have them in turn, so that each shuffle
-  // takes one register of every lane.
+  // Eight rows of eight, of which a lane has two adjacent elements. Lanes of odd rows have them in reverse order, so
+  // that each shuffle uses one register of every lane.
   static __device__ __forceinline__ void transpose(uint32_t& even, uint32_t& odd) {
     int const lane = threadIdx.x % 32, row = lane / 4, turn = row % 2, source = lane % 4 * 8 + row / 2;
     uint32_t const first = turn ? odd : even, second = turn ? even : odd;
@@ -53,7 +54,7 @@ struct Tf32Operands {
   static __device__ __forceinline__ void transpose(Block& r_t, Block const& r) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      int const from = i / 2 + i % 2 * 2;  // the square across the diagonal
+      int const from = i / 2 + i % 2 * 2;  // the block across the diagonal
       r_t[2 * i] = r[2 * from], r_t[2 * i + 1] = r[2 * from + 1];
       transpose(r_t[2 * i], r_t[2 * i + 1]);
     }
@@ -66,7 +67,7 @@ struct Tf32Operands {
     transpose(r_t[2], r_t[3]);
   }
 
-  // left, right += X Yᵀ; left: of the first eight rows of Y, which Half has alone.
+  // left, right += X Yᵀ; left: for the first eight rows of Y; Half has only these.
   static __device__ __forceinline__ void multiply(Tile& left, Tile& right, Block const& x, Block const& y) {
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
@@ -109,7 +110,7 @@ struct Tf32Operands {
     return __uint_as_float(__shfl_sync(0xffffffff, column < 8 ? r[e] : r[4 + e], lane / 4 * 4 + column % 8 / 2));
   }
 
-  // The diagonal of X Yᵀ, summed over many: each lane its own columns of rows lane / 4 and lane / 4 + 8.
+  // The diagonal of X Yᵀ, accumulated: each lane has its own columns of rows lane / 4 and lane / 4 + 8.
   using Diagonal = float[2];
   static __device__ __forceinline__ void add_diagonal(Diagonal& r, Block const& x, Block const& y) {
 #pragma unroll
@@ -118,8 +119,8 @@ struct Tf32Operands {
   // Element 8 half + lane / 4.
   static __device__ __forceinline__ float of_diagonal(Diagonal const& r, int half, int) { return quad_sum(r[half]); }
 
-  // In memory a tile is 16 bytes a lane, whose place turns with its row, so that what a warp transposes on the way to
-  // shared memory meets no bank twice; `at` is this lane's.
+  // In memory a tile has 16 bytes per lane, whose position is rotated with its row, so that a transposition through
+  // shared memory has no bank conflicts; `at` is this lane's address.
   static constexpr int kBlock = 64;  // uint4
   static __device__ __forceinline__ int lane_slot(int lane) { return lane ^ lane / 8; }
   template <Side kSide>
@@ -137,7 +138,7 @@ struct Tf32Operands {
 #pragma unroll
     for (int s = 0; s < 2; ++s) at[32 * s] = make_uint4(r[4 * s], r[4 * s + kSecond], r[4 * s + kThird], r[4 * s + 3]);
   }
-  // Lanes of two rows exchange halves; each then has what another lane is to load.
+  // Lanes of two rows exchange halves; each then has the data that another lane will load.
   template <Side kSide>
   static __device__ __forceinline__ void store_transposed(uint4* at, Block const& r, int lane) {
     bool const odd = lane / 4 % 2;
@@ -174,12 +175,12 @@ struct Tf32Operands {
     }
   };
 
-  // The inverses of a chunk's triangle, which lanes solve for row by row.
+  // The inverses of a chunk's triangle, which lanes compute row by row.
   struct Inverses {
-    static constexpr int kRow = kChunk + 4;  // floats: rows are stored, and columns of even rows read, in all banks
+    static constexpr int kRow = kChunk + 4;  // floats: storing rows, and reading columns of even rows, uses all banks
     static constexpr int kBytes = 4 * kChunk * kRow;
 
-    // A row of T, or of E, which goes where it belongs, in the order of a left block.
+    // Stores a row of T, or of E, at its final position, in the order of a left block.
     static __device__ __forceinline__ void put(unsigned char* s_inverses, unsigned char* errors_block, bool errors,
                                                int row, float const (&x)[kChunk]) {
       if (errors) {
@@ -205,7 +206,8 @@ struct Tf32Operands {
     static __device__ __forceinline__ void store_errors(unsigned char*, unsigned char const*, int) {}
   };
 
-  // Sixteen tokens of sixteen values of do from global memory, four neighbours a lane; `rows` as in load_tile.
+  // Loads sixteen tokens of sixteen values of do from global memory, four adjacent ones per lane; `rows` as in
+  // load_tile.
   template <class T>
   static __device__ __forceinline__ void load_values(Block& r, T const* rows, int64_t stride, int tokens, int lane) {
 #pragma unroll
@@ -217,11 +219,11 @@ struct Tf32Operands {
     }
   }
 
-  // v and do: rows of BV values in shared memory, read transposed: [values, tokens]. Even rows lie an odd number of 32
-  // bytes apart, so that a warp reads down them without a bank conflict.
+  // v and do: rows of BV values in shared memory, read transposed: [values, tokens]. Even rows are an odd multiple of
+  // 32 bytes apart, so that a warp reads columns without bank conflicts.
   template <class T, int BV>
   struct Values {
-    using Registers = float2[2][2];  // of 16 values: [tile, token of the pair]
+    using Registers = float2[2][2];  // for 16 values: [tile, token of the pair]
     static constexpr int kRowBytes = BV * sizeof(T) + 16;
 
     static __device__ __forceinline__ uint32_t offset(int row, int chunk) { return row * kRowBytes + 16 * chunk; }
@@ -245,7 +247,7 @@ struct Tf32Operands {
       unpack(left, right, r);
       Tf32Operands::pack(r_block, left, right);
     }
-    // Back to rows of global memory, of which `tokens` exist; `g_rows`: the first of the 16 values.
+    // Stores rows to global memory, of which `tokens` exist; `g_rows`: the first of the 16 values.
     static __device__ __forceinline__ void store(T* g_rows, int64_t stride, Tile const& left, Tile const& right,
                                                  int tokens, int lane) {
 #pragma unroll

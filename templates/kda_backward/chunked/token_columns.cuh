@@ -1,22 +1,22 @@
-// A slab of a chunk, column by column: a lane passes the tokens of two channels one after the other, so that sums over
-// tokens take no exchange between lanes, and rows of global memory are accessed whole. Tiles get them, and leave
-// theirs, through shared memory.
+// A slab of a chunk, column by column: a lane processes the tokens of two channels one after the other, so that sums
+// over tokens need no exchange between lanes, and rows of global memory are accessed completely. Data are exchanged
+// with tiles through shared memory.
 #pragma once
 #include "kda_backward/chunked/block.cuh"
 #include "kda_backward/chunked/slab.cuh"
 #include "kda_backward/slopes.cuh"
 
-// fp32 [kChunk, 16 kPairs] of this warp; the second half of the tokens lies kHalfBytes behind the first.
+// fp32 [kChunk, 16 kPairs] of this warp; the second half of the tokens is kHalfBytes after the first.
 template <int kPairs, int kHalfBytes>
 struct TokenColumns {
   static constexpr int kTiles = 2 * kPairs, kLanes = 4 * kTiles, kGroups = 32 / kLanes;
-  static constexpr int kRun = kChunk / kGroups;  // tokens a lane: where channels are few, lanes share a column
+  static constexpr int kRun = kChunk / kGroups;  // tokens per lane: with few channels, lanes share a column
   static_assert(kLanes <= 32 && 32 % kLanes == 0, "a lane has one pair of channels");
 
   unsigned char* smem;
   int lane;
 
-  // Tiles of a row take turns, so that neither columns nor tiles meet a bank twice.
+  // Tiles of a row are rotated, so that neither columns nor tiles have bank conflicts.
   __device__ __forceinline__ float2* at(int token, int tile, int pair) const {
     int const turn = kTiles > 2 ? token % 4 : token / 2 % 2;
     int const row = token % 8 ^ (kTiles > 2 ? 0 : token / 4 % 2);
@@ -49,7 +49,7 @@ struct TokenColumns {
     return gate.bias ? reinterpret_cast<float2 const*>(gate.bias)[column()] : make_float2(0, 0);
   }
 
-  // Exponents of 2 of the decay since the chunk's start. A chunk that is not whole is rare: its loop is not unrolled.
+  // Base-2 exponents of the decay since the start of the chunk. Incomplete chunks are rare: their loop is not unrolled.
   template <class Gate, Gating kGating>
   __device__ __forceinline__ void put_exponents(View<Gate const> const& g, HeadGate<kGating> const& gate,
                                                 int tokens) const {
@@ -82,7 +82,8 @@ struct TokenColumns {
     return sum;
   }
 
-  // What tiles have left, and `end`, summed over the tokens from each on, if kSum; `each` takes a token's.
+  // The values stored by tiles, and `end`, summed over the tokens from each on if kSum; `each` is called for every
+  // token.
   template <bool kSum, class Each>
   __device__ __forceinline__ void for_each_token(float2 end, int tokens, Each each) const {
     if (kSum && kGroups > 1) {
@@ -107,7 +108,7 @@ struct TokenColumns {
     }
   }
   static __device__ __forceinline__ void add_to(float2& r, float2 x) { r.x += x.x, r.y += x.y; }
-  // Over the lanes of the column that have earlier tokens, or later ones.
+  // Sum over the lanes of the column with earlier tokens, or later ones.
   template <bool kLater>
   __device__ __forceinline__ float2 of_others(float2 own) const {
     if (kGroups == 1) return {};
@@ -116,7 +117,7 @@ struct TokenColumns {
     for (int lanes = kLanes; lanes < 32; lanes *= 2) add_to(r, from_lane<kLater>(r, lanes));
     return r;
   }
-  // Of the lane that is so many away; zeros where there is none.
+  // The value of the lane at this distance; zeros if there is none.
   template <bool kLater>
   __device__ __forceinline__ float2 from_lane(float2 x, int lanes) const {
     int const other = kLater ? lane + lanes : lane - lanes;
@@ -124,7 +125,7 @@ struct TokenColumns {
     x.x = __shfl_sync(0xffffffff, x.x, other & 31), x.y = __shfl_sync(0xffffffff, x.y, other & 31);
     return there ? x : make_float2(0, 0);
   }
-  // What the lanes of a column have of a sum over all tokens.
+  // Sums the partial totals of the lanes of a column over all tokens, and stores them.
   __device__ __forceinline__ void store_total(float* to, float2 r) const {
 #pragma unroll
     for (int lanes = kLanes; lanes < 32; lanes *= 2) {

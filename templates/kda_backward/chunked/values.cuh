@@ -1,5 +1,5 @@
-// A warp adds up, over all values, what the gradients of a chunk need. What the scans left of the chunk's tokens is
-// read in the order of operands, and so is what Remake makes of their states.
+// A warp sums, over all values, the quantities that the gradients of a chunk need. Results of the scans for the chunk's
+// tokens are read in the order of operands, as are the states recomputed by Remake.
 #pragma once
 #include "register.cuh"
 #include "kda_backward/chunked/remake.cuh"
@@ -13,7 +13,7 @@ struct ValueSums {
 
   Remake remake;
   Scanned<T> from;  // of the span
-  int barrier;      // of the slab's warps
+  int barrier;      // for the slab's warps
 
   __device__ __forceinline__ int tokens() const { return from.tokens - remake.warp * kChunk; }
 
@@ -34,25 +34,25 @@ struct ValueSums {
       __syncwarp();
   }
 
-  // Values are loaded as soon as those before them leave their registers.
+  // Values are loaded as soon as the registers of the previous ones are free.
   __device__ __forceinline__ void add_up(Sums& r) const {
     constexpr int kBlocks = Remake::kBlocks;
     int lane = remake.lane;
-    if (Operands::kSplit) forget(lane);  // no registers keep where its rows lie
+    if (Operands::kSplit) forget(lane);  // row addresses must not be kept in registers
     Values x[kBlocks];
     uint4 const* g_stored[Remake::kWarpTasks];
     remake.find_stored(g_stored, from);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) load(x[block], block, lane);
     int first = 0;
-    forget(first);  // few steps would be unrolled all the same, and spill
+    forget(first);  // few steps would otherwise be unrolled, and spill
 #pragma unroll 1
     for (; first < kSteps; first += kBlocks) {
       typename Remake::AllStored stored;
       remake.load_stored(stored, g_stored, first);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) remake.share(x[block], block);
-      sync();  // all have their values and their operands in shared memory, and have left the states
+      sync();  // all have stored their values and operands in shared memory, and finished with the states
       remake.run(stored);
       sync();
       if (tokens() <= 0) continue;

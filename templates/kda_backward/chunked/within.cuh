@@ -1,4 +1,4 @@
-// What the tokens of a chunk give to each other's keys and queries, decayed by what lies between.
+// The contributions of the tokens of a chunk to each other's keys and queries, with the decay between them.
 #pragma once
 #include "kda_backward/chunked/scores.cuh"
 #include "kda_backward/chunked/sums.cuh"
@@ -20,13 +20,13 @@ struct Betas {
 
 // Eight channels of a chunk.
 struct Channels {
-  Tile q, k, gate;  // q and k: of unit length where that is the kernel's to make; gate: exponents of 2, summed
+  Tile q, k, gate;  // q and k: normalized if the kernel normalizes them; gate: base-2 exponents, cumulative
   float2 total;     // of the gate
 };
 
-// The gradients of the chunk's two triangles, that of P and minus that of the keys' products, strictly below the
-// diagonal; and the diagonal of the queries, of the lane's rows, which has no decay: dg would otherwise be the small
-// difference of its contributions to dq and to dk.
+// The gradients of the chunk's two triangles, that of P and the negative one of the keys' products, strictly below the
+// diagonal; and the diagonal of the queries, for the lane's rows, which has no decay: dg would otherwise be the small
+// difference of its contributions to dq and dk.
 template <class Operands>
 struct Within {
   typename Operands::Block queries, keys, queries_t, keys_t;
@@ -34,7 +34,7 @@ struct Within {
   float scale;
   int lane;
 
-  // Of the sums over values, which are lost.
+  // Consumes the sums over values, which are overwritten.
   __device__ __forceinline__ Within(Square& d_queries, Square& d_keys, Betas const& beta, float of_queries,
                                     int this_lane)
       : scale(of_queries), lane(this_lane) {
@@ -55,8 +55,8 @@ struct Within {
     Operands::transpose(keys_t, keys);
   }
 
-  // Adds to q and k, which are then decayed where they end, and to up, which comes from later tokens. Where exponents
-  // are `large`, each pair of tokens takes the gates between them.
+  // Adds to q and k, which must then be decayed at their end, and to up, which comes from later tokens. If exponents
+  // are `large`, each pair of tokens is decayed by the gates between them.
   __device__ __forceinline__ void add(Tile& q, Tile& k, Tile& up, Channels const& x, bool large) const {
     if (large) {
       decay(q, k, x);
@@ -82,7 +82,7 @@ struct Within {
     Operands::multiply(up, queries_t, r_b);
     end(q, k, up, x);
   }
-  // Decayed to where exponents count from, and from there to where the sums end.
+  // Decayed to the reference point of exponents, and from there to the ends of the sums.
   __device__ __forceinline__ void start(Tile& q_in, Tile& k_in, Tile& k_up, Channels const& x) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -98,7 +98,7 @@ struct Within {
     }
   }
 
-  // Calls `each` with a token's channels, its query scaled, in every lane.
+  // Calls `each` with a token's channels, with scaled query, in every lane.
   template <class Each>
   __device__ __forceinline__ void for_each_token(Channels const& x, Each each) const {
 #pragma unroll 1
@@ -112,7 +112,7 @@ struct Within {
         each(other, token);
       }
   }
-  // What the tokens after one take from it, and those before it give to it.
+  // Contributions of one token to those after it, and of those before it to it.
   __device__ __forceinline__ void add_token(Tile& q, Tile& k, Tile& up, Channels const& x, Channels const& other,
                                             int token) const {
     add_column(q, queries, other.k, x, other, token);
@@ -120,7 +120,7 @@ struct Within {
     add_column(up, keys_t, other.k, x, other, token);
     add_column(up, queries_t, other.q, x, other, token);
   }
-  // A token's elements for all tokens.
+  // A token's elements, broadcast to all tokens.
   __device__ __forceinline__ Channels of_token(Channels const& x, int token) const {
     Channels r = {};
     int const source = token % 8 * 4 + lane % 4;
@@ -136,7 +136,7 @@ struct Within {
     }
     return r;
   }
-  // r += column `token` of A times that token's `value`, decayed by what lies between.
+  // r += column `token` of A times that token's `value`, with the decay between them.
   __device__ __forceinline__ void add_column(Tile& r, typename Operands::Block const& r_a, Tile const& value,
                                              Channels const& x, Channels const& other, int token) const {
 #pragma unroll
