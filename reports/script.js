@@ -1,4 +1,4 @@
-// Sorting, filtering, copying, and rows told beside a pointer. The page is complete without them, so that their controls
+// Sorting, filtering, copying, and the row of a mark beside the pointer. The page is complete without them, so that their controls
 // are made here.
 "use strict";
 
@@ -80,25 +80,33 @@ const makeCopyable = (block) => {
   block.append(button);
 };
 
-// What a row says, by the headings of its columns.
-const told = (row) => {
+// The cells of a row, by the headings of their columns.
+const describeRow = (row) => {
   const list = document.createElement("dl");
-  const headings = row.closest("table").tHead.rows[0].cells;
-  list.className = "tip";
-  [...row.cells].forEach((cell, column) => {
-    if (!cell.textContent.trim()) return;
+  const add = (heading, text) => {
     const [pair, name, value] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
-    name.textContent = headings[column].textContent;
-    value.textContent = cell.textContent;
+    [name.textContent, value.textContent] = [heading, text];
     pair.append(name, value);
     list.append(pair);
+  };
+  const headings = row.closest("table").tHead.rows[0].cells;
+  list.className = "tip";
+  const implementation = row.closest("table").dataset.implementation;
+  if (implementation) add("implementation", implementation);
+  [...row.cells].forEach((cell, column) => {
+    if (cell.textContent.trim()) add(headings[column].textContent, cell.textContent);
   });
   return list;
 };
 
-// Marks of a figure link to rows: pointed at, or reached by the arrow keys, they show theirs.
+// Marks of a figure link to rows: pointed at, or reached by the arrow keys, they show theirs. A figure is one tab stop;
+// a screen reader hears the label of a mark from the status line, since the figure itself is one image.
+const status = document.createElement("div");
+status.className = "hidden";
+status.setAttribute("role", "status");
 const makeTelling = (figure) => {
   const marks = [...figure.querySelectorAll("a")];
+  if (!marks.length) return;
   let tip = null;
   const alike = (mark) => document.querySelectorAll(`a[href="${mark.getAttribute("href")}"]`);
   const hide = () => {
@@ -110,8 +118,8 @@ const makeTelling = (figure) => {
     hide();
     if (!row) return;
     const at = mark.getBoundingClientRect();
-    const end = mark.matches(":hover") && at.width > 60 ? pointer : { x: at.right, y: at.top }; // of a long line the hit place
-    tip = told(row);
+    const end = mark.matches(":hover") && at.width > 60 ? pointer : { x: at.right, y: at.top }; // the pointer's position on a long line
+    tip = describeRow(row);
     document.body.append(tip);
     const left = end.x + 14 + tip.offsetWidth < innerWidth ? end.x + 14 : Math.max(4, Math.min(at.left, end.x) - tip.offsetWidth - 14);
     tip.style.left = `${left}px`;
@@ -125,26 +133,29 @@ const makeTelling = (figure) => {
     if (hit(event)) show(hit(event));
   });
   figure.addEventListener("pointerout", hide);
-  figure.addEventListener("focusin", (event) => hit(event) && show(hit(event)));
+  figure.addEventListener("focusin", (event) => {
+    if (!hit(event)) return;
+    show(hit(event));
+    status.textContent = hit(event).querySelector("[aria-label]")?.getAttribute("aria-label") ?? "";
+  });
   figure.addEventListener("focusout", hide);
   figure.addEventListener("click", (event) => {
     const row = hit(event) && document.querySelector(hit(event).getAttribute("href"));
     if (!row) return;
     row.hidden = false;
-    for (let each = row; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    for (let parent = row; parent; parent = parent.parentElement) if (parent.tagName === "DETAILS") parent.open = true;
     hide();
   });
   figure.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hide();
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const next = marks[marks.indexOf(document.activeElement) + step];
-    if (!step || !hit(event)) return;
+    if (!step) return;
     event.preventDefault();
-    next?.focus();
+    marks[Math.max(0, marks.indexOf(document.activeElement) + step)]?.focus();
   });
-  marks[0]?.setAttribute("tabindex", "0");
 };
 
+document.body.append(status);
 document.querySelectorAll(".plot").forEach(makeTelling);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
 document.querySelectorAll("table.filterable").forEach(makeFilterable);

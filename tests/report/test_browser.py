@@ -50,14 +50,18 @@ for (const mark of document.querySelectorAll(".plot a")) {
   };
   hit.dispatchEvent(new PointerEvent("pointerout", at));
 }
-const first = document.querySelector('.plot a[tabindex="0"]');
-first.focus();
+const figure = document.querySelector(".plot");
+const stops = figure.querySelectorAll('a[tabindex="0"]').length;
+figure.focus();
 const key = (name) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
 key("ArrowRight");
+const first = document.activeElement.getAttribute("href");
+key("ArrowRight");
+const heard = document.querySelector('[role="status"]').textContent;
 const second = document.activeElement.getAttribute("href");
 const keyed = document.querySelectorAll(".tip").length;
 key("Escape");
-return { told, left: document.querySelectorAll(".tip").length, keyed, moved: first.getAttribute("href") !== second };
+return { told, left: document.querySelectorAll(".tip").length, keyed, stops, heard, moved: first !== second };
 """
 MEASURE = """
 const plots = [...root.querySelectorAll(".plot svg")];
@@ -113,7 +117,8 @@ def test_a_point_tells_its_config_to_the_pointer(measured: bool, tmp_path: Path)
         assert ("time, µs (measured)" if measured else "relative cost (predicted)") in shown["tip"] or attempt.failure
         assert shown["seen"]
         assert shown["alike"] >= (1 if attempt.failure else 2)  # it lights up in both figures
-    assert (result["keyed"], result["left"], result["moved"]) == (1, 0, True)
+    assert (result["keyed"], result["left"], result["moved"], result["stops"]) == (1, 0, True, 0)
+    assert result["heard"].startswith("try ")  # what a screen reader announces
 
 
 @pytest.mark.parametrize("width", [390, 1200])
@@ -122,8 +127,8 @@ def test_figures_have_a_size_and_the_page_is_no_wider_than_its_window(width: int
     inner = report.render([data(measured=False)])
     frame = f'<iframe width="{width}" height="800" srcdoc="{escape(inner)}"></iframe>'
     result = framed(frame, tmp_path)
-    assert len(result["plots"]) == 2
-    assert all(w > 500 and h > 200 for w, h in result["plots"])
+    assert len(result["plots"]) == 4  # convergence, slices, contours, parallel coordinates
+    assert all(w > 900 and h > 100 for w, h in result["plots"])
     assert not result["wide"]
     assert result["buttons"] > 0
 
@@ -133,7 +138,7 @@ def test_without_scripts_the_figures_are_there(tmp_path: Path) -> None:
     frame = f'<iframe width="1200" height="800" sandbox="allow-same-origin" srcdoc="{escape(html)}"></iframe>'
     result = framed(frame, tmp_path, scripts=False)
     assert result["buttons"] == 0  # which scripts would have made
-    assert all(w > 500 and h > 200 for w, h in result["plots"])
+    assert all(w > 900 and h > 100 for w, h in result["plots"])
     assert result["marks"] >= 2 * len([attempt for attempt in data(measured=False).attempts if not attempt.failure])
 
 
@@ -163,7 +168,7 @@ def test_figures_take_the_colours_of_a_dark_page(tmp_path: Path) -> None:
     html = report.render([data(measured=False)])
     light = driven(html, MEASURE, tmp_path)["fill"]
     dark = driven(html, MEASURE, tmp_path, "--blink-settings=preferredColorScheme=0")["fill"]
-    assert (light, dark) == ("rgb(125, 149, 179)", "rgb(111, 143, 181)")
+    assert (light, dark) == ("rgb(86, 115, 153)", "rgb(127, 157, 194)")
 
 
 def test_the_browser_has_nothing_to_say(tmp_path: Path) -> None:

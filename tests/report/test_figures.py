@@ -14,17 +14,22 @@ from math import log
 from pathlib import Path
 
 import pytest
+from scipy.stats import spearmanr
 
 from tests.report.report_factory import CHOICES, DEFAULT, attempt, report_data
 from tuner import report
+from tuner.base.assets import REPORTS
 from tuner.base.fields import formatted
 from tuner.report.clocks import clocks
 from tuner.report.comparison_figure import Value, bars, lines
 from tuner.report.convergence_figure import convergence
 from tuner.report.data import ReportData
+from tuner.report.effects import effects
 from tuner.report.notation import reasons
 from tuner.report.parallel_figure import FEWEST, LINES, parallel
 from tuner.report.section import Profile, Section, profile, sections
+from tuner.report.slices import slices
+from tuner.report.timelines import CodePath, timelines
 from tuner.results.final_race import FinalRace, Lap, Runner
 
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -304,14 +309,130 @@ def test_one_size_is_no_line() -> None:
 
 
 def test_bars_are_as_long_as_their_values_and_say_them() -> None:
-    measured = (("a", 10.0), ("b", 5.0), ("a", 1.0))
+    measured = (("a", 10.0), ("b", 5.0), ("a", 2.0))
     values = [Value(name, mid, 0.9 * mid, 1.1 * mid, f"row-{n}") for n, (name, mid) in enumerate(measured, 1)]
     drawing = Drawing(bars(values, "time, µs", "µs") or pytest.fail())
     assert [mark.row for mark in drawing.marks] == ["#row-1", "#row-2", "#row-3"]
     long, short, _ = (float(re.findall(rf"h({NUMBER})", mark.attributes["d"])[0]) for mark in drawing.marks)
     assert short * 2 == pytest.approx(long, abs=0.3)
-    assert {"10 µs", "5 µs", "1 µs", "b"} <= set(drawing.texts)
+    assert {"10 µs", "5 µs", "2 µs", "b"} <= set(drawing.texts)
     assert drawing.texts.count("a") == 2
+
+
+def test_values_that_differ_by_more_than_ten_times_are_dots_on_a_logarithmic_axis() -> None:
+    values = [Value(name, mid, mid, mid, f"row-{mid:g}") for name, mid in (("a", 1.0), ("b", 10.0), ("c", 100.0))]
+    drawing = Drawing(bars(values, "cost", "×") or pytest.fail())
+    (x1, _), (x2, _), (x3, _) = (mark.at for mark in drawing.marks)
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
+    assert {"1 ×", "10 ×", "100 ×"} <= set(drawing.texts)
+
+
+def test_a_parameter_has_a_direction_and_the_best_of_its_other_values() -> None:
+    selected = section(report_data(200))
+    by_name = {effect.parameter: effect for effect in effects(selected)}
+    swizzle = by_name["swizzle"]
+    assert swizzle.direction == "on is better"  # the factory's shared memory costs twice as much without
+    assert swizzle.trend == pytest.approx(
+        spearmanr(
+            [entry.attempt.config["swizzle"] for entry in selected.entries], [e.value for e in selected.entries]
+        ).statistic
+    )
+    others = [entry for entry in selected.entries if not entry.attempt.config["swizzle"]]
+    assert swizzle.alternative is not None
+    assert swizzle.alternative.best == others[0]
+    assert by_name["warps"].direction == "no clear direction"
+
+
+def test_a_parameter_of_words_has_no_direction() -> None:
+    data = report_data(30)
+    attempts = [replace(a, config={**a.config, "mode": "ab"[n % 2]}) for n, a in enumerate(data.attempts)]
+    (mode,) = (e for e in effects(section(replace(data, attempts=attempts, record=None))) if e.parameter == "mode")
+    assert (mode.trend, mode.direction) == (None, "no clear direction")
+    assert [of.value for of in mode.values] == ["a", "b"]
+
+
+def test_slices_have_a_panel_a_parameter_with_a_dot_a_value_at_its_best() -> None:
+    selected = section(report_data(200))
+    drawn = slices(selected)
+    assert drawn
+    assert {effect.parameter for effect in drawn.effects} == set(CHOICES)
+    drawing = Drawing(drawn.svg)
+    dots = drawing.filled("dot")
+    assert len(dots) == sum(map(len, CHOICES.values()))
+    best = [of.best.index + 1 for effect in drawn.effects for of in effect.values]
+    assert tries(dots) == best
+    assert set(CHOICES) <= set(drawing.texts)
+    assert tries(drawing.stroked("ink")) == [selected.entries[0].index + 1] * len(CHOICES)
+
+
+def test_contours_have_the_best_of_each_pair_of_values_that_was_tried() -> None:
+    selected = section(report_data(60))
+    drawn = slices(selected)
+    assert drawn and drawn.contours
+    first, second = drawn.pairs[0]
+    best: dict[object, float] = {}
+    for entry in selected.entries:
+        best.setdefault((entry.attempt.config[first], entry.attempt.config[second]), entry.relative)
+    texts = Drawing(drawn.contours).texts
+    assert {f"{cost:.2f}" for cost in best.values()} <= set(texts)
+    assert {first, second} <= set(texts)
+
+
+def test_a_search_of_one_config_has_no_slices() -> None:
+    assert slices(section(report_data(1))) is None
+
+
+def test_a_timeline_has_a_bar_a_path_of_the_winner_and_of_the_default() -> None:
+    fast = CodePath(
+        "k", "products", "loop 0x10 to 0x80", 100.0, {"issue": 0.6, "wgmma": 0.4}, (("issue", 96), ("wgmma", 64))
+    )
+    slow = replace(fast, cycles=200.0, shares={"wgmma": 0.8, "issue": 0.2}, runs=(("issue", 32), ("wgmma", 128)))
+    once = CodePath("k", "copies", "once through", 50.0, {"issue": 1.0}, (("issue", 160),))
+    drawn = timelines({"winner": (once, fast), "default": (slow,)})
+    assert drawn
+    assert [(name, owner) for name, owner, _ in drawn.rows] == [
+        ("copies, once", "winner"), ("products, loop", "winner"), ("products, loop", "default"),
+    ]  # fmt: skip
+    assert drawn.causes == ("wgmma",)
+    issue, waits = (
+        [float(width) for width in re.findall(rf'h({NUMBER})v[^"]*" fill="var\(--{colour}\)"', drawn.svg)]
+        for colour in ("accent", "soft")
+    )
+    issue, waits = ([width for width in widths if width > 20] for widths in (issue, waits))  # without the legend
+    assert sorted(issue) == pytest.approx([930 / 200 * cycles for cycles in (40, 50, 60)], abs=0.5)
+    assert sorted(waits) == pytest.approx([930 / 200 * cycles for cycles in (40, 160)], abs=0.5)
+    assert {"copies, once, winner", "products, loop, default", "200"} <= set(Drawing(drawn.svg).texts)
+    assert timelines({}) is None
+
+
+def test_figures_are_images_with_a_label_and_one_tab_stop() -> None:
+    html = report.render([report_data(40), report_data(40, measured=True)])
+    figures = re.findall(
+        r'<div class="plot scroll" tabindex="0" role="group" aria-label="[^"]+">(<svg.*?</svg>)', html, re.DOTALL
+    )
+    assert len(figures) == html.count('<div class="plot') == 8
+    for svg in figures:
+        assert re.match(r'<svg role="img" aria-label="[^"]{30,}"', svg)
+        assert 'tabindex="0"' not in svg
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance by WCAG 2."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1, 2])  # light, dark, print
+def test_texts_and_marks_have_a_contrast_of_four_and_a_half(scheme: int) -> None:
+    style = re.sub(r"#([0-9a-f])([0-9a-f])([0-9a-f])\b", r"#\1\1\2\2\3\3", (REPORTS / "style.css").read_text())
+    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", blocks[0] + blocks[scheme]))
+    names = ("ink", "soft", "accent", "good", "bad", "warn", "dot", "thin", "key", "num", "str", "pointed")
+    for name in names:
+        for background in ("page", "panel"):
+            light, dark = sorted((luminance(colours[name]), luminance(colours[background])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, background)
 
 
 def test_nothing_that_was_timed_is_no_bar() -> None:
@@ -334,17 +455,22 @@ class Rows(HTMLParser):
         super().__init__()
         self.rows: dict[str, list[str]] = {}
         self.headings: dict[str, list[str]] = {}
+        self.implementations: dict[str, str] = {}
+        self._implementation = ""
         self._heads: list[str] = []
         self._cells: list[str] | None = None
         self.feed(html)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         named = dict(attributes)
+        if tag == "table":
+            self._implementation = named.get("data-implementation") or ""
         if tag in ("table", "tr"):
             self._cells = self._heads = [] if tag == "table" else self._heads
         if tag == "tr" and named.get("id"):
             self._cells = self.rows[str(named["id"])] = []
             self.headings[str(named["id"])] = self._heads
+            self.implementations[str(named["id"])] = self._implementation
         if tag in ("td", "th") and self._cells is not None:
             self._cells.append("")
 
@@ -364,7 +490,7 @@ def test_the_row_behind_a_mark_says_all_about_its_config(measured: bool) -> None
         shown = rows.said(f"p1-try-{entry.index + 1}")
         own = entry.attempt
         assert own.resources
-        assert shown["implementation"] == own.identity.implementation
+        assert rows.implementations[f"p1-try-{entry.index + 1}"] == own.identity.implementation
         assert formatted({name: shown[name] for name in own.config}) == formatted(own.config)
         assert shown[f"rank ({selected.data.evidence.value})"] == str(entry.rank)
         value = shown["time, µs (measured)" if measured else "relative cost (predicted)"]

@@ -362,6 +362,40 @@ def test_a_portfolio_stands_before_the_problems_and_says_what_kind_its_regrets_a
     assert "# Portfolio: head_dim=72 (predicted)" in report.markdown(data, [family])
 
 
+def test_a_portfolio_has_a_plot_of_the_gain_over_its_shapes() -> None:
+    problems = [{**PROBLEM, "seq_q": size} for size in (256, 1024, 4096)]
+    places = tuple(ServedProblem(problem, 0, 0.25, problems[0], 1.0) for problem in problems)
+    family = Family({}, Evidence.PREDICTED, Terms(1, 0.3), (("mma_sync", DEFAULT),), places)
+    shown = [
+        replace(report_data(12, problem=problem), over_untuned=gain)
+        for problem, gain in zip(problems, (1.0, 15.0, 31.0), strict=True)
+    ]
+    (html,) = re.findall(r'Figure: Portfolio 1".*?</svg>', report.render(shown, [family]), re.DOTALL)
+    labels = re.findall(r'aria-label="(seq_q=[^"]*)"', html)
+    for size, gain in ((256, "2.000×"), (1024, "16.0×"), (4096, "32.0×")):
+        assert f"seq_q={size}, a record of its own: {gain}" in labels
+    assert "seq_q=4096, the portfolio: 25.6×" in labels and "seq_q=4096, the nearest other record: 16.0×" in labels
+    assert ">10×</text>" in html  # a logarithmic axis, since gains differ by more than ten times
+    assert {f"#portfolio-1-p{n}" for n in (1, 2, 3)} == set(re.findall(r'href="([^"]*)"', html))
+
+
+def test_fields_at_their_default_are_folded_and_a_summary_names_what_it_leaves_out() -> None:
+    data = replace(report_data(12), defaults=("layout", "batch"))
+    text = Page(report.render([data])).text
+    assert "2 fields of the problem at their default layout=BTHD batch=2" in text
+    short = report.markdown([data])
+    assert "Not in this summary" in short and "the 12 attempts one by one" in short and "the CUDA source" in short
+
+
+def test_each_implementation_has_a_table_of_its_own_parameters() -> None:
+    data = report_data(12)
+    other = attempt(DEFAULT, random.Random(0), implementation="naive")
+    html = report.render([replace(data, attempts=[*data.attempts, replace(other, config={"columns": 24})])])
+    tables = dict(re.findall(r'<table [^>]*data-implementation="(\w+)">(.*?)</thead>', html, re.DOTALL))
+    assert list(tables) == ["mma_sync", "naive"]
+    assert "columns" in tables["naive"] and "columns" not in tables["mma_sync"] and "swizzle" not in tables["naive"]
+
+
 def test_what_guided_a_search_is_told_with_its_correlation() -> None:
     facts = BeliefFacts("mma_sync", "history of H100", 0.81, True), BeliefFacts("mma_sync", "prediction", 0.1, False)
     data = report_data(12)

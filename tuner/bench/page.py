@@ -10,7 +10,7 @@ from tuner.base import fields as plain_fields
 from tuner.bench.comparison import Comparison, Row
 from tuner.bench.forecast import Forecast, Outlook
 from tuner.bench.leaders import leaders
-from tuner.bench.tables import Found, shared, tables, varying
+from tuner.bench.tables import COLUMN_MEANINGS, Found, shared, tables, unit_cost, varying
 from tuner.report.comparison_figure import Value, bars, lines
 from tuner.report.page import document
 
@@ -19,7 +19,10 @@ def page(results: Found) -> str:
     """Return one page for the comparisons, or for the forecasts, of one operator, but not for a mixture."""
     measured = isinstance(results[0], Comparison)
     size = varying([result.problem for result in results])
-    unit, value_name = ("µs", f"time, µs ({results[0].evidence})") if measured else ("×", "predicted cost, × the least")
+    ours = results[0].rows[0].name if isinstance(results[0], Forecast) else ""
+    at = f" at {size}={results[0].problem[size]}" if size else ""
+    value = f"time, µs ({results[0].evidence})" if measured else f"predicted cost, × that of {ours}{at}"
+    unit, value_name = "µs" if measured else "×", value
     drawn = _values(results)
     plots = [] if size else [bars(few, value_name, unit) for few in drawn]
     over = [
@@ -37,6 +40,7 @@ def page(results: Found) -> str:
         about=_about(results),
         value_name=value_name,
         size_name=size,
+        meanings={name: meaning for name, meaning in COLUMN_MEANINGS.items() if name in tables(results)[0].columns},
         lines=lines(over, size, value_name),
         tables=[(tables(results)[0], None)] if size else [*zip(tables(results), plots, strict=True)],
         json=json.dumps([result.data() for result in results], ensure_ascii=False, default=str).replace("<", "\\u003c"),
@@ -44,15 +48,19 @@ def page(results: Found) -> str:
 
 
 def _values(results: Found) -> list[list[Value]]:
-    """Return the plotted values: times, or predicted costs relative to the lowest; row numbers continue across
-    tables.
+    """Return the plotted values in the unit of the tables: times, or predicted costs relative to ours, in a sweep to
+    ours at the first size; row numbers continue across tables.
     """
     numbers = count(1)
     drawn = [[value for row in result.rows for value in _value(row, f"row-{next(numbers)}")] for result in results]
     if isinstance(results[0], Comparison):
         return drawn
-    least = min(value.mid for few in drawn for value in few)
-    return [[replace(v, mid=v.mid / least, low=v.low / least, high=v.high / least) for v in few] for few in drawn]
+    sweep = varying([result.problem for result in results])
+    units = [unit_cost(results if sweep else [result]) for result in results]
+    return [
+        [replace(v, mid=v.mid / unit, low=v.low / unit, high=v.high / unit) for v in few]
+        for few, unit in zip(drawn, units, strict=True)
+    ]
 
 
 def _value(row: Row | Outlook, id: str) -> Iterator[Value]:

@@ -108,6 +108,18 @@ def _why(section: Section, record: TuningRecord) -> str:
     return f"{_capital('; '.join(filter(None, (bound, lost))))}."
 
 
+def terms_of_winner(section: Section) -> str:
+    """Return what the winner's bottleneck and the next terms would cost if each were alone."""
+    profile = section.profile
+    if profile is None or not section.entries or section.entries[0].attempt.prediction is None:
+        return ""
+    shares = dict(zip(profile.terms, profile.rows[0], strict=True))
+    bound = section.entries[0].attempt.prediction.bottleneck
+    first = f"{percent(shares.pop(bound))} of the predicted cost if it were alone" if bound in shares else ""
+    following = [f"{term} {percent(shares[term])}" for term in sorted(shares, key=lambda term: -shares[term])[:3]]
+    return "; ".join(filter(None, (first, f"next {', '.join(following)}" if following else "")))
+
+
 def _compared(finalists: Sequence[Finalist]) -> Finalist | None:
     """Return the default, or else the runner-up, if predicted terms distinguish it from the winner."""
     others = sorted(finalists[1:], key=lambda finalist: not finalist.is_default)

@@ -9,8 +9,8 @@ from markupsafe import Markup
 from tuner.report import vega
 from tuner.report.vega import category, layer, linked, mark, quantity
 
-_WIDTH, _HEIGHT, _BAR = 600, 330, 26
-_COLOURS = tuple(f"var(--{name})" for name in ("accent", "soft", "bad", "good", "warn-rule", "key"))
+_WIDTH, _HEIGHT, _BAR = 860, 360, 26
+_COLOURS = tuple(f"var(--{name})" for name in ("accent", "soft", "bad", "good", "warn", "key"))
 _DASHES = ([1, 0], [2, 4], [8, 3], [12, 3, 2, 3], [5, 2])  # five, so that each is combined with all six colours
 
 
@@ -56,24 +56,38 @@ def lines(values: Sequence[tuple[float, Value]], size_name: str, value_name: str
 
 
 def bars(values: Sequence[Value], value_name: str, unit: str) -> Markup | None:
-    """Draw horizontal bars from zero with the intervals of their values; None if there is no value."""
+    """Draw horizontal bars from zero with the intervals of their values; None if there is no value.
+
+    Values that differ by more than a factor of ten become dots on a logarithmic axis.
+    """
     if not values:
         return None
     rows = [_row(value) | {"at": n, "text": f"{value.mid:.4g} {unit}"} for n, value in enumerate(values)]
     texts = {"domain": False, "ticks": False, "labelLimit": 0, "labelColor": "var(--ink)"}
     y = category("at", title=None, axis=texts | {"labelExpr": f"{json.dumps([v.name for v in values])}[datum.value]"})
-    x = quantity("mid", title=value_name, scale={"domainMin": 0}, axis={"format": "~g"})
+    low, high = min(value.low for value in values), max(value.high for value in values)
+    logarithmic = low > 0 and high / low > vega.LOG
+    scale = vega.scale(low / 1.2, high * 1.2) if logarithmic else {"domainMin": 0}
+    x = quantity("mid", title=value_name, scale=scale, axis={"format": "~g", "tickCount": 6})
     interval = {"x": x | {"field": "low"}, "x2": {"field": "high"}}
     colour = {"condition": {"test": "datum.at == 0", "value": "var(--accent)"}, "value": "var(--dot)"}
+    rule = layer({"type": "rule", "color": "var(--ink)", "strokeWidth": 1.5, "aria": False}, rows, **interval)
+    if logarithmic:  # a bar has no length on a logarithmic axis
+        start = {"x2": {"datum": low / 1.2}}
+        shape = {"type": "point", "shape": "circle", "filled": True, "size": 90, "opacity": 1}
+        marks = [
+            layer({"type": "rule", "color": "var(--rule)", "aria": False}, rows, x=x, **start),
+            rule,
+            layer(shape, rows, x=x, color=colour, **linked()),
+        ]
+    else:
+        marks = [layer({"type": "bar", "height": 14}, rows, x=x, color=colour, **linked()), rule]
+    text = {"type": "text", "align": "left", "dx": 8, "aria": False}
     spec = {
         "width": _WIDTH,
         "height": {"step": _BAR},
         "encoding": {"y": y},
-        "layer": [
-            layer({"type": "bar", "height": 14}, rows, x=x, color=colour, **linked()),
-            layer({"type": "rule", "color": "var(--ink)", "strokeWidth": 1.5}, rows, **interval),
-            layer({"type": "text", "align": "left", "dx": 6}, rows, x=x | {"field": "high"}, text={"field": "text"}),
-        ],
+        "layer": [*marks, layer(text, rows, x=x | {"field": "high"}, text={"field": "text"})],
     }
     return vega.draw(spec)
 

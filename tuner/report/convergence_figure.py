@@ -12,7 +12,7 @@ from tuner.report.value_axis import Axis, axis, named, row
 from tuner.report.vega import category, layer, linked, mark, quantity
 from tuner.results.attempt import Stage
 
-_WIDTH, _HEIGHT, _LANE = 840, 230, 18
+_WIDTH, _HEIGHT, _LANE = 1100, 250, 18
 _CROSS = "M-1,-.75L-.75,-1L0,-.25L.75,-1L1,-.75L.25,0L1,.75L.75,1L0,.25L-.75,1L-1,.75L-.25,0Z"
 _ROOM = 1.04  # relative margin between the outermost values and the edges
 

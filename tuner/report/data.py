@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.base.fields import Fields
+from tuner.report.timelines import CodePath
 from tuner.results.attempt import Attempt, Evidence
 from tuner.results.final_race import FinalRace
 from tuner.results.record import TuningRecord
@@ -87,3 +88,6 @@ class ReportData:
     export: str = ""  # the command that writes it for C++
     gain: str = ""  # a sentence: the gain over an untuned call, then over the winner's own default
     warning: str = ""  # a sentence about configs that are cheaper but flawed
+    over_untuned: float | None = None  # the gain over an untuned call as a fraction, where it is known
+    defaults: tuple[str, ...] = ()  # the problem's fields that have their default value
+    timelines: Mapping[str, tuple[CodePath, ...]] = field(default_factory=dict)  # "winner", "default"

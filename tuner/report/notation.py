@@ -2,7 +2,7 @@
 
 import math
 
-from tuner.base.fields import Fields, formatted, scalar
+from tuner.base.fields import Fields, Scalar, formatted, scalar
 from tuner.results.verdict import OutputError
 
 IDLE = 0x01  # NVML reason: the GPU was idle
@@ -44,6 +44,16 @@ def percent(share: float) -> str:
 def change(share: float) -> str:
     """Format a signed fraction: `+3.1 %`, `−0.4 %`."""
     return f"{'−' if share < 0 else '+'}{percent(abs(share))}"
+
+
+def value(setting: Scalar | None) -> str:
+    """Format a parameter's value; a config without the parameter has `none`."""
+    return "none" if setting is None else scalar(setting)
+
+
+def signed(number: float) -> str:
+    """Format a correlation: `−0.71`, `+0.20`."""
+    return _finite(number, f"{'−' if number < 0 else '+'}{abs(number):.2f}")
 
 
 def significant(value: float) -> str:
@@ -100,6 +110,8 @@ SPELLINGS = (
     percent,
     change,
     significant,
+    signed,
+    value,
     worst_case,
     microseconds,
     kib,

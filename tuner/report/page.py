@@ -15,14 +15,17 @@ import jinja2
 
 from tuner.base.assets import REPORTS
 from tuner.errors import MachineError
-from tuner.report import code_html, notation
-from tuner.report.brief import brief
+from tuner.report import code_html, notation, vega
+from tuner.report.brief import brief, terms_of_winner
 from tuner.report.clocks import clocks
 from tuner.report.convergence_figure import convergence
 from tuner.report.data import ReportData
 from tuner.report.export import script_json
+from tuner.report.gains import gains
 from tuner.report.parallel_figure import parallel
 from tuner.report.section import sections
+from tuner.report.slices import slices
+from tuner.report.timelines import timelines
 from tuner.search.portfolio import Family
 from tuner.spec.command_line import minimal_fields
 from tuner.spec.problem import canonical
@@ -142,8 +145,16 @@ def _environment(*, escape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {spelling.__name__: spelling for spelling in notation.SPELLINGS}
-    environment.filters |= {"shortened": _shortened, "cell": _cell, "cuda": code_html.cuda, "brief": brief}
+    environment.filters |= {
+        "shortened": _shortened,
+        "cell": _cell,
+        "cuda": code_html.cuda,
+        "brief": brief,
+        "terms_of_winner": terms_of_winner,
+        "labelled": vega.labelled,
+    }
     environment.globals |= {"diff": code_html.diff, "convergence": convergence, "parallel": parallel, "clocks": clocks}
+    environment.globals |= {"slices": slices, "timelines": timelines, "gains": gains}
     return environment
 
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tuner.base.fields import Scalar, scalar
-from tuner.report import vega
+from tuner.base.fields import Scalar
+from tuner.report import notation, vega
+from tuner.report.effects import own_entries, value_order
 from tuner.report.section import Section
 from tuner.report.standing import parameters
 from tuner.report.value_axis import Axis, axis, named
 from tuner.report.vega import category, layer, linked, mark, quantity
 
 LINES, FEWEST = 300, 30  # besides the best tenth: for all problems of a page, and for one
-_WIDTH, _HEIGHT = 830, 280
+_WIDTH, _HEIGHT = 1050, 300
 _TICKS = 16  # maximum number of labels per axis
 
 
@@ -30,8 +31,7 @@ class Parallel:
 
 def parallel(section: Section) -> Parallel | None:
     """Return the figure of the winner's implementation; None if none of its parameters varies."""
-    implementation = section.entries[0].attempt.identity.implementation
-    entries = [entry for entry in section.entries if entry.attempt.identity.implementation == implementation]
+    entries = own_entries(section)
     configs = [entry.attempt.config for entry in entries]
     names = [name for name in parameters(configs) if len({config.get(name) for config in configs}) > 1]
     if not names:
@@ -70,8 +70,7 @@ def _spec(
     line = {"type": "line", "aria": False}  # the dots at the ends carry the same labels
     look = {
         "color": _by_kind("var(--thin)", "var(--accent)", "var(--ink)"),
-        "strokeWidth": _by_kind(0.7, 1.3, 2.6),
-        "strokeOpacity": _by_kind(0.75, 0.9, 1),
+        "strokeWidth": _by_kind(0.5, 1.3, 2.6),
         "detail": {"field": "row"},
     }
     text = {"type": "text", "align": "left", "dx": 5}
@@ -107,17 +106,11 @@ def _heights(column: Sequence[Scalar | None]) -> list[float]:
 
 def _ticks(name: str, column: Sequence[Scalar | None]) -> list[dict[str, Any]]:
     kinds = _kinds(column)
-    texts = ["none" if kind is None else scalar(kind) for kind in kinds]
-    ticks = [{"axis": name, "height": (n + 0.5) / len(kinds), "text": text} for n, text in enumerate(texts)]
+    ticks = [
+        {"axis": name, "height": (n + 0.5) / len(kinds), "text": notation.value(kind)} for n, kind in enumerate(kinds)
+    ]
     return ticks[:: math.ceil(len(ticks) / _TICKS)]
 
 
 def _kinds(column: Sequence[Scalar | None]) -> list[Scalar | None]:
-    return sorted(set(column), key=_order)
-
-
-def _order(value: Scalar | None) -> tuple[int, float, str]:
-    """A sort key: absent values first, then numbers by size, then text."""
-    if value is None:
-        return (0, 0.0, "")
-    return (2, 0.0, value) if isinstance(value, str) else (1, float(value), "")
+    return sorted(set(column), key=value_order)

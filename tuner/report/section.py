@@ -56,6 +56,19 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
+class TryTable:
+    """The attempts of one implementation, which share their parameters."""
+
+    implementation: str
+    parameters: tuple[str, ...]
+    tries: tuple[Try, ...]
+
+    @property
+    def n_failed(self) -> int:
+        return sum(row.attempt.failure is not None for row in self.tries)
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Predicted terms, the largest first, as fractions of the winner's cost, one row per entry.
 
@@ -85,14 +98,24 @@ class Section:
     rivals: tuple[Rival, ...]  # the best of the other implementations
     shared: Fields  # fields with the same value in all finalists
     varying: tuple[str, ...]  # the other parameters of the finalists
-    parameters: tuple[str, ...]  # of all attempts
     failures: tuple[FailureGroup, ...]
-    tries: tuple[Try, ...]
+    tables: tuple[TryTable, ...]  # one per implementation, the winner's first
     profile: Profile | None
 
     @property
     def subject(self) -> str:
         return f"{self.data.operator} on {self.data.gpu}"
+
+    @property
+    def chosen_fields(self) -> Fields:
+        """The problem's fields that do not have their default value; all if every field has it."""
+        chosen = {name: value for name, value in self.data.problem.items() if name not in self.data.defaults}
+        return chosen or self.data.problem
+
+    @property
+    def default_fields(self) -> Fields:
+        """The other fields of the problem."""
+        return {name: value for name, value in self.data.problem.items() if name not in self.chosen_fields}
 
     @property
     def measured(self) -> bool:
@@ -209,9 +232,8 @@ def _section(data: ReportData, id: str, title: str, label: str, of: int) -> Sect
         ),
         shared=shared,
         varying=tuple(name for name in parameters(configs) if name not in shared),
-        parameters=parameters(attempt.config for attempt in attempts),
         failures=failures(attempts),
-        tries=_tries(attempts, entries),
+        tables=_tables(_tries(attempts, entries), entries),
         profile=profile([finalist.entry for finalist in finalists]),
     )
 
@@ -283,6 +305,15 @@ def _tries(attempts: Sequence[Attempt], entries: Sequence[Entry]) -> tuple[Try, 
     return tuple(
         Try(index + 1, attempt, entered.get(index), ranks.get(key_of(attempt)) if attempt.prediction else None)
         for index, attempt in enumerate(attempts)
+    )
+
+
+def _tables(tries: Sequence[Try], entries: Sequence[Entry]) -> tuple[TryTable, ...]:
+    groups: dict[str, list[Try]] = {entries[0].attempt.identity.implementation: []} if entries else {}
+    for row in tries:
+        groups.setdefault(row.attempt.identity.implementation, []).append(row)
+    return tuple(
+        TryTable(name, parameters(row.attempt.config for row in rows), tuple(rows)) for name, rows in groups.items()
     )
 
 

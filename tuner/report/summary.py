@@ -18,15 +18,18 @@ from tuner.evaluate.predict import least_work
 from tuner.evaluate.predict.predicted_time import UNJUDGED, predicted_time
 from tuner.report import UNDECLARED, BeliefFacts, Fact, ReportData, Rival, SearchFacts, SpaceFacts, rivals_of
 from tuner.report.headline import Headline, headline
+from tuner.report.timelines import CodePath, paths
 from tuner.results.codec import to_data
 from tuner.results.record import TuningRecord
 from tuner.search.bandit import Arm
 from tuner.search.portfolio import Family
 from tuner.search.study import Outcome, Tried
-from tuner.spec.command_line import search_command
+from tuner.spec.command_line import minimal_fields, search_command
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Cost, Operator
 from tuner.spec.problem import from_fields, statics, to_fields
+
+_TIMELINES = 4  # problems; a page of more has no timelines
 
 
 def write(outcomes: Sequence[Outcome], path: Path, families: Sequence[Family] = ()) -> None:
@@ -43,11 +46,12 @@ FORMATS: Mapping[str, Callable[[Sequence[ReportData], Sequence[Family]], str]] =
 
 def text(outcomes: Sequence[Outcome], form: str, families: Sequence[Family] = ()) -> str:
     """Return the report in one of FORMATS."""
-    return FORMATS[form]([report_data(outcome) for outcome in outcomes], families)
+    drawn = form == "html" and len(outcomes) <= _TIMELINES
+    return FORMATS[form]([report_data(outcome, with_timelines=drawn) for outcome in outcomes], families)
 
 
-def report_data(outcome: Outcome) -> ReportData:
-    """Return the report data of one search."""
+def report_data(outcome: Outcome, *, with_timelines: bool = False) -> ReportData:
+    """Return the report data of one search; timelines replay machine code, which takes a second per config."""
     request, record, won = outcome.request, outcome.record, winner(outcome)
     default = default_tried(outcome)
     first = headline(outcome)
@@ -76,7 +80,21 @@ def report_data(outcome: Outcome) -> ReportData:
         export=export(request.operator, request.problem, request.gpu),
         gain=first.gain if first else "",
         warning=first.warning if first else "",
+        over_untuned=first.untuned.gain if first and first.untuned else None,
+        defaults=tuple(name for name in to_fields(request.problem) if name not in minimal_fields(request.problem)),
+        timelines=_timelines(outcome, won, default) if with_timelines else {},
     )
+
+
+def _timelines(outcome: Outcome, won: Instance | None, default: Tried | None) -> dict[str, tuple[CodePath, ...]]:
+    """Return the paths of the winner's machine code, and of the default's if that is another config."""
+    record, gpu = outcome.record, outcome.request.gpu
+    if won is None or record is None:
+        return {}
+    found = {"winner": paths(won, record.identity, gpu)}
+    if default is not None and default.attempt.identity != record.identity and default.attempt.failure is None:
+        found["default"] = paths(default.instance, default.attempt.identity, gpu)
+    return {name: of for name, of in found.items() if of}
 
 
 def default_tried(outcome: Outcome) -> Tried | None:

@@ -12,6 +12,7 @@ from tuner.base.cache import Cache, CacheEntry, key_of
 from tuner.base.canonical_json import encode
 
 Spec = Mapping[str, Any]
+LOG = 10.0  # ratio of the largest to the smallest value from which an axis is logarithmic
 ABOVE = {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleY": -14, "titlePadding": 0}  # for a y axis
 _FONT = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
 # Colours are variables of reports/style.css, so that one drawing works for light, dark and print.
@@ -34,21 +35,32 @@ _VEGA_LITE = "6.4"
 _PLACES = re.compile(r' (?:d|transform)="[^"]*"')
 _UNSEEN = re.compile(r"(\.\d)\d+")  # less than a tenth of a pixel, and a third of a drawing's bytes
 _LINK = re.compile(r'<a xlink:href="[^"#]*#')  # the converter adds a base to links within the page
+# A figure is one image, so its parts have no roles; the others are what SVG or style.css says anyway.
+_IMPLIED = re.compile(
+    r' (?:role="graphics-[a-z]+"|aria-roledescription="[^"]*"|aria-hidden="true"|opacity="1"|stroke-width="1"|[xy]2="0"'
+    r'|font-family="[^"]*")(?=[ />])|<path class="(?:background|foreground)"[^>]*fill="none"[^>]*/>'
+    r'|<path class="foreground"[^>]*display="none"/>|<path class="background"(?:(?! fill=)[^>])*/>'
+)
 
 
 def draw(spec: Spec) -> Markup:
     """Return a drawing that needs no script.
 
-    Marks are focusable only through the page's script, by arrow keys, because hundreds of tab stops would block
-    navigation. Drawings are cached, because starting the converter takes longer than the rest of a page.
+    Marks are focusable only through the page's script, by arrow keys, so that a figure is one tab stop. Drawings are
+    cached, because starting the converter takes longer than the rest of a page.
     """
-    key = key_of("figure", _converter(), _VEGA_LITE, encode([spec, _CONFIG]))
+    key = key_of("figure", _converter(), _VEGA_LITE, _IMPLIED.pattern, encode([spec, _CONFIG]))
     drawings = Cache.of("figure")
     if (stored := drawings.get(key)) is not None:
         return Markup(stored.data.decode())
     svg = _drawn(spec)
     drawings.put(key, CacheEntry(svg.encode()))
     return Markup(svg)
+
+
+def labelled(svg: Markup, label: str) -> Markup:
+    """Return a drawing that screen readers announce as one image with this label."""
+    return Markup('<svg role="img" aria-label="{}"{}').format(label, Markup(svg.removeprefix("<svg")))
 
 
 @cache
@@ -60,7 +72,7 @@ def _drawn(spec: Spec) -> str:
     import vl_convert  # imported here because it includes a JavaScript engine, which most commands do not need
 
     svg = vl_convert.vegalite_to_svg(dict(spec), vl_version=_VEGA_LITE, config=_CONFIG, allowed_base_urls=[])
-    svg = _PLACES.sub(lambda match: _UNSEEN.sub(r"\1", match[0]), svg)
+    svg = _PLACES.sub(lambda match: _UNSEEN.sub(r"\1", match[0]), _IMPLIED.sub("", svg))
     return _LINK.sub('<a tabindex="-1" href="#', svg)
 
 
