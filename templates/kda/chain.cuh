@@ -1,20 +1,20 @@
-// A block of warps that carries BV columns of a state through a run of chunks, kRows of them a warp, in registers.
+// A block of warps that carries BV columns of a state through a run of chunks, kRows of them per warp, in registers.
 #pragma once
 #include "cp_async.cuh"
 #include "kda/chunks/scan.cuh"
 
-// What a block reads on its way: the images of its chunks, and v from its first token and column on.
+// The inputs of a block: the images of its chunks, and v from its first token and column on.
 template <class T>
 struct Run {
   unsigned char const* g_image;
   T const* g_v;
   int64_t v_stride;
   int tokens;  // of the run
-  int values;  // of its tokens have a v; that of the others counts as zero
+  int values;  // tokens with a v; that of the others is zero
 };
 
-// Chunks pass through a ring of stages, filled by all warps or, with kLoader, by one that does nothing else. Without
-// kOutputs only the state is wanted: what makes o is neither copied nor multiplied.
+// Chunks pass through a ring of stages, filled by all warps or, with kLoader, by a dedicated warp. Without kOutputs
+// only the state is computed: the data for o are neither copied nor multiplied.
 template <class T, int K, int C, int BV, int kRows, int kStages, int kPartials, int kAhead, bool kLoader, bool kOutputs,
           class Operands = Bf16Operands>
 struct Chain {
@@ -31,9 +31,9 @@ struct Chain {
 
   unsigned char* smem;
   uint32_t s_first;
-  Run<T> ahead;      // what is left to load
+  Run<T> ahead;      // what remains to be loaded
   uint32_t filled;   // offset of the stage to be filled
-  int left;          // tokens that the state has not seen
+  int left;          // tokens that the state has not processed
 
   __device__ __forceinline__ Chain(unsigned char* smem, Run<T> const& run)
       : smem(smem), s_first(shared_address(smem)), ahead(run), filled(0), left(run.tokens) {}
@@ -51,7 +51,7 @@ struct Chain {
     for (int i = 0; i < kStages - 1; ++i) issue();
   }
 
-  // All that a loader warp does: a loop of its own, so that its registers do not add to those of the others.
+  // The complete work of a loader warp: a separate loop, so that its registers do not add to those of the others.
   __device__ __forceinline__ void load() {
     if (kAhead > 0) acquire<true>(true);
 #pragma unroll 1
@@ -61,7 +61,7 @@ struct Chain {
     }
   }
 
-  // Takes the state through all chunks. `g_o`: the run's first token at the warp's first column.
+  // Carries the state through all chunks. `g_o`: the run's first token at the warp's first column.
   __device__ __forceinline__ void carry(State& r_s, T* g_o, int64_t o_stride) {
     uint32_t stage = 0;
     auto const advance = [&] {
@@ -87,7 +87,7 @@ struct Chain {
         if constexpr (kAhead > 0) advance();
       });
       Step::pack_tokens(r_a, r_x);
-      // Past the last chunk this one is loaded once more, and not used.
+      // After the last chunk, this one is loaded once more, and not used.
       if constexpr (kAhead > 0) {
         uint32_t const after = left > C ? following : stage;
         Step::load_ahead(r_ahead, smem + after, s_first + after, first_row(), lane());
@@ -107,7 +107,7 @@ struct Chain {
     return stage == kBytes - Step::kStageBytes ? 0 : stage + Step::kStageBytes;
   }
 
-  // Starts copying the next chunk; past the last one, an empty group keeps the count of groups.
+  // Starts copying the next chunk; after the last one, an empty group keeps the group count consistent.
   __device__ __forceinline__ void issue() {
     uint32_t const s_stage = s_first + filled;
     if (ahead.tokens > 0) {
@@ -133,8 +133,8 @@ struct Chain {
     for (int i = kFrom + 16 * loader(); i < kTo; i += 16 * kLoaders) cp_async<16>(s_stage + i, ahead.g_image + i);
   }
 
-  // The oldest stage that no warp has seen yet has arrived, and every warp has left those before the one it is in.
-  // When loading ahead, the wait comes in the middle of a chunk, but for the first one.
+  // The oldest unprocessed stage has arrived, and every warp has finished with the stages before its current one. When
+  // loading ahead, the wait is in the middle of a chunk, except for the first one.
   template <bool kFirst>
   static __device__ __forceinline__ void acquire(bool waits) {
     if (waits) cp_async_wait<kFirst || kAhead == 0 ? kStages - 2 : kStages - 3>();

@@ -1,32 +1,33 @@
-// S = A S + B from segment to segment, in fp32: what each segment starts from.
+// S = A S + B from segment to segment, in fp32: the initial state of each segment.
 #pragma once
 #include "cp_async.cuh"
 #include "thread.cuh"
 
-// A block takes kParts times kColumns columns of the state of one head through all segments; thread t owns channel t %
-// K of a part of them. A segment's map, K × K and transposed, passes through a ring of kStages tiles of 16 rows, whose
+// A block computes kParts times kColumns columns of the state of one head for all segments; thread t owns channel t % K
+// of a part of them. A segment's map, K × K and transposed, passes through a ring of kStages tiles of 16 rows, whose
 // loads never wait for the state.
 template <int K, int V, int kColumns, int kStages, int kParts = 2>
 struct Merge {
   static constexpr int kThreads = kParts * K;
-  static constexpr int kRows = 16;                           // of a map, a tile
-  static constexpr int kTiles = K / kRows;                   // a map
+  static constexpr int kRows = 16;                           // of a map, per tile
+  static constexpr int kTiles = K / kRows;                   // per map
   static constexpr int kTileBytes = 4 * kRows * K;
   static constexpr int kVectors = kColumns / 4;
   static constexpr int kStateBytes = 4 * K * kParts * kColumns;  // [kParts, kVectors, K, 4]
-  static constexpr int kStates = kStages * kTileBytes;       // where two states begin: the one read, the one written
+  // start of two states: the one being read, and the one being written
+  static constexpr int kStates = kStages * kTileBytes;
   static constexpr int kBytes = kStates + 2 * kStateBytes;
   static_assert(kColumns % 4 == 0, "rows of the state are read 16 bytes at a time");
 
   unsigned char* smem;
-  float const* g_maps;  // of the first segment that has one; K × K each, one after the other
-  float* g_states;      // what it starts from, [K, V], at the block's first column; B of each segment follows
-  int segments;         // that have a map
+  float const* g_maps;  // of the first segment that has one; K × K each, contiguous
+  float* g_states;      // its initial state, [K, V], at the block's first column, followed by B of each segment
+  int segments;         // number of segments with a map
 
   static __device__ __forceinline__ int channel() { return threadIdx.x % K; }
   static __device__ __forceinline__ int part() { return threadIdx.x / K; }
 
-  // Starts copying tile `tile` of all maps, which lie behind each other.
+  // Starts copying tile `tile` of all maps, which are contiguous.
   __device__ __forceinline__ void issue(int tile) const {
     float const* g_tile = g_maps + int64_t(tile) * kRows * K;
     uint32_t const s_tile = shared_address(smem) + tile % kStages * kTileBytes;
@@ -57,7 +58,7 @@ struct Merge {
     for (int i = 0; i < kVectors; ++i) s_state(segment)[i * K + channel()] = r[i];
   }
 
-  // r += 16 rows of the map times those channels of what the segment starts from.
+  // r += 16 rows of the map times those channels of the segment's initial state.
   __device__ __forceinline__ void multiply(Row& r, int segment, int tile) const {
     float const* s_map = reinterpret_cast<float const*>(smem + tile % kStages * kTileBytes) + channel();
     float4 const* s_rows = s_state(segment) + tile % kTiles * kRows;
@@ -72,8 +73,8 @@ struct Merge {
     }
   }
 
-  // `r`, and s_state(segments) once the block has met: what follows the last segment. kStored: what follows each, in
-  // place of its B.
+  // `r`, and s_state(segments) after a block barrier: the state after the last segment. kStored: also stores the state
+  // after each segment, in place of its B.
   template <bool kStored>
   __device__ __forceinline__ void run(Row& r) const {
     fetch(r, 0);
@@ -86,7 +87,8 @@ struct Merge {
       for (int i = 0; i < kTiles; ++i) {
         int const tile = segment * kTiles + i;
         cp_async_wait<kStages - 2>();
-        __syncthreads();  // the tile is there, the state too, and every warp has left the stage that is filled next
+        // the tile and the state are stored, and every warp has finished with the stage to be filled next
+        __syncthreads();
         issue(tile + kStages - 1);
         multiply(r, segment, tile);
       }

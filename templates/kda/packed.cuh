@@ -1,14 +1,14 @@
-// Where the images of packed sequences lie: those of sequence n from cu_seqlens[n] / C + n on, so that no two share a
-// place, whatever the lengths.
+// Positions of the images of packed sequences: those of sequence n start at cu_seqlens[n] / C + n, so that they never
+// overlap, for any lengths.
 #pragma once
 #include "kda/token.cuh"
 
-// Where the images of sequence n begin, in a head.
+// Index of the first image of sequence n, per head.
 template <int C, class Index>
 __device__ __forceinline__ int first_image(Index const* cu_seqlens, int n) {
   return cu_seqlens ? int(cu_seqlens[n] / C) + n : 0;
 }
-// The sequence that image `index` belongs to, of `count`.
+// The sequence of image `index`, out of `count` sequences.
 template <int C, class Index>
 __device__ __forceinline__ int sequence_of(Index const* cu_seqlens, int count, int index) {
   int low = 0, high = count;  // first_image(low) <= index < first_image(high)
@@ -18,7 +18,7 @@ __device__ __forceinline__ int sequence_of(Index const* cu_seqlens, int count, i
   }
   return low;
 }
-// The first image of a head of sequence n, of `count`, among those of all heads.
+// Index of the first image of a head of sequence n, of `count`, among those of all heads.
 template <int C, class Index>
 __device__ __forceinline__ int64_t image_of(Index const* cu_seqlens, Sequence const& at, int n, int count, int head,
                                             int heads, int seq_len) {

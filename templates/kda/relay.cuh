@@ -1,4 +1,4 @@
-// A block in which some warps prepare the chunks of a run and others carry columns of a state through them.
+// A block in which producer warps prepare the chunks of a run and consumer warps carry columns of a state through them.
 #pragma once
 #include "cp_async.cuh"
 #include "kda/chunks/scan.cuh"
@@ -16,11 +16,11 @@ struct Relay {
   static constexpr int kPrepThreads = Prep::kThreads;
   static constexpr int kThreads = kCarryThreads + kProducers * kPrepThreads;
   static constexpr int kPrepBytes = (Prep::kBytes + 127) / 128 * 128;
-  static constexpr int kPrep = kStages * Step::kStageBytes;  // where the producers' shared memory begins
+  static constexpr int kPrep = kStages * Step::kStageBytes;  // start of the producers' shared memory
   static constexpr int kBytes = kPrep + kProducers * kPrepBytes;
-  // A stage holds a chunk, and a stage may be filled again: each a barrier of all carriers and one group of producers.
+  // A stage is full, and a stage may be refilled: two barriers of all consumers and one group of producers each.
   static constexpr int kHandover = kCarryThreads + kPrepThreads;
-  static constexpr bool kOneWarp = kPrepThreads == 32;  // a group, which then needs no barrier of its own
+  static constexpr bool kOneWarp = kPrepThreads == 32;  // a group, which then needs no barrier
   static_assert(kStages % kProducers == 0, "a stage is always filled by the same producers");
   static_assert(2 * kStages + (kOneWarp ? 0 : kProducers) <= 15, "named barriers: two a stage, one a group of warps");
 
@@ -33,8 +33,8 @@ struct Relay {
   static __device__ __forceinline__ int empty(int stage) { return 1 + kStages + stage; }
   __device__ __forceinline__ int chunks() const { return (tokens + C - 1) / C; }
 
-  // All that a producer does: every kProducers-th chunk, from its group's on. `run`: the rows of all chunks. `g_v`:
-  // the run's first token at the block's first column, or null where no column has values.
+  // The complete work of a producer: every kProducers-th chunk, starting with that of its group. `run`: the rows of all
+  // chunks. `g_v`: the run's first token at the block's first column, or null if no column has values.
   template <class Gate>
   __device__ __forceinline__ void produce(Chunk const& run, T const* g_v, int64_t v_stride, float scale,
                                           Gate const& gate) const {
@@ -52,10 +52,10 @@ struct Relay {
     prep.load(r, next);
     T const* g_values = g_v + group * C * v_stride;
     int stage = group;
-    bool filled = false;  // every stage of this group, at least once
+    bool filled = false;  // whether every stage of this group has been filled at least once
 #pragma unroll 1
     while (next.tokens > 0) {
-      forget(prep.thread);  // addresses that follow from it are cheaper made anew than kept
+      forget(prep.thread);  // recomputing derived addresses is less expensive than keeping them
       if (filled) named_barrier_sync(empty(stage), kHandover);
       prep.image = smem + stage * Step::kStageBytes;
       prep.chunk = next;
@@ -64,7 +64,7 @@ struct Relay {
       cp_async_commit();
       next = next.from(kProducers * C);
       g_values += kProducers * C * v_stride;
-      // Pointers advance: made anew from the strides, they would cost instructions and accesses.
+      // Pointers are advanced: recomputing them from the strides would cost instructions and memory accesses.
       forget(next.q), forget(next.k), forget(next.g), forget(g_values);
       prep.prepare(r, &next, sync);
       cp_async_wait<0>();
@@ -74,8 +74,8 @@ struct Relay {
     }
   }
 
-  // Takes a warp's columns, from `first` of the block's on, through all chunks. `values`: whether they have some in v.
-  // `g_o`: the run's first token at the warp's first column.
+  // Carries a warp's columns, from `first` of the block's on, through all chunks. `values`: whether they have values in
+  // v. `g_o`: the run's first token at the warp's first column.
   __device__ __forceinline__ void carry(State& r_s, int first, bool values, T* g_o, int64_t o_stride) const {
     carry_to(r_s, first, values, [&](Tokens const& r_o, int left) {
       Step::store(g_o, o_stride, r_o, left, lane());
@@ -110,7 +110,7 @@ struct Relay {
     }
   }
 
-  // What a warp does that carries nothing, beside others that do.
+  // The work of a warp without columns, next to others that have some.
   __device__ __forceinline__ void look_on() const {
     int const nt = chunks();
     int stage = 0;

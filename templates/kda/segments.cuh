@@ -1,8 +1,8 @@
-// How a sequence is cut into segments, of which one takes the state it starts from, S, to A S + B.
+// Splitting of a sequence into segments, each of which maps its initial state S to A S + B.
 #pragma once
 #include "types.cuh"
 
-// Segments of `each` chunks of C tokens. Where there are few chunks, fewer segments than kSegments; without tokens one,
+// Segments of `each` chunks of C tokens. With few chunks, fewer segments than kSegments; without tokens one segment,
 // which passes its state on.
 template <int C, int kSegments>
 struct Cut {
@@ -19,7 +19,7 @@ struct Cut {
   }
 };
 
-// The identity, of which this warp owns the columns from `column` on; Step is a Scan of channels K.
+// The identity; this warp owns the columns from `column` on. Step is a Scan with K channels.
 template <class Step, int K>
 __device__ __forceinline__ void set_identity(typename Step::State& r_s, int column, int lane) {
 #pragma unroll

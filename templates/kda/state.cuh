@@ -1,15 +1,15 @@
-// Where the state of one sequence and value head is read and written, and how.
+// Loads and stores of the state of one sequence and value head.
 #pragma once
 #include "types.cuh"
 
-// States [P, HV, rows, columns] that are updated in place. Without `indices` [N], entry n is sequence n's.
+// States [P, HV, rows, columns] that are updated in place. Without `indices` [N], entry n belongs to sequence n.
 struct StatePool {
   float* entries;
   int const* indices;
   int64_t entry_stride, head_stride, row_stride, index_stride;
 };
 
-// One state as it is stored: K × V, or V × K where it is V-first. Pointers are null where nothing is read or written.
+// One stored state: K × V, or V × K if it is V-first. Pointers are null if nothing is read or written.
 struct StoredState {
   float const* initial;
   float* last;
@@ -17,9 +17,9 @@ struct StoredState {
   bool skipped;  // the sequence has no entry in the pool
 };
 
-// `initial` and `last` [N, HV, kRows, kColumns] may be null. kPool: the state lies in the pool, whatever they are.
-// Asked at run time, accesses of the pool would be generic: what may be null or global is neither to a compiler before
-// sm_100.
+// `initial` and `last` [N, HV, kRows, kColumns] may be null. kPool: the state is in the pool, whatever they are. With a
+// run-time test, accesses of the pool would be generic: for arches before sm_100 the compiler does not infer global
+// memory for pointers that may be null.
 template <int kRows, int kColumns, bool kPool>
 __device__ __forceinline__ StoredState stored_state(float const* initial, float* last, StatePool const& pool, int n,
                                                     int head, int heads) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ StoredState stored_state(float const* initial, float*
   return {initial ? initial + offset : nullptr, last ? last + offset : nullptr, kColumns, false};
 }
 
-// N elements side by side, 1, 2 or 4, at a multiple of their size.
+// N adjacent elements, 1, 2 or 4, aligned to their size.
 template <int N>
 __device__ __forceinline__ void load_vector(float (&r)[N], float const* g) {
   if constexpr (N == 4) {

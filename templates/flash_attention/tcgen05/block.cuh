@@ -1,5 +1,5 @@
-// A block of attention on tcgen05: a warpgroup for each row tile's softmax, a warp that loads, a warp whose first
-// thread issues all products.
+// A block of attention on tcgen05: one warpgroup per row tile for its softmax, a warp that loads, and a warp whose
+// first thread issues all products.
 #pragma once
 #include "flash_attention/tcgen05/output.cuh"
 #include "flash_attention/tcgen05/products.cuh"
@@ -20,8 +20,8 @@ __device__ __forceinline__ void load_all(uint32_t smem, Barriers<Tile> const& ba
   loader.load(work, keys, 0, [] {});
 }
 
-// Zeros over the values that follow a sequence's last key, of which P is 0: 0 · NaN would be NaN. By the warp that
-// issues products; only the first tile may have some.
+// Zeroes the values after a sequence's last key, for which P is 0: 0 · NaN would be NaN. Executed by the warp that
+// issues products; only the first tile may contain such values.
 template <class Tile>
 __device__ __forceinline__ void clear_neighbours(unsigned char* smem, Barriers<Tile> const& barriers,
                                                  typename Tile::Keys const& keys, Work const& work) {
@@ -57,8 +57,8 @@ __device__ __forceinline__ void set_scale(RowThread<Tile>& row, Softcap scale) {
   row.scale = scale.outer;
 }
 
-// By a warpgroup: its row tile's O is in tensor memory then, to be divided by sums. `tensor`: the address that was
-// allocated.
+// Executed by a warpgroup: afterwards its row tile's O is in tensor memory, not yet divided by sums. `tensor`: the
+// allocated address.
 template <class Tile, class Scale>
 __device__ __forceinline__ RowThread<Tile> attend_all(uint32_t tensor, Barriers<Tile> const& barriers,
                                                       typename Tile::Keys const& keys, Work const& work, Scale scale) {
@@ -73,10 +73,11 @@ __device__ __forceinline__ RowThread<Tile> attend_all(uint32_t tensor, Barriers<
   return row;
 }
 
-// Asked again where it is needed again: a number that is kept while a role runs takes a register of it, or spills.
+// Recomputed at each use: a value that is live throughout a role occupies a register, or spills.
 __device__ __forceinline__ int own_warp() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }
 
-// By all threads: the address of tensor memory, which is there, as are barriers and what find() writes.
+// Called by all threads. Returns the address of tensor memory, which is then allocated; barriers are initialized, and
+// the results of find() are visible.
 template <class Tile, class Find>
 __device__ __forceinline__ uint32_t begin_block(unsigned char* smem, Barriers<Tile> const& barriers, Find const& find) {
   if (own_warp() == Tile::kProductsWarp) {
@@ -99,7 +100,7 @@ __device__ __forceinline__ void end_block(uint32_t tensor) {
   if (own_warp() == Tile::kProductsWarp) tcgen05_dealloc(tensor, Tile::kColumns);
 }
 
-// By all threads.
+// Called by all threads.
 template <class Tile, class Scale>
 __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile> const& of, typename Tile::Keys const& keys,
                                               Sizes const& sizes, Scale scale) {
@@ -120,7 +121,7 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
   } else {
     setmaxnreg_dec<Tile::kIssuerRegisters>();
     if (Tile::kForeignValues && warp == Tile::kProductsWarp) clear_neighbours(smem, barriers, keys, work);
-    bool const elected = elect_one();  // ptxas sees that this is one thread
+    bool const elected = elect_one();  // ptxas recognizes that this is a single thread
     if (warp == Tile::kLoaderWarp && elected) load_all(s, barriers, of, keys, work);
     if (warp == Tile::kProductsWarp && elected) multiply_all(s, tensor, barriers, keys, work);
   }

@@ -4,19 +4,19 @@
 
 template <int BN, bool kCausal>
 struct DenseRowKeys : DenseKeys<BN, kCausal, 1> {
-  // Tiles of keys that `rows` rows of the block from row `first` on visit, of those that the block loads: under a mask,
-  // or beyond the last query, not all.
+  // Tiles of keys that `rows` rows of the block from row `first` on visit, out of those that the block loads: with a
+  // mask, or beyond the last query, not all.
   __device__ __forceinline__ int visited(Work const& work, int first, int rows) const {
     return this->tiles(work.sequence, work.query(first), rows >> work.packed_log2);
   }
 
-  // Of a thread's row.
+  // The mask of a thread's row.
   struct RowMask {
-    int attended;  // keys, from the first on
-    int unmasked;  // tiles that all of the warp's rows attend as a whole
+    int attended;  // number of attended keys, from the first on
+    int unmasked;  // tiles that all of the warp's rows attend completely
 
     __device__ __forceinline__ bool cuts(int tile) const { return tile >= unmasked; }
-    // Scores of keys that the row does not attend become -inf.
+    // Sets scores of keys that the row does not attend to -inf.
     __device__ __forceinline__ void hide(float (&r_s)[BN], int tile) const {
       int const hidden = attended - tile * BN;
 #pragma unroll
@@ -24,7 +24,7 @@ struct DenseRowKeys : DenseKeys<BN, kCausal, 1> {
         if (e >= hidden) r_s[e] = -kInfinity;
     }
   };
-  // Of a row of the block; its warp's first row is `first`.
+  // For a row of the block; its warp's first row is `first`.
   __device__ __forceinline__ RowMask row_mask(Work const& work, int row, int first) const {
     Sequence const& of = work.sequence;
     int const ahead = of.keys - of.queries;

@@ -1,4 +1,4 @@
-// How a row tile of O and its logarithms leave the block: O through the shared memory of Q, which has been read.
+// Stores a row tile of O and its log-sum-exp: O through the shared memory of Q, which is no longer read.
 #pragma once
 #include "bulk.cuh"
 #include "flash_attention/output_rows.cuh"
@@ -25,7 +25,7 @@ __device__ __forceinline__ void normalize(RowThread<Tile> const& row, Store cons
   }
 }
 
-// A whole row tile, by one copy. Queries beyond the tensor are cut off.
+// Stores a complete row tile with one copy. Queries beyond the tensor are clipped.
 template <class Tile>
 __device__ __forceinline__ void store_tile(PanelMaps const& o, unsigned char* s_o, RowThread<Tile> const& row,
                                            Work const& work, int first_query, int lane) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_tile(PanelMaps const& o, unsigned char* s_
     *reinterpret_cast<uint4*>(s_o + Tile::Outputs::offset(Tile::kRows, lane, col)) = eight;
   });
   fence_proxy_async();
-  named_barrier_sync(1 + row.i, 128);  // O is there
+  named_barrier_sync(1 + row.i, 128);  // O is written
   if (lane == 0 && first_query < work.sequence.queries) {
     Tile::Outputs::template store<Tile::kRows>(o, shared_address(s_o), work.global_row(first_query), work.head,
                                                work.sequence.batch);
@@ -42,8 +42,8 @@ __device__ __forceinline__ void store_tile(PanelMaps const& o, unsigned char* s_
   }
 }
 
-// O and the logarithms, behind the last product. `g_lse` is the first head's; `g_o` is for packed sequences: where one
-// ends within the row tile, a copy of it all would overwrite the next one's.
+// Stores O and the log-sum-exp, after the last product. `g_lse` is that of the first head; `g_o` is for packed
+// sequences: if one ends within the row tile, a copy of all rows would overwrite the next sequence.
 template <class Tile>
 __device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typename Tile::T> const& g_o, float* g_lse,
                                            unsigned char* smem, RowThread<Tile> const& row, Work const& work,

@@ -13,7 +13,7 @@ struct Products {
   int tiles[kRowTiles];                  // of keys, that each row tile visits
   Position<Tile::kStages> keys, values;  // of the next
 
-  // Of all tiles of keys, from the last to the first. A row tile may begin with a later one than another.
+  // Processes all tiles of keys, from the last to the first. Row tiles may start at different tiles.
   __device__ __forceinline__ void issue(int last) {
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) mbarrier_wait(barriers.query_full(i), 0);
@@ -30,7 +30,7 @@ struct Products {
   }
 
  private:
-  // How many tiles the row tile has visited before this one: their parity is that of its barriers.
+  // Number of tiles that the row tile has visited before this one: their parity is that of its barriers.
   __device__ __forceinline__ int visited(int i, int tile) const { return tiles[i] - 1 - tile; }
 
   __device__ __forceinline__ void issue_scores(int tile) {
@@ -45,7 +45,7 @@ struct Products {
     for (int i = kRowTiles - 1; i >= 0; --i) add_values(i, tile);
     leave_values(tile);
   }
-  // The next scores come over P, behind the product that reads it: products happen in their order.
+  // The next scores overwrite P, after the product that reads it: products execute in order.
   __device__ __forceinline__ void issue_in_turn(int tile) {
     await_values();
     if (tile > 0) await_keys();
@@ -58,8 +58,8 @@ struct Products {
     if (tile > 0) leave_keys(tile - 1);
   }
 
-  // Of a row tile, if it visits the tile of keys. The scores before have been read, by warps that exponentiate them
-  // now.
+  // Issues the scores of a row tile, if it visits the tile of keys. The previous scores have been read by the warps
+  // that now compute their exponentials.
   __device__ __forceinline__ void add_scores(int i, int tile) const {
     if (visited(i, tile) < 0) return;
     mbarrier_wait(barriers.scores_read(i), visited(i, tile) % 2 ^ 1);
@@ -86,7 +86,8 @@ struct Products {
     empty(barriers.values_empty(values.stage), tile);
     values.advance();
   }
-  // To the loader, when the products are done; not where no later tile uses the stage, since nothing would wait for it.
+  // Releases a stage to the loader when the products are complete; skipped if no later tile uses the stage, since
+  // nothing would wait for it.
   __device__ __forceinline__ void empty(uint32_t barrier, int tile) const {
     if (tile >= Tile::kStages) tcgen05_commit(barrier);
   }
@@ -99,7 +100,7 @@ struct Products {
       tcgen05_mma(tensor + Tile::kScores + i * Tile::BN, k_major<Rows, Tile::kRows>(s_q, k),
                   k_major<Rows, Tile::BN>(s_k, k), tcgen05_instruction<T, Tile::BN>(), k > 0);
   }
-  // Panels of one width by one product, of several by one for each.
+  // Panels of one width with one product, panels of several widths with one product each.
   __device__ __forceinline__ void multiply_values(int i, bool accumulate) const {
     using Values = typename Tile::Values;
     if constexpr (Tile::kUniform) {
@@ -111,7 +112,7 @@ struct Products {
       multiply_columns<kEnd32, Tile::DV16>(i, accumulate);
     }
   }
-  // Columns of O from kFirst to kEnd, if there are any.
+  // Columns [kFirst, kEnd) of O, if there are any.
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void multiply_columns(int i, bool accumulate) const {
     if constexpr (kEnd > kFirst) {

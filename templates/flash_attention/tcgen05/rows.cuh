@@ -1,26 +1,26 @@
-// A warpgroup's row tile of attention on tcgen05: scores out of tensor memory, P into it, O scaled there when maxima
-// grow.
+// A warpgroup's row tile of attention on tcgen05: scores are loaded from tensor memory, P is stored to it, and O is
+// rescaled in it when maxima grow.
 #pragma once
 #include "flash_attention/softcap.cuh"
 #include "flash_attention/tcgen05/softmax.cuh"
 #include "flash_attention/tcgen05/tile.cuh"
 #include "register.cuh"
 
-// A thread of the warpgroup: one row.
+// A thread of the warpgroup, which has one row.
 template <class Tile>
 struct RowThread {
   using T = typename Tile::T;
   static constexpr int BN = Tile::BN;
   static constexpr int kChunk = 16;  // columns that are loaded or stored at once
 
-  uint32_t tensor;  // of the warp's lanes
+  uint32_t tensor;  // in the warp's lanes
   Barriers<Tile> barriers;
   int i;        // the row tile
-  float scale;  // in base 2, of scores or of capped ones
-  float inner;  // softcap: of scores before they are capped
+  float scale;  // in base 2, of scores or of capped scores
+  float inner;  // softcap: of scores before the cap
   RowSoftmax softmax;
 
-  // One tile of keys; `visited` were before.
+  // Processes one tile of keys, after `visited` others.
   __device__ __forceinline__ void attend(typename Tile::Keys::RowMask const& mask, int tile, int visited) {
     float r_s[BN];
     mbarrier_wait(barriers.scores_full(i), visited % 2);
@@ -35,7 +35,7 @@ struct RowThread {
     if (visited > 0 && softmax.raised) rescale_output();
     store_probabilities(r_p);
   }
-  // O has taken in P of so many tiles and one: nothing reads P any more.
+  // Waits until O includes P of `visited` + 1 tiles: P is no longer read.
   __device__ __forceinline__ void await_output(int visited) const {
     mbarrier_wait(barriers.output_full(i), visited % 2);
     tcgen05_fence_after_thread_sync();
@@ -80,7 +80,7 @@ struct RowThread {
     }
     tcgen05_wait_st();
   }
-  // What the warp did to tensor memory is done, to the thread that issues products.
+  // Signals that the warp's accesses to tensor memory are complete, to the thread that issues products.
   __device__ __forceinline__ void tell(uint32_t barrier) const {
     tcgen05_fence_before_thread_sync();
     __syncwarp();

@@ -1,5 +1,5 @@
-// Online softmax in base 2 by a thread that holds a row's scores of a tile of keys: no lane asks another but for a
-// vote.
+// Online softmax in base 2 by a thread that holds a row's scores of a tile of keys: without exchange between lanes
+// except for a vote.
 #pragma once
 #include "flash_attention/exp2_polynomial.cuh"
 #include "flash_attention/softmax.cuh"
@@ -7,7 +7,7 @@
 
 __device__ __forceinline__ float2 both(float x) { return {x, x}; }
 
-// 2^x of two numbers on the FMA pipe: exp2_polynomial.
+// 2^x of two numbers on the FMA pipe: see exp2_polynomial.
 __device__ __forceinline__ float2 exp2_polynomial(float2 x) {
   x = {fmaxf(x.x, kExp2Least), fmaxf(x.y, kExp2Least)};
   float2 const whole = add_pair(x, both(kExp2Round));
@@ -21,7 +21,7 @@ __device__ __forceinline__ float2 exp2_polynomial(float2 x) {
           __uint_as_float(__float_as_uint(power.y) + (__float_as_uint(whole.y) << 23))};
 }
 
-// In four chains that run side by side, of two elements a step: sm_100 has a maximum of three.
+// With four independent chains, of two elements per step: sm_100 has a three-input maximum.
 template <int N>
 __device__ __forceinline__ float largest(float const (&r_s)[N]) {
   float peak[4] = {r_s[0], r_s[1], r_s[2], r_s[3]};
@@ -37,12 +37,12 @@ __device__ __forceinline__ float largest(float const (&r_s)[N]) {
 struct RowSoftmax {
   float max = kLowest;  // in units of the exponent: scale · score, base 2
   float sum = 0;
-  float factor = 1;    // of what was summed before the newest tile, where the maximum was raised
+  float factor = 1;    // rescaling factor of the previous sums, if the maximum was raised
   bool raised = true;  // by the newest tile, in one of the warp's rows
 
-  // Scores S to P = 2^(scale · S - max), unrounded. Of pairs every kPolynomial-th is computed by polynomials (0: none).
-  // kLazy: a maximum is raised only when it grows by more than a factor of 2^8 of exponentials; until then sums in fp32
-  // are as exact.
+  // Converts scores S to P = 2^(scale · S - max), unrounded. Every kPolynomial-th pair is computed with polynomials (0:
+  // none). kLazy: a maximum is raised only when it grows by more than a factor of 2^8 of exponentials; until then sums
+  // in fp32 are as exact.
   template <bool kLazy, int kPolynomial, int N>
   __device__ __forceinline__ void exponentiate(float (&r_s)[N], float scale) {
     float const peak = largest(r_s) * scale;

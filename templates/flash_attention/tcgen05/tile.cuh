@@ -1,11 +1,12 @@
-// What a block of flash_attention on tcgen05 computes, and where its tiles, barriers and columns of tensor memory lie.
+// The work of a block of flash_attention on tcgen05, and the layout of its tiles, barriers and columns of tensor
+// memory.
 #pragma once
 #include "block_registers.cuh"
 #include "flash_attention/panels/tile.cuh"
 #include "tcgen05.cuh"
 
-// Tiles of kRows queries, a lane of tensor memory for each row. A warpgroup has one of them, which is what kWarpgroups
-// counts; of one more, a warp loads and a warp issues products. It gives registers to the others.
+// Tiles of kRows queries, with one lane of tensor memory per row. Each of the kWarpgroups warpgroups processes one; in
+// an additional one, a warp loads and a warp issues products. It cedes registers to the others.
 template <class Traits>
 struct Tcgen05Tile : Traits {
   using Traits::BN;
@@ -13,13 +14,13 @@ struct Tcgen05Tile : Traits {
   using Traits::kStages;
   using Traits::kValueColumns;
   static constexpr int DV = ValueWidth<Traits>::value;
-  static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;  // products take steps of 16
+  static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;  // products consume 16 columns per step
   static constexpr int kRows = 128;
   static constexpr int kWarpgroups = Traits::kRowTiles;
   static constexpr int BM = kRows * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kLoaderWarp = kConsumers / 32, kProductsWarp = kLoaderWarp + 1;
-  static constexpr int kBlocksPerSM = kWarpgroups == 1 ? 2 : 1;  // that have registers
+  static constexpr int kBlocksPerSM = kWarpgroups == 1 ? 2 : 1;  // limited by registers
   static constexpr int kConsumerRegisters = kWarpgroups == 1 ? 192 : 208, kIssuerRegisters = kWarpgroups == 1 ? 64 : 88;
   static constexpr int kCluster = 1;
   static constexpr bool kClusterOfHeads = false;
@@ -34,15 +35,16 @@ struct Tcgen05Tile : Traits {
   static constexpr int kKeys = kWarpgroups * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kBarriers = kValues + kStages * kValueBytes;
-  static constexpr int kTensor = kBarriers + 8 * (6 * kWarpgroups + 4 * kStages);  // where tensor memory's address is written
+  // the address of tensor memory is stored here
+  static constexpr int kTensor = kBarriers + 8 * (6 * kWarpgroups + 4 * kStages);
   static constexpr int kWork = kTensor + 16;
   static constexpr int kSharedBytes = kWork + int(sizeof(Work));
 
-  // Columns of tensor memory: O of all row tiles, then their scores, then P, 16 bits of two keys a column; or P over
-  // the scores that it was made of.
+  // Columns of tensor memory: O of all row tiles, then their scores, then P, with two 16-bit keys per column; or P over
+  // the scores that it was computed from.
   static constexpr bool kOverlaid = Traits::kOverlaid;
   static constexpr int kScores = kWarpgroups * DV16, kProbabilities = kOverlaid ? kScores : kScores + kWarpgroups * BN;
-  static constexpr int kProbabilityColumns = kOverlaid ? BN : BN / 2;  // from a row tile's to the next one's
+  static constexpr int kProbabilityColumns = kOverlaid ? BN : BN / 2;  // between row tiles
   static constexpr int kUsedColumns = kProbabilities + kWarpgroups * kProbabilityColumns;
   static constexpr int kColumns = kUsedColumns <= 64    ? 64
                                   : kUsedColumns <= 128 ? 128
@@ -57,8 +59,8 @@ struct Tcgen05Tile : Traits {
   static_assert(BN % 16 == 0 && BN >= 32 && BN <= 128, "a tile holds 32 to 128 keys in steps of 16");
 };
 
-// Barriers in shared memory. Of a row tile: Q has arrived, and its memory is free; the scores of a tile of keys are
-// there, and have been read; P is there, and O has taken it in. Of a stage of K and V: full and empty.
+// Barriers in shared memory. Per row tile: Q has arrived, and its memory is free; the scores of a tile of keys are
+// complete, and have been read; P is stored, and O includes it. Per stage of K and V: full and empty.
 template <class Traits>
 struct Barriers<Tcgen05Tile<Traits>> {
   using Tile = Tcgen05Tile<Traits>;
@@ -79,8 +81,8 @@ struct Barriers<Tcgen05Tile<Traits>> {
   __device__ __forceinline__ uint32_t at(int kind, int stage) const { return of(6, 0) + 8 * (kind * Tile::kStages + stage); }
 };
 
-// By one thread; a barrier of the block must follow. Warps arrive for what they have read or written, products by
-// commit.
+// Called by one thread; a barrier of the block must follow. Warps arrive for data that they have read or written,
+// products by commit.
 template <class Traits>
 __device__ __forceinline__ void init_barriers(Barriers<Tcgen05Tile<Traits>> const& barriers) {
   using Tile = Tcgen05Tile<Traits>;

@@ -1,5 +1,5 @@
-// A block of attention on wgmma: one thread of its last warpgroup loads, the others compute 64 rows of O each, of one
-// row tile or of one after another.
+// A block of attention on wgmma: one thread of its last warpgroup loads, the others compute 64 rows of O each, for one
+// row tile or for one after another.
 #pragma once
 #include "flash_attention/wgmma/output.cuh"
 #include "flash_attention/wgmma/overlap.cuh"
@@ -12,10 +12,10 @@ struct Tensors {
   typename Tile::Keys::Maps k, v;
   OutputRows<typename Tile::T> rows;  // of o, for packed sequences
   float* g_lse;
-  int* ticket;  // of persistent blocks
+  int* ticket;  // for persistent blocks
 };
 
-// By one thread, before the first copy.
+// Called by one thread, before the first copy.
 template <class Tile>
 __device__ __forceinline__ void prefetch(Tensors<Tile> const& of) {
   Tile::Keys::template prefetch<typename Tile::Rows>(of.k);
@@ -31,7 +31,7 @@ __device__ __forceinline__ void set_scale(Consumer<Tile>& rows, Softcap scale) {
   rows.scale = scale.outer;
 }
 
-// Before a row tile's first product.
+// Called before a row tile's first product.
 template <class Tile>
 __device__ __forceinline__ void start(Consumer<Tile>& rows, Work const& work, typename Tile::Keys const& keys,
                                       int parity) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void start(Consumer<Tile>& rows, Work const& work, ty
   mbarrier_wait(rows.barriers.query_full(rows.warpgroup), parity);
 }
 
-// All row tiles of the block, by the warpgroups that compute. `scale`: scale_of it.
+// Processes all row tiles of the block, in the consumer warpgroups. `scale`: the result of scale_of.
 template <class Tile, class Scale>
 __device__ __forceinline__ void compute_all(unsigned char* smem, Posts<Tile> const& posts, Tensors<Tile> const& of,
                                             typename Tile::Keys const& keys, Sizes const& sizes, Scale scale) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void sync_all() {
     cluster_sync();
 }
 
-// By all threads.
+// Called by all threads.
 template <class Tile, class Scale>
 __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile> const& of,
                                               typename Tile::Keys const& keys, Sizes const& sizes, Scale scale) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
   if (threadIdx.x == 0) init_barriers(barriers);
   if (threadIdx.x == 32) schedule = Schedule<Tile>(sizes);
   if (threadIdx.x == Tile::kConsumers) prefetch(of);
-  sync_all<Tile>();  // barriers and schedule are there
+  sync_all<Tile>();  // barriers and schedule are initialized
   int const warpgroup = own_warpgroup();
   if (warpgroup == Tile::kWarpgroups) {
     setmaxnreg_dec<Tile::kProducerRegisters>();
@@ -101,5 +101,5 @@ __device__ __forceinline__ void compute_block(unsigned char* smem, Tensors<Tile>
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     compute_all(smem, posts, of, keys, sizes, scale);
   }
-  if (Tile::kCluster > 1) cluster_sync();  // no block arrives or copies here any more
+  if (Tile::kCluster > 1) cluster_sync();  // after this, no block arrives or copies here
 }

@@ -1,4 +1,5 @@
-// A warpgroup's 64 rows of attention on wgmma: the two products, issued and awaited apart, and what lies between them.
+// A warpgroup's 64 rows of attention on wgmma: the two products are issued and awaited separately, with the
+// computations in between.
 #pragma once
 #include "flash_attention/softcap.cuh"
 #include "flash_attention/wgmma/softmax.cuh"
@@ -7,14 +8,14 @@
 #include "register.cuh"
 #include "thread.cuh"
 
-// What a descriptor names, in a later slot of a ring of kBytes each.
+// The descriptor for a later slot of a ring with kBytes per slot.
 template <int kBytes>
 __device__ __forceinline__ uint64_t in_stage(uint64_t first, int stage) {
   static_assert(kBytes % 16 == 0, "descriptors count 16 bytes");
   return first >> 32 << 32 | (uint32_t(first) + stage * (kBytes / 16));
 }
 
-// The same in all lanes, which the compiler cannot derive from threadIdx.
+// Uniform over the warp, which the compiler cannot derive from threadIdx.
 __device__ __forceinline__ int own_warpgroup() { return __shfl_sync(0xffffffff, threadIdx.x / 128, 0); }
 
 template <class Tile>
@@ -26,17 +27,17 @@ struct Consumer {
   uint32_t smem;
   Barriers<Tile> barriers;
   int warpgroup;
-  int query[2];      // that the thread's two rows are of
+  int query[2];      // of the thread's two rows
   typename Tile::Keys::Mask mask;
-  float scale;         // in base 2, of scores or of capped ones
-  float inner;         // softcap: of scores before they are capped
-  Position<Tile::kStages> keys, values;  // of the next scores, and of the newest that are there
-  int released = 0;                      // stage of V that is read
-  float r_o[Tile::kSummed / 2];  // [64, DV], and zeros
+  float scale;         // in base 2, of scores or of capped scores
+  float inner;         // softcap: of scores before the cap
+  Position<Tile::kStages> keys, values;  // of the next scores, and of the newest available values
+  int released = 0;                      // stage of V that is being read
+  float r_o[Tile::kSummed / 2];  // [64, DV], padded with zeros
   uint32_t r_p[BN / 16][4];
   Softmax softmax;
 
-  // S = Q Kᵀ in flight as one group.
+  // Issues S = Q Kᵀ as one group.
   __device__ __forceinline__ void issue_scores(Scores& r_s) {
     using Rows = typename Tile::Rows;
     mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
@@ -55,7 +56,7 @@ struct Consumer {
     fence_registers(r_s);
     leave_keys();
   }
-  // Values come in the same stages.
+  // Values use the same stages.
   __device__ __forceinline__ void leave_keys() {
     release(barriers.keys_empty(keys.stage));
     values = keys;
@@ -65,7 +66,7 @@ struct Consumer {
   __device__ __forceinline__ void await_values() const {
     mbarrier_wait(barriers.values_full(values.stage), values.parity);
   }
-  // O += P V in flight as one group.
+  // Issues O += P V as one group.
   __device__ __forceinline__ void issue_values() {
     fence_registers(r_o);
     wgmma_fence();
@@ -86,14 +87,14 @@ struct Consumer {
       multiply_columns<kEnd32, Tile::kSummed>(k);
     }
   }
-  // Columns of O from kFirst to kEnd, whole panels, if there are any.
+  // Columns [kFirst, kEnd) of O, complete panels, if there are any.
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void multiply_columns(int k) {
     if constexpr (kEnd > kFirst)
       wgmma_m64k16<T, Major::kMN>(reinterpret_cast<float (&)[(kEnd - kFirst) / 2]>(r_o[kFirst / 2]), r_p[k / 16],
                                   place_of_values(k, kFirst), true);
   }
-  // 16 rows of V from row k on, of columns from `col` on.
+  // Descriptor of 16 rows of V from row k on, of columns from `col` on.
   __device__ __forceinline__ uint64_t place_of_values(int k, int col) const {
     uint64_t const first = Tile::Values::template mn_major<BN>(smem + Tile::kValues, k, col);
     return in_stage<Tile::kValueBytes>(first, values.stage);
@@ -104,7 +105,7 @@ struct Consumer {
     fence_registers(r_o);
     if (issued) release(barriers.values_empty(released));
   }
-  // Signals all blocks that load into a stage that the warp has read it.
+  // Signals to all blocks that load into a stage that the warp has read it.
   __device__ __forceinline__ void release(uint32_t empty) const {
     int const lane = threadIdx.x % 32;
     if constexpr (Tile::kCluster == 1) {
@@ -113,8 +114,8 @@ struct Consumer {
       if (lane < Tile::kCluster) mbarrier_arrive_cluster(map_shared_rank(empty, lane));
     }
   }
-  // A tile that only other blocks of the cluster attend. It must have arrived before another may take its place, and
-  // been awaited by all lanes: one that came later would wait for a round that is past.
+  // Skips a tile that only other blocks of the cluster attend. All lanes must wait for its arrival before it is
+  // released: a later wait would be for a past round.
   __device__ __forceinline__ void skip() {
     mbarrier_wait(barriers.keys_full(keys.stage), keys.parity);
     __syncwarp();
@@ -124,7 +125,7 @@ struct Consumer {
     release(barriers.values_empty(values.stage));
   }
 
-  // Scores to unrounded P.
+  // Converts scores to unrounded P.
   __device__ __forceinline__ void exponentiate(Scores& r_s, int tile) {
     if constexpr (Tile::kSoftcap) cap(reinterpret_cast<float (&)[1][BN / 8][4]>(r_s), Softcap{inner, scale});
     if (mask.cuts(tile)) mask.hide(r_s, query, tile);
@@ -133,19 +134,20 @@ struct Consumer {
     fence_registers(softmax.sum);
     fence_registers(softmax.factor);
   }
-  // `tile`, or another value >= 0 that depends on all exponentials: sums are not negative. Without the dependence ptxas
-  // moves exponentials behind the wait where a vote follows.
+  // Returns `tile`, or another value >= 0 that depends on all exponentials: sums are not negative. Without the
+  // dependence ptxas moves exponentials after the wait if a vote follows.
   __device__ __forceinline__ int exponentiated(int tile) const {
     return Tile::kLazyRescale ? int(__float_as_uint(softmax.sum[0]) | __float_as_uint(softmax.sum[1])) : tile;
   }
-  // P and O for the next product; no product may be reading them.
+  // Prepares P and O for the next product; no product may be reading them.
   __device__ __forceinline__ void prepare(Scores const& r_s) {
     if (softmax.raised) rescale(r_o, softmax.factor);
 #pragma unroll
     for (int i = 0; i < BN / 4; ++i) r_p[i / 4][i % 4] = pack<T>(r_s[2 * i], r_s[2 * i + 1]);
   }
 
-  // Ping-pong: warpgroups issue their products in turn, so that one's softmax runs over the others' products.
+  // Ping-pong: warpgroups alternate in issuing their products, so that the softmax of one overlaps the products of the
+  // others.
   __device__ __forceinline__ void await_turn() {
     if (Tile::kPingPong) named_barrier_sync(2 + warpgroup, 256);
   }

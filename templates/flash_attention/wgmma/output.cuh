@@ -1,5 +1,4 @@
-// How a warpgroup's rows of O and their logarithms leave the block: O through the shared memory of Q, which has been
-// read.
+// Stores a warpgroup's rows of O and their log-sum-exp: O through the shared memory of Q, which is no longer read.
 #pragma once
 #include "bulk.cuh"
 #include "flash_attention/wgmma/consumer.cuh"
@@ -11,7 +10,7 @@ __device__ __forceinline__ void normalize(unsigned char* s_o, Consumer<Tile> con
   float const inverse[2] = {rows.softmax.inverse(0), rows.softmax.inverse(1)};
 #pragma unroll
   for (int e = 0; e < Tile::DV / 2; e += 2) {
-    // Columns of a pair lie in one panel whatever the thread: the panel follows from those of thread 0.
+    // The columns of a pair are in one panel for every thread: the panel follows from those of thread 0.
     int const col = M64K16::C::col(0, e), row = M64K16::C::row(thread, e), within = M64K16::C::col(thread, e) - col;
     float const factor = inverse[e / 2 % 2];
     *reinterpret_cast<uint32_t*>(s_o + Tile::Outputs::offset(64, row, col) + 2 * within) =
@@ -31,21 +30,22 @@ __device__ __forceinline__ void store_lse(float* g_lse, Consumer<Tile> const& ro
   }
 }
 
-// Both. Queries beyond the tensor are cut off by the copy; `g_o` is for packed sequences, `g_lse` the first head's.
+// Stores O and the log-sum-exp. The copy clips queries beyond the tensor; `g_o` is for packed sequences, `g_lse` is
+// that of the first head.
 template <class Tile>
 __device__ __forceinline__ void store_rows(PanelMaps const& o, OutputRows<typename Tile::T> const& g_o, float* g_lse,
                                            unsigned char* smem, Consumer<Tile>& rows, Work const& work,
                                            Sizes const& sizes) {
   int const warpgroup = own_warpgroup(), first_query = work.query(64 * warpgroup);
   int thread = threadIdx.x % 128;
-  forget(thread);  // its places in O would be kept in registers over all row tiles
+  forget(thread);  // otherwise its addresses in O would be kept in registers over all row tiles
   unsigned char* s_o = smem + warpgroup * Tile::kQueryBytes;
   rows.softmax.reduce();
   store_lse(g_lse, rows, work, sizes.seq_q, sizes.heads, thread);
   named_barrier_sync(8 + warpgroup, 128);  // all warps have read their Q
   normalize(s_o, rows, thread);
   fence_proxy_async();
-  named_barrier_sync(8 + warpgroup, 128);  // O is there
+  named_barrier_sync(8 + warpgroup, 128);  // O is written
   if (Tile::kPackedSequences && work.query(64 * warpgroup + 64) > work.sequence.queries) {
     store_own<Tile>(g_o, s_o, work, first_query, thread);
   } else if (thread == 0 && first_query < work.sequence.queries) {

@@ -1,8 +1,8 @@
-// How the exponentials of one tile run over the products of others: three orders of the same steps.
+// Overlap of the exponentials of one tile with the products of others: three orders of the same steps.
 #pragma once
 #include "flash_attention/wgmma/consumer.cuh"
 
-// Nothing overlaps within a warpgroup.
+// No overlap within a warpgroup.
 template <class Tile>
 __device__ __forceinline__ void attend_in_order(Consumer<Tile>& rows, int tiles) {
   typename Consumer<Tile>::Scores r_s;
@@ -18,8 +18,8 @@ __device__ __forceinline__ void attend_in_order(Consumer<Tile>& rows, int tiles)
   }
 }
 
-// The exponentials of a tile run over the product of the tile before it with V.
-// ptxas moves a wait to the front of its basic block, before the exponentials, unless the block ends there.
+// The exponentials of a tile overlap the product of the previous tile with V. ptxas moves a wait to the start of its
+// basic block, before the exponentials, unless the block ends there.
 template <class Tile>
 __device__ __forceinline__ void attend_over_values(Consumer<Tile>& rows, int tiles) {
   typename Consumer<Tile>::Scores r_s;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void attend_over_values(Consumer<Tile>& rows, int til
     rows.issue_scores(r_s);
     rows.await_values();
     rows.issue_values();
-    if (tile > 0 || !last) rows.pass_turn();  // the last of all would leave an arrival behind
+    if (tile > 0 || !last) rows.pass_turn();  // the very last would leave a pending arrival
     rows.template wait_scores<1>(r_s);
     rows.exponentiate(r_s, tile);
     end_basic_block(rows.exponentiated(tile));
@@ -48,13 +48,13 @@ __device__ __forceinline__ void attend_over_values(Consumer<Tile>& rows, int til
   rows.template wait_values<0>();
 }
 
-// One step of attend_over_both: `r_next` is computed while `r_s` is exponentiated.
+// One step of attend_over_both: `r_next` is computed while the exponentials of `r_s` are.
 template <class Tile>
 __device__ __forceinline__ void step_over_both(Consumer<Tile>& rows, typename Consumer<Tile>::Scores& r_s,
                                                typename Consumer<Tile>::Scores& r_next, int tile, bool& first) {
   rows.issue_scores(r_next);
   rows.exponentiate(r_s, tile);
-  rows.await_values();  // here, because it ends the basic block
+  rows.await_values();  // at this point, because it ends the basic block
   rows.template wait_values<1>(!first);
   first = false;
   rows.prepare(r_s);
@@ -73,8 +73,8 @@ __device__ __forceinline__ void finish_over_both(Consumer<Tile>& rows, typename 
   rows.template wait_values<0>();
 }
 
-// The exponentials of a tile run over the product before it with V and the product after it with K, which costs a
-// second set of scores.
+// The exponentials of a tile overlap the previous product with V and the next product with K, which needs a second set
+// of scores.
 template <class Tile>
 __device__ __forceinline__ void attend_over_both(Consumer<Tile>& rows, int tiles) {
   typename Consumer<Tile>::Scores r_even, r_odd;

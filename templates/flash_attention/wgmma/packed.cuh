@@ -1,11 +1,11 @@
-// The rows after a packed sequence's last one belong to the next sequence: they are not read, and their O is not
+// The rows after the end of a packed sequence belong to the next sequence: they are not read, and their O is not
 // written.
 #pragma once
 #include "flash_attention/output_rows.cuh"
 #include "flash_attention/wgmma/consumer.cuh"
 
-// Zeros over the values that follow the sequence's last key, of which P is 0: 0 · NaN would be NaN. By all that
-// compute, which share the tile; only the first that they visit may have some.
+// Zeroes the values after the sequence's last key, for which P is 0: 0 · NaN would be NaN. Executed by all consumers,
+// which share the tile; only the first tile they visit may contain such values.
 template <class Tile>
 __device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, typename Tile::Keys const& keys,
                                                  unsigned char* smem, Work const& work) {
@@ -25,7 +25,8 @@ __device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, typ
   named_barrier_sync(1, Tile::kConsumers);
 }
 
-// The sequence's own of a warpgroup's 64 rows of O, where a copy of them all would overwrite the next one's.
+// Stores the rows of the warpgroup's 64 rows of O that belong to the sequence, if a copy of all would overwrite the
+// next sequence.
 template <class Tile>
 __device__ __forceinline__ void store_own(OutputRows<typename Tile::T> const& o, unsigned char const* s_o,
                                           Work const& work, int first_query, int thread) {

@@ -1,4 +1,4 @@
-// How a block's loader takes row tiles, alone or with its cluster, and posts the next one to the warpgroups.
+// How a block's loader gets row tiles, alone or with its cluster, and posts the next one to the warpgroups.
 #pragma once
 #include "atomic.cuh"
 #include "flash_attention/panels/tile.cuh"
@@ -8,12 +8,12 @@ struct Posts {
   Work* s_work;  // [kPosts]
   Barriers<Tile> barriers;
 
-  // The block's n-th row tile, in shared memory: it outlives the loop over keys without registers.
+  // The block's n-th row tile, in shared memory: it is kept throughout the loop over keys without occupying registers.
   __device__ __forceinline__ Work const& await(int n) const {
     mbarrier_wait(barriers.posted(n % Tile::kPosts), n / Tile::kPosts % 2);
     return s_work[n % Tile::kPosts];
   }
-  // By the loader. The post is free: Q of the row tile before was loaded, so O of the one before that is stored.
+  // Called by the loader. The post is free: Q of the previous row tile was loaded, so O of the one before it is stored.
   __device__ __forceinline__ Work const& put(int post, Schedule<Tile> const& s_schedule, int i,
                                              typename Tile::Keys const& keys) const {
     s_schedule.locate_work(s_work[post], i, keys);
@@ -22,8 +22,8 @@ struct Posts {
   }
 };
 
-// Row tiles by number, for blocks that take one after another as they become free. In a cluster the first block draws,
-// for all: they take theirs together.
+// Row tile numbers, for blocks that get one after another as they become free. In a cluster the first block draws a
+// ticket for all, whose row tiles are adjacent.
 template <class Tile>
 struct Tickets {
   static constexpr bool kSharesTickets = Tile::kPersistent && Tile::kCluster > 1;
@@ -36,7 +36,7 @@ struct Tickets {
     if (!Tile::kPersistent || (kSharesTickets && cluster_rank() != 0)) return 0;
     return atomic_add_relaxed(reinterpret_cast<uint32_t*>(counter), 1);
   }
-  // What the first block drew at the n-th row tile, to all blocks, which have read what was drawn before.
+  // Broadcasts the first block's ticket for the n-th row tile to all blocks, which have read the previous ticket.
   __device__ __forceinline__ void broadcast(int n, int drawn) const {
     if (!kSharesTickets || cluster_rank() != 0) return;
     mbarrier_wait(barriers.read(), n % 2 ^ 1);
@@ -44,7 +44,7 @@ struct Tickets {
       store_async(map_shared_rank(shared_address(s_drawn), rank), uint32_t(drawn),
                   map_shared_rank(barriers.drawn(), rank));
   }
-  // The same in each block.
+  // Waits for it in each block.
   __device__ __forceinline__ int await(int n, int drawn) const {
     if (!kSharesTickets) return drawn;
     mbarrier_arrive_expect_tx(barriers.drawn(), sizeof(int));
@@ -55,7 +55,8 @@ struct Tickets {
   }
 };
 
-// All that the block computes: the row tile of its index; persistent, then what tickets say, from the grid's size on.
+// Loads everything that the block computes: the row tile of its index; if persistent, then those given by tickets,
+// starting at the grid size.
 template <class Tile>
 __device__ __forceinline__ void load_all(Loader<Tile>& loader, Posts<Tile> const& posts, Schedule<Tile> const& schedule,
                                          typename Tile::Keys const& keys, Tickets<Tile> const& tickets) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void load_all(Loader<Tile>& loader, Posts<Tile> const
   for (int n = 0;; ++n) {
     Work const& work = posts.put(n % Tile::kPosts, schedule, i, keys);
     if (work.tiles == 0) return;
-    int const drawn = tickets.draw();  // it comes while tiles are loaded
+    int const drawn = tickets.draw();  // its latency is hidden by loading tiles
     loader.load(work, keys, n % 2, [&] { tickets.broadcast(n, drawn); });
     if constexpr (!Tile::kPersistent) return;
     i = schedule.takers + tickets.await(n, drawn);

@@ -1,12 +1,12 @@
-// Online softmax of a warpgroup's 64 rows in base 2, in the layout of wgmma's accumulators: a thread holds two rows,
-// and element e belongs to row e / 2 % 2 of them.
+// Online softmax of a warpgroup's 64 rows in base 2, in the layout of wgmma accumulators: a thread holds two rows, and
+// element e belongs to row e / 2 % 2 of them.
 #pragma once
 #include "flash_attention/exp2_polynomial.cuh"
 #include "flash_attention/softmax.cuh"
 
 __device__ __forceinline__ int bits(float x) { return int(__float_as_uint(x)); }
 
-// Of three integers, which sm_90 finds in one instruction.
+// Of three integers, a single instruction on sm_90.
 template <bool kLargest>
 __device__ __forceinline__ int extreme(int a, int b, int c) {
   int const either = (b > c) == kLargest ? b : c;
@@ -28,13 +28,14 @@ __device__ __forceinline__ int extreme_bits(float const (&r_s)[R], int h) {
 struct Softmax {
   float max[2] = {kLowest, kLowest};  // in units of the exponent: scale · score, base 2
   float sum[2] = {0, 0};              // of this thread's columns only, until `reduce`
-  float factor[2] = {1, 1};           // of what was summed before the newest tile, where maxima were raised
-  int bound[2] = {kNone, kNone};      // kLazy: bits of the score from which on a maximum may have to be raised
+  float factor[2] = {1, 1};           // rescaling factors of the previous sums, if maxima were raised
+  int bound[2] = {kNone, kNone};      // kLazy: bits of the smallest score at which a maximum may have to be raised
   bool raised = true;                 // by the newest tile, in one of the warp's rows
 
-  static constexpr int kNone = -2147483647 - 1;  // no score has less
+  static constexpr int kNone = -2147483647 - 1;  // below the bits of every score
 
-  // Scores S to P = 2^(scale · S - max), unrounded. Every kPolynomial-th exponential is a polynomial (0: none).
+  // Converts scores S to P = 2^(scale · S - max), unrounded. Every kPolynomial-th exponential is computed with a
+  // polynomial (0: none).
   template <bool kLazy, int kPolynomial, int R>
   __device__ __forceinline__ void exponentiate(float (&r_s)[R], float scale) {
     int const most[2] = {extreme_bits<true>(r_s, 0), extreme_bits<true>(r_s, 1)};
@@ -53,9 +54,9 @@ struct Softmax {
     for (int h = 0; h < 2; ++h) sum[h] += total[h];
   }
 
-  // Takes in the tile's maxima. kLazy: those of rows that grow by more than a factor of 2^8 of exponentials; until then
-  // sums in fp32 are as exact. From 0 on, bits are ordered as the numbers are, and those of negative ones are less: of
-  // these, the largest number has the least bits.
+  // Updates the running maxima with those of the tile. kLazy: only for rows that grow by more than a factor of 2^8 of
+  // exponentials; until then sums in fp32 are as exact. For nonnegative numbers, the order of bits equals that of the
+  // numbers, and bits of negative numbers are less: among these, the largest number has the smallest bits.
   template <bool kLazy, int R>
   __device__ __forceinline__ void raise_maxima(float const (&r_s)[R], int const (&most)[2], float scale) {
 #pragma unroll
@@ -66,7 +67,7 @@ struct Softmax {
       factor[h] = exp2_approx(max[h] - grown);
       sum[h] *= factor[h];
       max[h] = grown;
-      // A bound below 0 could not be compared as an integer: every tile of such a row is looked at.
+      // A negative bound could not be compared as an integer: every tile of such a row is processed.
       float const score = (grown + 8) * rcp_approx(scale);
       bound[h] = score >= 0 ? bits(score) : kNone;
     }

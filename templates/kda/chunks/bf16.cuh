@@ -1,18 +1,18 @@
-// Operands in bf16, of tensors in 16 bits: m16n8k16, and ldmatrix transposes where a product wants columns for rows.
+// Operands in bf16, for 16-bit tensors: m16n8k16, with transposing ldmatrix if a product needs columns as rows.
 #pragma once
 #include "kda/chunks/chunk.cuh"
 #include "kda/chunks/products.cuh"
 #include "movmatrix.cuh"
 
 struct Bf16Operands {
-  static constexpr bool kSplit = false;  // into several
-  static constexpr int kBytes = 2;  // an element
-  static constexpr int kStep = 16;  // of the contraction, a product
-  static constexpr float kCentre = 0, kCentreFactor = 1;  // of exponents: Tf32Operands has another
+  static constexpr bool kSplit = false;  // into several terms
+  static constexpr int kBytes = 2;  // per element
+  static constexpr int kStep = 16;  // of the contraction per product
+  static constexpr float kCentre = 0, kCentreFactor = 1;  // of exponents; differs in Tf32Operands
   using A = uint32_t[4];  // 16 rows
   using B = uint32_t[4];  // 16 columns
 
-  // Column of an accumulator tile of 8, and row of 16 where rows are values, that a lane's element e is.
+  // The column of an accumulator tile of 8, and the row of 16 if rows are values, of a lane's element e.
   static __device__ __forceinline__ int column(int lane, int e) { return lane % 4 * 2 + e % 2; }
   static __device__ __forceinline__ int value(int lane, int e) { return lane / 4 + e / 2 * 8; }
 
@@ -23,7 +23,7 @@ struct Bf16Operands {
   }
   static __device__ __forceinline__ void load(A& r_a, uint32_t address) { ldmatrix<4>(r_a, address); }
 
-  // Two neighbours of a row, one element, and four.
+  // Stores two adjacent elements of a row, one element, and four.
   static __device__ __forceinline__ void put(void* p, float lo, float hi) {
     *reinterpret_cast<uint32_t*>(p) = pack<bf16>(lo, hi);
   }
@@ -31,12 +31,12 @@ struct Bf16Operands {
   static __device__ __forceinline__ void put(void* p, float const (&x)[4]) {
     *reinterpret_cast<uint2*>(p) = make_uint2(pack<bf16>(x[0], x[1]), pack<bf16>(x[2], x[3]));
   }
-  // A lane's two elements of a row of an accumulator tile.
+  // Stores a lane's two elements of a row of an accumulator tile.
   static __device__ __forceinline__ void put_columns(unsigned char* row, int lane, float lo, float hi) {
     put(row + 4 * (lane % 4), lo, hi);
   }
 
-  // Two accumulator tiles side by side are, rounded, one operand A: no lane gives anything to another.
+  // Two adjacent accumulator tiles, rounded, form one operand A without any exchange between lanes.
   template <int kN>
   static __device__ __forceinline__ void operand(A& r_a, float const (&r)[kN][4], int step) {
     float const(&left)[4] = r[2 * step], (&right)[4] = r[2 * step + 1];
@@ -56,12 +56,13 @@ struct Bf16Operands {
   template <int K, int C>
   using ImageRows = TileRows<K, C, kBytes>;
 
-  // Byte offset of a channel's decay among those of 16: a lane finds the channels of its accumulators together.
+  // Byte offset of a channel's decay among those of 16: the channels of a lane's accumulators are adjacent.
   static constexpr __host__ __device__ int decay(uint32_t channel) {
     return channel % 8 / 2 * 16 + channel / 8 * 8 + channel % 2 * 4;
   }
 
-  // What T' multiplies: k¯ lies in rows as the decayed keys do, the updates [C, K] as Updates says, and T' as it is.
+  // Products with T': k¯ is stored in rows like the decayed keys, the updates [C, K] in the layout Updates, and T'
+  // untransposed.
   template <int K, int C, class Updates = ImageRows<K, C>>
   struct Folds {
     using Rows = ::Rows<K, true>;
@@ -73,8 +74,8 @@ struct Bf16Operands {
     }
     static __device__ __forceinline__ uint32_t block(int i, int j) { return i * 16 * Square::kRowBytes + 32 * j; }
 
-    // A row of (I - x) diag(beta), x zero from the diagonal on: 16 bytes at a time, which rows of 48 or 80 bytes put
-    // into different banks.
+    // A row of (I - x) diag(beta), with x zero from the diagonal on: stored 16 bytes at a time, and rows of 48 or 80
+    // bytes start in different banks.
     static __device__ __forceinline__ void store_inverse(unsigned char* s_inverse, int row, float const (&x)[C],
                                                          float const* beta) {
 #pragma unroll
@@ -87,7 +88,7 @@ struct Bf16Operands {
       if (row < 16) put(s_diagonal, beta[row]);  // 16 of its elements are in different banks, 32 are not
       if (C > 16 && row >= 16) put(s_diagonal, beta[row]);
     }
-    // r [tokens, channels] += T'(i, j)ᵀ k¯(i), of 16 channels.
+    // r [tokens, channels] += T'(i, j)ᵀ k¯(i), for 16 channels.
     static __device__ __forceinline__ void keys(float (&r)[2][4], uint32_t s_inverse, uint32_t s_rest,
                                                 unsigned char const*, int i, int j, int step, int lane) {
       A r_inverse;
@@ -105,7 +106,7 @@ struct Bf16Operands {
     }
     static __device__ __forceinline__ void store_keys(unsigned char* tile, float const (&r)[2][4], int j, int step,
                                                       int lane) {
-      uint32_t const at = Updates::offset(lane / 4, 0) + lane % 4 * 4;  // the swizzle repeats after 8 rows
+      uint32_t const at = Updates::offset(lane / 4, 0) + lane % 4 * 4;  // the swizzle has a period of 8 rows
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         put(tile + Updates::advance(at, step * 2 + e / 2) + (j * 16 + e % 2 * 8) * Updates::kRowBytes, r[e / 2][e % 2 * 2],
@@ -126,7 +127,7 @@ struct Bf16Operands {
       ldmatrix_trans<4>(r_b, s_inverse + block(m, j) + rows_by_lane<Square>(lane));
       multiply(r[0], r[1], r_a, r_b);
     }
-    // As operands B of the transposed product.
+    // Stored as operands B of the transposed product.
     static __device__ __forceinline__ void store_queries(unsigned char* block, float const (&r)[2][4], int lane) {
       *reinterpret_cast<uint4*>(block + 16 * lane) =
           make_uint4(pack<bf16>(r[0][0], r[0][1]), pack<bf16>(r[1][0], r[1][1]), pack<bf16>(r[0][2], r[0][3]),
@@ -134,7 +135,7 @@ struct Bf16Operands {
     }
   };
 
-  // v and o of a chunk: a lane's share of vᵀ by ldmatrix, of oᵀ by movmatrix.
+  // v and o of a chunk: a lane's share of vᵀ is loaded with ldmatrix, that of oᵀ transposed with movmatrix.
   template <class T, int BV, int C, int kM>
   struct Values {
     static_assert(sizeof(T) == 2, "bf16 operands are of 16-bit tensors");

@@ -1,8 +1,8 @@
-// The tokens of a chunk as they lie in global memory.
+// The tokens of a chunk in global memory.
 #pragma once
 #include "types.cuh"
 
-// Two neighbours of a row, as they lie in memory.
+// Two adjacent elements of a row, in memory layout.
 template <class T>
 struct Pair {
   uint32_t bits;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void store_pair<float>(float* p, float lo, float hi) 
   *reinterpret_cast<float2*>(p) = both;
 }
 
-// Four neighbours of a row, as they lie in memory.
+// Four adjacent elements of a row, in memory layout.
 template <class T>
 struct Quad {
   using Bits = uint2;
@@ -53,15 +53,15 @@ template <class T>
 __device__ __forceinline__ Quad<T> load_quad(T const* p, bool there) {
   return there ? *reinterpret_cast<Quad<T> const*>(p) : Quad<T>{};
 }
-// The same of what no thread writes: such a load may pass stores, and need not ask which memory a pointer means.
-// kOnce: it is read once, and is evicted from caches first.
+// The same for memory that no thread writes: such a load may be reordered with stores, and is known to be from global
+// memory. kOnce: the data are read once, and evicted from caches first.
 template <bool kOnce, class T>
 __device__ __forceinline__ Quad<T> load_given_quad(T const* p, bool there) {
   auto const* bits = reinterpret_cast<typename Quad<T>::Bits const*>(p);
   return there ? Quad<T>{kOnce ? __ldcs(bits) : __ldg(bits)} : Quad<T>{};
 }
 
-// Eight neighbours of a row of 16-bit elements, as they lie in memory.
+// Eight adjacent elements of a row of 16-bit elements, in memory layout.
 template <class T>
 struct Octet {
   uint4 bits;
@@ -73,13 +73,13 @@ struct Octet {
     for (int i = 0; i < 4; ++i) x[2 * i] = unpack_lo<T>(pair(i)), x[2 * i + 1] = unpack_hi<T>(pair(i));
   }
 };
-// Of what no thread writes, as load_given_quad.
+// For memory that no thread writes, like load_given_quad.
 template <class T>
 __device__ __forceinline__ Octet<T> load_given_octet(T const* p, bool there) {
   return there ? Octet<T>{__ldg(reinterpret_cast<uint4 const*>(p))} : Octet<T>{};
 }
 
-// The rows of a chunk in global memory, of which the first `tokens` exist.
+// The rows of a chunk in global memory; the first `tokens` of them exist.
 template <class T, class Gate, class Beta>
 struct Chunk {
   T const *q, *k;

@@ -1,15 +1,16 @@
-// What prep passes to scan for one chunk of C tokens of one head: an image that lands in shared memory as it is.
+// The output of prep for scan for one chunk of C tokens of one head: an image that is copied to shared memory
+// unchanged.
 #pragma once
 #include "kda/chunks/bf16.cuh"
 
-// Byte offsets. Tiles of keys and queries are [C, K] in the layout Operands::ImageRows, updates as Operands::Folds has
-// them; decay is fp32, so ordered that each lane finds the four channels of its accumulators together.
+// Byte offsets. Tiles of keys and queries are [C, K] in the layout Operands::ImageRows, updates in that of
+// Operands::Folds; decay is fp32, ordered so that each lane finds the four channels of its accumulators together.
 template <int K, int C, class Operands = Bf16Operands>
 struct Image {
   static_assert(K % 16 == 0 && (C == 16 || C == 32), "tiles are whole operands of mma");
   static constexpr int kElement = Operands::kBytes;
   using Rows = typename Operands::template ImageRows<K, C>;
-  static constexpr int kBlocks = C / 16 * (C / 16 + 1) / 2;  // of 16 × 16, of a lower triangle
+  static constexpr int kBlocks = C / 16 * (C / 16 + 1) / 2;  // of 16 × 16, in a lower triangle
   static constexpr int kBlockBytes = 256 * kElement;
   static constexpr int kTileBytes = C * K * kElement;
   static constexpr int kKeys = 0;                            // -k e^G
@@ -26,12 +27,12 @@ struct Image {
     constexpr uint32_t kQuads = 4 / kElement;  // a chunk
     return Rows::offset(row, quad / kQuads) + quad % kQuads * (4 * kElement);
   }
-  // The decay of the channels from 4 quad on, in an order that spreads a warp's over all banks.
+  // Stores the decay of the channels from 4 quad on, in an order that spreads a warp's stores over all banks.
   static __device__ __forceinline__ void store_decay(unsigned char* image, uint32_t quad, float const (&x)[4]) {
     uint32_t const turn = quad / 8 % 4, at = Operands::decay(quad % 4 * 4) ^ Operands::decay(turn);
     bool const halves = turn / 2, neighbours = turn % 2;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {  // element e ^ turn; decay permutes bits, so that an XOR passes through it
+    for (int e = 0; e < 4; ++e) {  // element e ^ turn; decay permutes bits, so an XOR commutes with it
       float const even = halves ? x[e & 2 ^ 2] : x[e & 2], odd = halves ? x[e & 2 ^ 3] : x[e & 2 | 1];
       *reinterpret_cast<float*>(image + kDecay + quad / 4 * 64 + (at ^ Operands::decay(e))) =
           neighbours == (e % 2 == 0) ? odd : even;

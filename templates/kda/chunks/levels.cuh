@@ -1,14 +1,15 @@
-// The tiles of a chunk for gates of any size: whatever is multiplied is a decay, at most 1, and no sum is taken apart.
+// The tiles of a chunk for gates of any size: all factors are decays, at most 1, and no sum is split into a difference.
 #pragma once
 #include "kda/chunks/prep_rows.cuh"
 #include "math.cuh"
 #include "opaque.cuh"
 #include "register.cuh"
 
-// Of 16 tokens, two that differ in bit b first lie in the earlier and in the later half of a run of 2^(b + 1). Their
-// score is of "level" b: the later one, decayed since its half began, times the earlier one, decayed until then. Every
-// level has 8 later tokens and 8 earlier ones, so that a product of 16 rows, keys above queries, and 8 columns has all
-// its scores, for any gates; four levels have all but the diagonal. Two levels at a time lie in the tiles of a chunk.
+// Of 16 tokens, two whose highest differing bit is b are in the earlier and in the later half of a run of 2^(b + 1)
+// tokens. Their score belongs to "level" b: the later one, decayed since the start of its half, times the earlier one,
+// decayed until then. Every level has 8 later tokens and 8 earlier ones, so that a product of 16 rows, keys above
+// queries, and 8 columns contains all its scores, for any gates; four levels contain all except the diagonal. The tiles
+// of a chunk hold two levels at a time.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kNormalize, Gating kGating, class Operands,
           bool kOuts, bool kOnce>
 struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce> {
@@ -18,15 +19,15 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
   using Rows::first, Rows::group, Rows::k_scale, Rows::kOutputs, Rows::kQuads, Rows::kTokens, Rows::q_scale, Rows::quad;
   using Tiles::floats, Tiles::kElement, Tiles::kSubs, Tiles::kThreads, Tiles::kWarps, Tiles::lane, Tiles::rows;
   using Tiles::smem, Tiles::thread, Tiles::warp;
-  static constexpr int kTotals = Rows::kRowsBytes;  // sums of g in shared memory, a group of threads each
+  static constexpr int kTotals = Rows::kRowsBytes;  // sums of g in shared memory, one per group of threads
   static constexpr int kLevelsBytes = kTotals + 4 * kGroups * K;
 
-  using Decays = Channels[kTokens];  // a token's own
+  using Decays = Channels[kTokens];  // per token
 
   __device__ __forceinline__ Channels const& totals(int other) const {
     return *reinterpret_cast<Channels const*>(smem + kTotals + 16 * (other * kQuads + quad()));
   }
-  // What the tokens of the groups from `from` to `to` decay by.
+  // The decay over the tokens of the groups [from, to).
   __device__ __forceinline__ void multiply_groups(Channels& r, int from, int to) const {
     Channels sum = {};
 #pragma unroll 1
@@ -42,7 +43,8 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
     for (int e = 0; e < 4; ++e) r[e] *= factor[e];
   }
 
-  // Keys as they came wait where k e^(G_last - G) will be: registers could not hold them beside decays and queries.
+  // The input keys are stored where k e^(G_last - G) will be: registers could not hold them in addition to decays and
+  // queries.
   __device__ __forceinline__ Quad<T>& parked(int row) const {
     return *reinterpret_cast<Quad<T>*>(smem + Tiles::kRest + Folds::rest(row, quad()));
   }
@@ -53,14 +55,14 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
       parked(first() + i) = r.k[i];
     }
   }
-  // Some of the thread's at once: no load passes a store.
+  // A batch of the thread's rows: no load is reordered with a store.
   static constexpr int kBatch = kTokens < 4 ? kTokens : kGating == Gating::kNone ? kTokens / 2 : 4;
   using Batch = Quad<T>[kBatch];
   __device__ __forceinline__ void unpark(Batch& r, int at) const {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) r[i] = parked(first() + at + i);
   }
-  // What is made of queries and decays is made anew: kept from one use to the next, it would fill the registers.
+  // Values computed from queries and decays are recomputed: kept between uses, they would fill the registers.
   __device__ __forceinline__ void forget_made(Registers& r, Decays& decays) const {
     if constexpr (sizeof(T) == 2 && kOutputs)
 #pragma unroll
@@ -68,11 +70,11 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
     end_basic_block(this->chunk.tokens, decays);
   }
 
-  // The diagonal blocks of M and P but for P's diagonal. All tiles that `keys`, `queries` and `inverse_keys` name
-  // are used, and free afterwards.
+  // The diagonal blocks of M and P except the diagonal of P. All tiles of `keys`, `queries` and `inverse_keys` are
+  // used, and free afterwards.
   template <class Sync>
   __device__ __forceinline__ void scores_by_levels(Registers& r, Decays& decays, Sync sync) const {
-    for (int i = 16 * thread; i < Tiles::kBeta - Tiles::kP; i += 16 * kThreads)  // what lies above the diagonals is 0
+    for (int i = 16 * thread; i < Tiles::kBeta - Tiles::kP; i += 16 * kThreads)  // elements above the diagonals are 0
       *reinterpret_cast<uint4*>(smem + Tiles::kP + i) = make_uint4(0, 0, 0, 0);
     forget_made(r, decays);
     score_levels<0>(r, decays, sync);
@@ -95,7 +97,7 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
     sync();
   }
 
-  // The place of a token among the later or the earlier ones of a level, and the token of a place.
+  // The position of a token among the later or the earlier ones of a level, and the token at a position.
   static __device__ __forceinline__ int place_of(int level, int token) {
     return token % 16 >> (level + 1) << level | token & (1 << level) - 1;
   }
@@ -103,7 +105,7 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
     return position >> level << (level + 1) | later << level | position & (1 << level) - 1;
   }
 
-  // Tokens of the thread, from `at` on, as rows of a level: runs of them are later or earlier.
+  // Stores the thread's tokens, from `at` on, as rows of a level: runs of them are later or earlier.
   template <int kLevel>
   __device__ __forceinline__ void store_level(Registers const& r, Batch const& keys, Decays const& decays,
                                               int at) const {
@@ -118,7 +120,7 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
   template <int kLevel, int kRun>
   __device__ __forceinline__ void store_later(Registers const& r, Batch const& keys, Decays const& decays, int at,
                                               int start) const {
-    constexpr int kHalf = 1 << kLevel, kApart = kHalf / kTokens;  // groups of a half
+    constexpr int kHalf = 1 << kLevel, kApart = kHalf / kTokens;  // groups per half
     unsigned char* const tile = kLevel % 2 ? this->queries() : this->keys();
     Channels all = {1, 1, 1, 1};
     if constexpr (kApart > 1) multiply_groups(all, group() / kApart * kApart, group());
@@ -140,7 +142,7 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
     constexpr int kHalf = 1 << kLevel, kApart = kHalf / kTokens;
     Channels all = {1, 1, 1, 1};
     if constexpr (kApart > 1) multiply_groups(all, group() + 1, group() / kApart * kApart + kApart);
-    constexpr int kSpan = kHalf < kTokens ? kHalf : kTokens;  // of the half, the thread's
+    constexpr int kSpan = kHalf < kTokens ? kHalf : kTokens;  // the thread's part of the half
 #pragma unroll
     for (int i = start / kSpan * kSpan + kSpan - 1; i >= start + kRun; --i) multiply(all, decays[i]);
 #pragma unroll
@@ -177,7 +179,8 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
     place_level(r[0], kLevel, sub);
     place_level(r[1], kLevel + 1, sub);
   }
-  // Of a product's rows and columns, those of the same run of tokens. Their lengths, which no operand has, join here.
+  // Stores those rows and columns of a product that belong to the same run of tokens. Their norms, which are in no
+  // operand, are applied here.
   __device__ __forceinline__ void place_level(float const (&r)[4], int level, int sub) const {
     int const position = lane() / 4, row = 16 * sub + token_of(level, position, true);
     float const k_factor = k_scale(row) * floats(Tiles::kBeta)[row], q_factor = kOutputs ? q_scale(row) : 0;

@@ -1,10 +1,10 @@
-// What can be computed of a chunk without the state: its keys and queries are decayed, and handed to Triangle.
+// The part of a chunk that can be computed without the state: its keys and queries are decayed, and passed to Triangle.
 #pragma once
 #include "kda/chunks/levels.cuh"
 
-// Exponents are in base 2 and count from the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them
-// below 116. Where others leave no room for that, tiles are made of decays alone (PrepLevels). Without kOuts only the
-// state is wanted: queries are not read, and the image has none.
+// Exponents are in base 2, relative to the start of each 16 tokens ("sub-chunk"), so that a safe gate keeps them below
+// 116. If larger gates exceed that range, tiles are computed from decays only (PrepLevels). Without kOuts only the
+// state is computed: queries are not read, and the image contains none.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kSafeGate, bool kNormalize,
           BetaGate kBetaGate, Gating kGating, class Operands = Bf16Operands, bool kOuts = true, bool kOnce = false>
 struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Operands, kOuts, kOnce> {
@@ -18,12 +18,12 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   using typename Tiles::Folds, typename Tiles::Image;
   static constexpr float kDown = Operands::kCentreFactor;
   static constexpr int kBatch = Levels::kBatch;
-  static constexpr float kLargestExponent = 100;  // beyond, what is decayed most comes near bf16's subnormals
-  // Whether each warp sees all channels of all tokens.
+  static constexpr float kLargestExponent = 100;  // beyond, the most decayed values approach the subnormals of bf16
+  // Whether each warp processes all channels of all tokens.
   static constexpr bool kAlike = kWarps == 1 || (kSubs == 1 && 32 % kQuads == 0);
 
-  // Byte offsets in shared memory, behind those of the rows.
-  static constexpr int kFlags = Levels::kLevelsBytes;  // a warp: some exponent is too large
+  // Byte offsets in shared memory, after those of the rows.
+  static constexpr int kFlags = Levels::kLevelsBytes;  // one per warp: some exponent is too large
   static constexpr int kBytes = kFlags + 4 * ceil_div(kWarps, 4) * 4;
 
   HeadGate<kGating> gate;
@@ -38,13 +38,14 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   }
 
   static constexpr bool kSummed = kSafeGate || kNormalize;
-  using Gates = Channels[kTokens];  // in base 2; kSummed: from the thread's first token on
+  using Gates = Channels[kTokens];  // in base 2; kSummed: cumulative from the thread's first token on
   // Sums of g over other tokens of the same channels.
   struct Sums {
-    Channels before, sub, earlier, later;  // in the sub-chunk before the thread; of it; of the sub-chunks around it
+    // within the sub-chunk, before the thread; over the sub-chunk; over the sub-chunks before and after it
+    Channels before, sub, earlier, later;
   };
 
-  // All of a chunk, by a block of kThreads threads, and to global memory.
+  // Computes an entire chunk with a block of kThreads threads, and writes it to global memory.
   __device__ __forceinline__ void write_image(unsigned char* g_image) const {
     Registers r;
     load(r, chunk);
@@ -91,7 +92,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     if constexpr (kOutputs) this->fold_queries();
   }
 
-  // In base 2, of one of the thread's channels.
+  // In base 2, for one of the thread's channels.
   __device__ __forceinline__ float decay_of(float g, int e) const {
     if constexpr (kGating == Gating::kNone)
       return gate(g, 0);
@@ -119,7 +120,8 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     int const mine = kSubs > 1 ? first() / 16 : 0;
 #pragma unroll
     for (int turn = 0; turn < kGroups; ++turn) {
-      // Rows of sums that begin in any bank are read from the thread's own on: neighbours then read from neighbours.
+      // Rows of sums may start in any bank, so each thread starts reading at its own row: adjacent threads then read
+      // adjacent rows.
       int const other = kQuads % 8 == 0 ? turn : (group() + turn) % kGroups;
       float4 const all = *reinterpret_cast<float4 const*>(&totals(other));
       Channels const sum = {all.x, all.y, all.z, all.w};
@@ -137,7 +139,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   static __device__ __forceinline__ bool is_large(Channels const& sum) {
     return fminf(fminf(sum[0], sum[1]), fminf(sum[2], sum[3])) < -kLargestExponent;
   }
-  // Whether a warp's exponents are; sets the flag that the other warps read.
+  // Whether a warp's exponents are too large; sets the flag that the other warps read.
   __device__ __forceinline__ bool flag_large_exponents(Sums const& sums) const {
     bool const any = __any_sync(0xffffffff, is_large(sums.sub));
     if (!kAlike && lane() == 0) reinterpret_cast<int*>(smem + kFlags)[warp()] = any;
@@ -150,9 +152,9 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     return any != 0;
   }
 
-  // What the decays of a thread's tokens are times.
+  // Factors of the decays of a thread's tokens.
   struct Factors {
-    Channels sub, from_start, to_end;  // the sub-chunk's own; those of the sub-chunks before it, and after it
+    Channels sub, from_start, to_end;  // those of its sub-chunk; of the sub-chunks before it, and after it
   };
   __device__ __forceinline__ Factors factors(Sums const& sums) const {
     Factors f;
@@ -171,14 +173,14 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     if (group() == kGroups - 1) Image::store_decay(image, quad(), all);
   }
 
-  // All the ways in which the tokens are decayed, to shared memory.
+  // Stores all decayed forms of the tokens to shared memory.
   __device__ __forceinline__ void decay(Registers const& r, Gates const& gates, Sums const& sums) const {
     Factors const f = factors(sums);
     Channels sum;
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[e] = kTokens == 16 ? 0 : sums.before[e];
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) {  // factors of all rows, read before, would not fit the registers
+    for (int i = 0; i < kTokens; ++i) {  // factors of all rows, if read in advance, would not fit the registers
       float const q_factor = kOutputs ? q_scale(first() + i) : 0, k_factor = k_scale(first() + i);
       Channels exponents;
 #pragma unroll
@@ -209,7 +211,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     store_rest(row, rest, sub_rest);
     store_rows(row, q, k, f.from_start);
   }
-  // Keys and queries that count from the start of their sub-chunk, and those of the image.
+  // Keys and queries decayed from the start of their sub-chunk, and those of the image.
   __device__ __forceinline__ void store_rows(int row, Channels& q, Channels& k, Channels const& from_start) const {
     uint32_t const at = Image::offset(row, quad());
     if constexpr (kOutputs) Operands::put(this->queries() + at, q);
@@ -229,10 +231,10 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     if (kSubs > 1 && row < 16) Operands::put(smem + Tiles::kSubRest + Image::offset(row, quad()), to_sub);
   }
 
-  // The same where exponents are large, and scores of the diagonal blocks. `gates` become decays.
+  // The same if exponents are large, and scores of the diagonal blocks. `gates` are overwritten by decays.
   template <class Sync>
   __device__ __forceinline__ void decay_by_levels(Registers& r, Gates& gates, Sums const& sums, Sync sync) const {
-    if constexpr (kNormalize) load(r, chunk);  // once more: beside lengths, rows kept until here would be spilled
+    if constexpr (kNormalize) load(r, chunk);  // again: with norms, rows kept until here would be spilled
     this->park(r);
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {

@@ -1,12 +1,12 @@
-// A chunk's rows in registers, and their lengths.
+// A chunk's rows in registers, and their norms.
 #pragma once
 #include "kda/chunks/chunk.cuh"
 #include "kda/token.cuh"
 #include "kda/chunks/triangle.cuh"
 #include "opaque.cuh"
 
-// A thread owns four channels of C / kGroups tokens; kGroups threads share the channels. Queries are read for kOuts.
-// kOnce: no other block reads the rows, and others come back for what they would displace in L2.
+// A thread owns four channels of C / kGroups tokens; kGroups threads share the channels. Queries are read if kOuts.
+// kOnce: no other block reads the rows, so that they should not evict data that is reused from L2.
 template <class T, class Gate, class Beta, int K, int C, int kGroups, bool kNormalize, Gating kGating, class Operands,
           bool kOuts, bool kOnce>
 struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
@@ -16,15 +16,15 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   using Tiles::floats, Tiles::kWarps, Tiles::lane, Tiles::thread, Tiles::warp;
   static constexpr bool kOutputs = kOuts;
   static constexpr int kQuads = K / 4;
-  static constexpr int kTokens = C / kGroups;  // of a thread
-  static constexpr bool kTogether = 32 % kQuads == 0;  // a row's threads, in a warp
+  static constexpr int kTokens = C / kGroups;  // per thread
+  static constexpr bool kTogether = 32 % kQuads == 0;  // the threads of a row are within a warp
   static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
 
-  // Byte offsets in shared memory, behind Triangle's.
+  // Byte offsets in shared memory, after those of Triangle.
   static constexpr int kScales = Tiles::kTriangleBytes;  // of the rows of q, then of k
   static constexpr int kRowsBytes = kScales + (kNormalize ? 8 * C : 0);
 
-  static constexpr float kOpen = kGating == Gating::kNone ? 0 : -kInfinity;  // what is given for g where nothing decays
+  static constexpr float kOpen = kGating == Gating::kNone ? 0 : -kInfinity;  // input g without decay
 
   float scale;
   Chunk chunk;
@@ -33,7 +33,7 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   __device__ __forceinline__ int group() const { return kGroups == 1 ? 0 : int(thread / kQuads); }
   __device__ __forceinline__ int first() const { return group() * kTokens; }  // token
 
-  // A thread's share of a chunk, as it lies in memory.
+  // A thread's share of a chunk, in memory layout.
   struct Registers {
     Quad<T> q[kOutputs ? kTokens : 1], k[kTokens];
     Quad<Gate> g[kTokens];
@@ -41,14 +41,14 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   };
 
   __device__ __forceinline__ void load(Registers& r, Chunk const& from) const {
-    if (from.tokens >= C)  // of most chunks: nothing is tested, and nothing cleared
+    if (from.tokens >= C)  // true for most chunks: no tests, and nothing to zero
       load_rows<true>(r, from);
     else
       load_rows<false>(r, from);
   }
   template <bool kWhole>
   __device__ __forceinline__ void load_rows(Registers& r, Chunk const& from) const {
-    // Pointers that advance: products with the strides, kept for every chunk, would fill the registers.
+    // Pointers are advanced: products with the strides, kept for every chunk, would fill the registers.
     T const *q = from.q + first() * from.q_stride + 4 * quad(), *k = from.k + first() * from.k_stride + 4 * quad();
     Gate const* g = from.g + first() * from.g_stride + 4 * quad();
 #pragma unroll
@@ -60,12 +60,12 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
       q += from.q_stride;
       k += from.k_stride;
       g += from.g_stride;
-      forget(q), forget(k), forget(g);  // two instructions a row
+      forget(q), forget(k), forget(g);  // two instructions per row
     }
     if (thread < C && (kWhole || int(thread) < from.tokens)) r.beta = from.beta[thread * from.beta_stride];
   }
 
-  // The factors of the rows of q and k: scale, and the inverse lengths.
+  // The factors of the rows of q and k: scale, and the inverse norms.
   __device__ __forceinline__ void store_scales(Registers const& r) const {
     store_lengths(r.k, chunk.k, chunk.k_stride, [&](int row, float sum) { store_scale(C + row, sum); });
     if constexpr (kOutputs)
@@ -87,14 +87,14 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   static __device__ __forceinline__ float product(Channels const& x, Channels const& y) {
     return (x[0] * y[0] + x[1] * y[1]) + (x[2] * y[2] + x[3] * y[3]);
   }
-  // Of every row of a, its product with that of b: `store(row, sum)` by one thread. `sums`: the thread's shares, where
-  // the threads of a row are neighbours in a warp. Others read the rows again, a row a warp.
+  // The dot product of every row of a with that of b: `store(row, sum)` is called by one thread. `sums`: the thread's
+  // partial sums, if the threads of a row are adjacent in a warp. Otherwise the rows are read again, one row per warp.
   template <class Store>
   __device__ __forceinline__ void store_sums(float (&sums)[kTokens], T const* g_a, T const* g_b, int64_t a_stride,
                                              int64_t b_stride, Store store) const {
     if constexpr (kTogether) {
       int const row = sum_rows<kTokens, kQuads / 2>(sums, 0);
-      if (kTokens < kQuads && quad() % (kQuads / kTokens) != 0) return;  // whose share another has too
+      if (kTokens < kQuads && quad() % (kQuads / kTokens) != 0) return;  // whose share another thread has too
 #pragma unroll
       for (int i = 0; i < ceil_div(kTokens, kQuads); ++i) store(first() + row + i, sums[i]);
     } else {
@@ -108,8 +108,8 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
       }
     }
   }
-  // Sums over the threads of rows, of which each thread then has its share, from sums[0] on: in every round two threads
-  // give each other half of what they have. Returns the first row of the share.
+  // Sums over the threads of rows, after which each thread has its share, from sums[0] on: in every round two threads
+  // exchange half of their sums. Returns the first row of the share.
   template <int kRows, int kApart>
   __device__ __forceinline__ int sum_rows(float* sums, int row) const {
     if constexpr (kApart > 0) {

@@ -1,4 +1,4 @@
-// Prep by one warp, for 16 tokens and safe gates in 16 bits: a lane has what operands of mma want of it.
+// Prep by one warp, for 16 tokens and safe 16-bit gates: a lane holds the elements that it needs as operands of mma.
 #pragma once
 #include "kda/chunks/chunk.cuh"
 #include "kda/token.cuh"
@@ -10,10 +10,10 @@
 #include "register.cuh"
 
 // A lane owns tokens lane / 4 and lane / 4 + 8, and of each panel of 64 channels the 16 from 16 (lane % 4) on, in two
-// parts that are loaded and stored 16 bytes at a time, without a bank conflict. Pairs of neighbours are operands, in an
-// order of channels that a sum over channels does not see: so M and P are made of registers, and k^ and k¯ never leave
-// them. Gates are summed over tokens by a product with a triangle of ones. Where tokens are summed, movmatrix turns
-// pairs. kTight: threads have few registers.
+// parts that are loaded and stored 16 bytes at a time, without bank conflicts. Pairs of adjacent channels are operands,
+// in an order of channels that does not affect sums over channels: so M and P are computed from registers, and k^ and
+// k¯ never leave them. Gates are summed over tokens by a product with a triangle of ones. For sums over tokens,
+// movmatrix transposes pairs. kTight: threads have few registers.
 template <class T, class Gate, class Beta, int K, bool kNormalize, BetaGate kBetaGate, class Operands, bool kTight>
 struct WarpPrep : Triangle<K, 16, 32, Operands> {
   using Tiles = Triangle<K, 16, 32, Operands>;
@@ -24,7 +24,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
   static constexpr int kParts = K / 32;
   static constexpr bool kOneByOne = kTight || (kNormalize && K == 128);  // one part after the other: fewer registers
   static constexpr int kDecay = Tiles::kTriangleBytes + (kNormalize ? 8 * 16 : 0);  // in the order of lanes
-  static constexpr int kBytes = kDecay + 4 * 128 + 16;  // as Prep's
+  static constexpr int kBytes = kDecay + 4 * 128 + 16;  // as in Prep
   static_assert(K % 64 == 0 && Operands::kBytes == 2, "panels of 64 channels, in bf16");
   static_assert(sizeof(Gate) == 2, "gates are operands as they are");
 
@@ -35,7 +35,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
                                       Chunk const& chunk, unsigned char* image)
       : Tiles{smem, thread, image}, scale(scale), chunk(chunk) {}
 
-  // Of a part, by tokens: elements as they lie in memory, in fp32, and packed to bf16.
+  // Elements of a part, by tokens: in memory layout, in fp32, and packed to bf16.
   template <class Element>
   using Rows = Octet<Element>[2];
   using Share = float[2][8];
@@ -48,14 +48,14 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
   };
 
   __device__ __forceinline__ void load(Registers& r, Chunk const& from) const {
-    if (from.tokens >= 16)  // of most chunks: nothing is tested, and nothing cleared
+    if (from.tokens >= 16)  // true for most chunks: no tests, and nothing to zero
       load_rows<true>(r, from);
     else
       load_rows<false>(r, from);
   }
 
-  // All of a chunk's image. `r` holds the chunk, and afterwards `next`. `sync` is the warp's; one is due before the
-  // image is read.
+  // Computes the image of a chunk. `r` contains the chunk, and afterwards `next`. `sync` synchronizes the warp; another
+  // is required before the image is read.
   template <class Sync>
   __device__ __forceinline__ void prepare(Registers& r, Chunk const* next, Sync sync) const {
     bool const there = int(thread) < chunk.tokens;
@@ -89,7 +89,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
         r_rest[2 * panel][half][j] = pack<bf16>(down[0][half][2 * j] * all.x, down[0][half][2 * j + 1] * all.y);
         r_rest[2 * panel + 1][half][j] = pack<bf16>(down[1][half][2 * j] * all.z, down[1][half][2 * j + 1] * all.w);
       }
-      end_basic_block(chunk.tokens);  // or ptxas would begin all panels at once, and spill
+      end_basic_block(chunk.tokens);  // otherwise ptxas would start all panels at once, and spill
     }
     copy_decay();
     if (next) load(r, *next);
@@ -102,7 +102,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
   }
 
  private:
-  // Sums over tokens, up to each: products with a triangle of log2 e, which is two of Gate.
+  // Inclusive sums over tokens: products with a triangle of log2 e, which is represented by two values of Gate.
   struct Sums {
     uint32_t high[4], low[4];
     __device__ __forceinline__ explicit Sums(int lane) {
@@ -116,7 +116,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
       r[0] = r[3] = column < row ? r[1] : column == row ? pack<Gate>(x, 0) : 0;
       r[2] = 0;
 #pragma unroll
-      for (uint32_t& each : r) forget(each);  // or the four would be brought together for every product
+      for (uint32_t& each : r) forget(each);  // otherwise the four would be gathered again for every product
     }
     __device__ __forceinline__ void add(Share& sums, Rows<Gate> const& rows) const {
 #pragma unroll
@@ -150,7 +150,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
     if (thread < 16 && (kWhole || int(thread) < from.tokens)) r.beta = from.beta[thread * from.beta_stride];
   }
 
-  // The factors of a lane's rows: the inverse lengths, of which four lanes have a quarter each.
+  // Computes the factors of a lane's rows: the inverse norms, of which four lanes have a quarter each.
   static __device__ __forceinline__ void find_factors(float (&factors)[2], Rows<T> (&rows)[kParts], float scale) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -170,8 +170,8 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
     }
   }
 
-  // A part's keys and queries, decayed, to the image, and what they add to Mᵀ and Pᵀ. `up` is given as exponents, and
-  // becomes e^G; `down` becomes k^.
+  // Stores a part's decayed keys and queries in the image, and adds to Mᵀ and Pᵀ. `up` contains exponents, and is
+  // overwritten by e^G; `down` becomes k^.
   __device__ __forceinline__ void decay(float (&r_scores)[2][2][4], Share& up, Share& down, Rows<T> const& q_rows,
                                         Rows<T> const& k_rows, float const (&q_factors)[2], float const (&k_factors)[2],
                                         int part) const {
@@ -202,20 +202,20 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
     store(this->queries(), r_rows, part);
     multiply(r_scores[1], r_down, r_rows);
   }
-  // Of the last token, e^G of a part.
+  // Stores e^G of the last token, for a part.
   __device__ __forceinline__ void store_decay(float const (&last)[8], int part) const {
     float2* s_decay = reinterpret_cast<float2*>(smem + kDecay) + 32 * (part / 2) + 2 * (lane() % 4) + part % 2;
 #pragma unroll
     for (int j = 0; j < 4; ++j) s_decay[8 * j] = make_float2(last[2 * j], last[2 * j + 1]);
   }
-  // To the image, four pairs of channels after the other.
+  // Copies it to the image, four pairs of channels after the other.
   __device__ __forceinline__ void copy_decay() const {
     int const panel = lane() / 16, j = lane() % 4, group = lane() / 4 % 4;
     if (lane() < K / 4)
       reinterpret_cast<float4*>(image + Image::kDecay)[lane()] =
           reinterpret_cast<float4 const*>(smem + kDecay)[16 * panel + 4 * j + group];
   }
-  // k^ with a part's rows: pairs are operands as they are, and those that are stored lie side by side.
+  // Multiplies k^ by a part's rows: pairs are directly operands, and pairs to be stored are adjacent.
   static __device__ __forceinline__ void multiply(float (&r)[2][4], Packed const& down, Packed const& rows) {
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
@@ -228,17 +228,17 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
 #pragma unroll
     for (int i = 0; i < 8; ++i) r[i / 4][i % 4] = pack<bf16>(x[i / 4][i % 4 * 2], x[i / 4][i % 4 * 2 + 1]);
   }
-  // A part to a tile of the image.
+  // Stores a part in a tile of the image.
   __device__ __forceinline__ void store(unsigned char* tile, Packed const& rows, int part) const {
     using Layout = typename Tiles::Rows;
     uint32_t const at = Layout::advance(Layout::offset(lane() / 4, lane() % 4 * 2), part / 2 * 8 + part % 2);
 #pragma unroll
-    for (int half = 0; half < 2; ++half)  // the swizzle repeats after 8 rows
+    for (int half = 0; half < 2; ++half)  // the swizzle has a period of 8 rows
       *reinterpret_cast<uint4*>(tile + at + half * 8 * Layout::kRowBytes) =
           make_uint4(rows[half][0], rows[half][1], rows[half][2], rows[half][3]);
   }
 
-  // M of its transpose.
+  // Stores M from its transpose.
   __device__ __forceinline__ void store_turned(float const (&r)[2][4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -269,7 +269,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
       store(this->inverse_keys(), r_updates, part);
     }
   }
-  // P T' of Pᵀ.
+  // P T' from Pᵀ.
   __device__ __forceinline__ void fold_queries(float const (&r_scores)[2][4]) const {
     uint32_t r_b[4];
     float r[2][4] = {};

@@ -1,10 +1,10 @@
-// The chain of chunks: a warp carries 16 kM columns of the state, transposed, as accumulators of mma.
+// The chain of chunks: a warp carries 16 kM columns of the state, transposed, in mma accumulators.
 #pragma once
 #include "kda/chunks/image.cuh"
 #include "thread.cuh"
 
-// T: of v and o. kM: tiles of 16 columns of the state a warp. kPartials: sums that the prediction is split into.
-// kAhead: steps of 16 channels whose keys are loaded ahead.
+// T: of v and o. kM: tiles of 16 columns of the state per warp. kPartials: accumulators that the prediction is split
+// into. kAhead: steps of 16 channels whose keys are loaded ahead.
 template <class T, int K, int C, int BV, int kM, int kPartials, int kAhead, class Operands = Bf16Operands>
 struct Scan {
   using Image = ::Image<K, C, Operands>;
@@ -18,7 +18,7 @@ struct Scan {
   static constexpr int kSteps = K / Operands::kStep;
   static constexpr int kSubSteps = 16 / Operands::kStep;
   static constexpr int kTokenSteps = kSubs * kSubSteps;
-  static constexpr int kValues = Image::kBytes;  // where v lies in a stage
+  static constexpr int kValues = Image::kBytes;  // offset of v in a stage
   static_assert(kAhead <= kSteps, "no more keys are ahead than there are");
   static constexpr int kStageBytes = kValues + C * Values::kRowBytes;
 
@@ -26,13 +26,13 @@ struct Scan {
   using Tokens = float[kM][C / 8][4];    // [values, tokens]
   using Operand = A[kTokenSteps][kM];    // Tokens as operands A
 
-  // What a chunk starts with, loaded while the one before it is finished: v, and the keys of the first steps.
+  // The first inputs of a chunk, loaded while the previous one is completed: v, and the keys of the first steps.
   struct Ahead {
     typename Values::Registers v;
     B keys[kAhead > 0 ? kAhead : 1][kSubs];
   };
 
-  // Starts copying an image, and the values of a chunk of which `tokens` exist, into a stage: the share of one of
+  // Starts copying an image, and the values of a chunk, of which `tokens` exist, into a stage: the share of one of
   // kLoaders threads.
   template <int kLoaders>
   static __device__ __forceinline__ void load_image(uint32_t s_stage, unsigned char const* g_image, int thread) {
@@ -44,7 +44,7 @@ struct Scan {
                                                 uint32_t thread) {
     constexpr int kElements = 16 / sizeof(T), kChunks = BV / kElements;
     if constexpr (kLoaders % kChunks == 0 && C * kChunks % kLoaders == 0) {
-      if (tokens >= C) {  // of most chunks: a thread has the same columns of every kLoaders / kChunks-th row
+      if (tokens >= C) {  // true for most chunks: a thread has the same columns of every kLoaders / kChunks-th row
         uint32_t const row = thread / kChunks, chunk = thread % kChunks;
         T const* g = g_v + row * stride + chunk * kElements;
 #pragma unroll
@@ -81,11 +81,11 @@ struct Scan {
       ldmatrix<4>(r_b[sub], Rows::advance(tile, 2 * step) + Image::kKeys + sub * 16 * Rows::kRowBytes);
   }
 
-  // r_x = vᵀ: the values that the chunk brings.
+  // r_x = vᵀ: the values of the chunk.
   static __device__ __forceinline__ void unpack_values(Tokens& r_x, Ahead const& r) { Values::unpack(r_x, r.v); }
 
-  // r_x += Sᵀ (-k~)ᵀ and, with kQueries, r_o = Sᵀ q~ᵀ: what the state recalls for the chunk's keys and queries.
-  // `midway` is called between two steps.
+  // r_x += Sᵀ (-k~)ᵀ and, with kQueries, r_o = Sᵀ q~ᵀ: the values recalled from the state for the chunk's keys and
+  // queries. `midway` is called between two steps.
   template <bool kQueries = true, class Midway>
   static __device__ __forceinline__ void recall(Tokens& r_x, Tokens& r_o, State const& r_s, Ahead const& ahead,
                                                 uint32_t s_stage, int lane, Midway midway) {
@@ -135,8 +135,8 @@ struct Scan {
       for (int m = 0; m < kM; ++m) Operands::operand(r_a[step][m], r[m], step);
   }
 
-  // Sᵀ = Sᵀ e^G_last + xᵀ updates. With split operands the sum is apart, and rounded to nearest as it joins the state:
-  // tensor cores truncate, and chunk after chunk that would add up.
+  // Sᵀ = Sᵀ e^G_last + xᵀ updates. With split operands the sum is separate, and rounded to nearest when it is added to
+  // the state: tensor cores truncate, which would accumulate over chunks.
   static __device__ __forceinline__ void update(State& r_s, Operand const& r_a, unsigned char const* smem,
                                                 uint32_t s_stage, int lane) {
     uint32_t const tile = s_stage + Image::kUpdates + Folds::updates_by_lane(lane);
@@ -165,7 +165,7 @@ struct Scan {
     }
   }
 
-  // r_o += xᵀ (P T')ᵀ: what the chunk's tokens give to each other.
+  // r_o += xᵀ (P T')ᵀ: the contributions of the chunk's tokens to each other.
   static __device__ __forceinline__ void within(Tokens& r_o, Operand const& r_a, unsigned char const* smem, int lane) {
 #pragma unroll
     for (int i = 0; i < kSubs; ++i)
@@ -179,7 +179,7 @@ struct Scan {
       }
   }
 
-  // o from [values, tokens] to rows of global memory; `g_o` is the chunk's first token, of which `tokens` exist.
+  // Stores o [values, tokens] to rows of global memory; `g_o` is the chunk's first token, of which `tokens` exist.
   static __device__ __forceinline__ void store(T* g_o, int64_t stride, Tokens const& r_o, int tokens, int lane) {
 #pragma unroll
     for (int n = 0; n < C / 8; ++n)
@@ -187,7 +187,7 @@ struct Scan {
       for (int m = 0; m < kM; ++m) Values::store(g_o, stride, r_o[m][n], n, m, tokens, lane);
   }
 
-  // Element of the stored state that a lane holds: offset from the warp's first column. Channels lie k_step apart.
+  // Offset of a lane's element of the stored state from the warp's first column. Channels are k_step apart.
   static __device__ __forceinline__ int state_offset(int m, int n, int e, int lane, int k_step, int v_step) {
     int const channel = n * 8 + Operands::column(lane, e), value = m * 16 + Operands::value(lane, e);
     return channel * k_step + value * v_step;

@@ -1,32 +1,34 @@
-// Operands in 32 bits: m16n8k8 on fp32 rounded to tf32, or split into two tf32 for the accuracy of fp32.
+// 32-bit operands: m16n8k8 on fp32 rounded to tf32, or split into two tf32 terms for the accuracy of fp32.
 #pragma once
 #include "kda/chunks/chunk.cuh"
 #include "kda/chunks/products.cuh"
 
-// Bytes of a row when a warp reads 4 rows at a time, 32 bytes of each: the banks differ when rows are an odd number of
-// 32 bytes.
+// Bytes of a row if a warp reads 4 rows at a time, 32 bytes of each: without bank conflicts if rows are an odd multiple
+// of 32 bytes.
 constexpr __host__ __device__ int column_stride(int bytes) { return 32 * (bytes / 32 | 1); }
 
-// An operand of 8 columns of fp32 has the bytes of one of 16 columns in 16 bits, and ldmatrix moves it the same. Only
-// transposing is beyond it: what is read both ways is stored both ways.
+// An operand of 8 columns of fp32 has the size of one of 16 columns in 16 bits, and ldmatrix loads it in the same way.
+// It cannot transpose it, however: data read in both orientations are stored twice.
 //
-// Column c of an accumulator tile is column c % 2 * 4 + c / 2 of the product, since columns_by_lane orders the columns
-// of operand B so. The two that a lane holds are then those that it gives to an operand A, and a tile is one as it is.
+// Column c of an accumulator tile is column c % 2 * 4 + c / 2 of the product, since columns_by_lane uses that order for
+// the columns of operand B. A lane's two columns are then those that it needs for operand A, so that a tile is directly
+// an operand.
 //
-// kSplit: x is big + small, two tf32, and small is cut off at 2^-22 of x; all products but that of two smalls are
-// summed (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+// kSplit: x is big + small, two tf32 terms, and small is truncated at 2^-22 of x; all products except small times small
+// are summed (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
 template <bool kInTwo>
 struct Tf32Operands {
   static constexpr bool kSplit = kInTwo;
-  static constexpr int kBytes = 4;  // an element
-  static constexpr int kStep = 8;   // of the contraction, a product
-  // Exponents in base 2 count from here, and 2 to it: a safe gate reaches -116, and what is small stays normal.
+  static constexpr int kBytes = 4;  // per element
+  static constexpr int kStep = 8;   // of the contraction per product
+  // Base-2 exponents are relative to this one, and the factor is 2 to it: a safe gate reaches -116, and small values
+  // stay normal.
   static constexpr float kCentre = kSplit ? -58 : 0, kCentreFactor = kSplit ? 0x1p-58f : 1;
   using A = uint32_t[kSplit ? 8 : 4];  // 16 rows; big, then small
   using B = uint32_t[4];               // 16 columns
 
   static constexpr __host__ __device__ int column_of(int c) { return c % 2 * 4 + c / 2; }
-  // Column of an accumulator tile of 8, and row of 16 where rows are values, that a lane's element e is.
+  // The column of an accumulator tile of 8, and the row of 16 if rows are values, of a lane's element e.
   static __device__ __forceinline__ int column(int lane, int e) { return lane % 4 + e % 2 * 4; }
   static __device__ __forceinline__ int value(int lane, int e) { return lane / 4 * 2 + e / 2; }
 
@@ -45,7 +47,7 @@ struct Tf32Operands {
     operand(r_a, bits);
   }
 
-  // An element as it is stored: what mma reads, or what is split when it is read.
+  // The stored form of an element: what mma reads, or what is split when it is read.
   static __device__ __forceinline__ uint32_t element(float x) { return kSplit ? __float_as_uint(x) : round_tf32(x); }
   static __device__ __forceinline__ void put(void* p, float x) { *reinterpret_cast<uint32_t*>(p) = element(x); }
   static __device__ __forceinline__ void put(void* p, float lo, float hi) {
@@ -55,7 +57,7 @@ struct Tf32Operands {
   static __device__ __forceinline__ void put(void* p, float const (&x)[4]) {
     *reinterpret_cast<uint4*>(p) = make_uint4(element(x[0]), element(x[1]), element(x[2]), element(x[3]));
   }
-  // A lane's two elements of a row of an accumulator tile.
+  // Stores a lane's two elements of a row of an accumulator tile.
   static __device__ __forceinline__ void put_columns(unsigned char* row, int lane, float lo, float hi) {
     put(row + 4 * (lane % 4), lo);
     put(row + 4 * (lane % 4) + 16, hi);
@@ -95,13 +97,13 @@ struct Tf32Operands {
   template <int K, int C>
   using ImageRows = TileRows<K, C, kBytes>;
 
-  // Byte offset of a channel's decay among those of 16: a lane finds the channels of its accumulators together.
+  // Byte offset of a channel's decay among those of 16: the channels of a lane's accumulators are adjacent.
   static constexpr __host__ __device__ int decay(uint32_t channel) {
     return channel % 4 * 16 + channel / 8 * 8 + channel % 8 / 4 * 4;
   }
 
-  // Products with T', which lies transposed. They are of columns of k¯, whose rows are far enough apart to be read
-  // down; the updates come out transposed, [K, C].
+  // Products with T', which is stored transposed. They use columns of k¯, whose rows have a stride without bank
+  // conflicts; the updates are computed transposed, [K, C].
   template <int K, int C>
   struct Folds {
     using Square = ::Rows<2 * C, false>;
@@ -112,14 +114,14 @@ struct Tf32Operands {
     static __device__ __forceinline__ uint32_t rest(int row, int quad) { return row * kRestRow + 16 * quad; }
     static __device__ __forceinline__ uint32_t block(int i, int j) { return i * 16 * Square::kRowBytes + 64 * j; }
 
-    // A row of (I - x) diag(beta), x zero from the diagonal on.
+    // A row of (I - x) diag(beta), with x zero from the diagonal on.
     static __device__ __forceinline__ void store_inverse(unsigned char* s_inverse, int row, float const (&x)[C],
                                                          float const* beta) {
 #pragma unroll
       for (int j = 0; j < C; ++j) put(s_inverse + j * Square::kRowBytes + 4 * row, -x[j] * beta[j]);
       put(s_inverse + row * Square::kRowBytes + 4 * row, beta[row]);
     }
-    // r [channels, tokens] += k¯(i)ᵀ T'(i, j), of 16 channels.
+    // r [channels, tokens] += k¯(i)ᵀ T'(i, j), for 16 channels.
     static __device__ __forceinline__ void keys(float (&r)[2][4], uint32_t s_inverse, uint32_t,
                                                 unsigned char const* rest, int i, int j, int step, int lane) {
 #pragma unroll
@@ -150,7 +152,7 @@ struct Tf32Operands {
       ldmatrix<4>(r_b, Updates::advance(tile, 2 * tokens) + channels * 16 * Updates::kRowBytes);
     }
 
-    // r += P(i, m) T'(m, j), rows in the order of columns of an accumulator.
+    // r += P(i, m) T'(m, j), with rows in the order of columns of an accumulator.
     static __device__ __forceinline__ void queries(float (&r)[2][4], uint32_t s_scores, uint32_t s_inverse, int i,
                                                    int m, int j, int lane) {
 #pragma unroll
@@ -162,7 +164,7 @@ struct Tf32Operands {
         multiply(r[0], r[1], r_a, r_b);
       }
     }
-    // As operands B of the transposed product.
+    // Stored as operands B of the transposed product.
     static __device__ __forceinline__ void store_queries(unsigned char* block, float const (&r)[2][4], int lane) {
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
@@ -172,7 +174,7 @@ struct Tf32Operands {
     }
   };
 
-  // v and o of a chunk. The rows of vᵀ that a lane holds are neighbours in v, and in o.
+  // v and o of a chunk. The rows of vᵀ that a lane holds are adjacent in v, and in o.
   template <class T, int BV, int C, int kM>
   struct Values {
     using Registers = Pair<T>[kM][C / 8][2];

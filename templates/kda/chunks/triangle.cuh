@@ -1,9 +1,9 @@
-// What becomes of a chunk's decayed keys and queries in shared memory: their triangle's inverse, and what it folds.
+// The inverse of the triangle of a chunk's decayed keys and queries in shared memory, and the products folded with it.
 #pragma once
 #include "kda/chunks/image.cuh"
 #include "thread.cuh"
 
-// kThreads threads work on an image in shared memory, and beside it on tiles of their own.
+// kThreads threads compute an image in shared memory, using additional tiles as scratch space.
 template <int K, int C, int kBlockThreads, class Operands>
 struct Triangle {
   using Image = ::Image<K, C, Operands>;
@@ -14,11 +14,11 @@ struct Triangle {
   static constexpr int kThreads = kBlockThreads;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kSubs = C / 16;
-  // Whether keys and queries that count from the start of their sub-chunk are those of the image.
+  // Whether keys and queries decayed from the start of their sub-chunk are those of the image.
   static constexpr bool kInImage = kSubs == 1 && Operands::kCentre == 0;
   static_assert(kThreads % 32 == 0 && kThreads <= 1024, "a block is whole warps");
 
-  // Byte offsets in the threads' own shared memory. k e^-G needs none: it lies where the image's updates will be.
+  // Byte offsets in the threads' own shared memory. k e^-G needs none: it uses the space of the image's updates.
   static constexpr int kOwnTile = kInImage ? 0 : Image::kTileBytes;
   static constexpr int kQueries = 0;                                     // q e^G
   static constexpr int kKeys = kQueries + kOwnTile;                      // -k e^G
@@ -32,7 +32,7 @@ struct Triangle {
 
   unsigned char* smem;
   uint32_t thread;
-  unsigned char* image;  // in shared memory as well
+  unsigned char* image;  // also in shared memory
 
   __device__ __forceinline__ int warp() const { return int(thread / 32); }
   __device__ __forceinline__ int lane() const { return int(thread % 32); }
@@ -44,15 +44,15 @@ struct Triangle {
   __device__ __forceinline__ unsigned char* inverse_keys() const { return image + Image::kUpdates; }
   static __device__ __forceinline__ int rows(int sub) { return sub * 16 * Rows::kRowBytes; }
 
-  // Where an element of M lies. Fours of a row are turned so that a warp that stores to 8 rows, or reads 16 bytes of
-  // each, meets different banks.
+  // Position of an element of M. Groups of four in a row are rotated so that a warp that stores to 8 rows, or reads 16
+  // bytes of each, has no bank conflicts.
   static __device__ __forceinline__ int element(int row, int column) {
     int const turn = C == 16 ? row / 2 % 2 * 2 + row / 4 % 2 : row % 4 * 2 + row / 4 % 2;
     return row * C + (column ^ 4 * turn);
   }
 
-  // M and, with kOutputs, P, a block of 16 × 16 of one of them a warp; a single warp reads k^ once for both.
-  // `diagonal`: whether the blocks on the diagonal are wanted.
+  // M and, with kOutputs, P, one 16 × 16 block of either per warp; a single warp reads k^ once for both. `diagonal`:
+  // whether to compute the blocks on the diagonal.
   template <bool kOutputs>
   __device__ __forceinline__ void scores(bool diagonal) const {
     constexpr int kEach = kOutputs ? 2 : 1, kBoth = kWarps == 1 ? kEach : 1, kTasks = kEach / kBoth * Image::kBlocks;
@@ -72,8 +72,8 @@ struct Triangle {
       if constexpr (kBoth == 2) store_scores(r[1], i, j);
     }
   }
-  // Rows of keys, of queries alone, or of both, times k^. Two sums, of every other step, so that products wait half as
-  // long for each other.
+  // Rows of keys, of queries only, or of both, times k^. Two sums, of alternating steps, halve the latency of dependent
+  // products.
   template <int kBoth>
   __device__ __forceinline__ void multiply_keys(float (&r)[kBoth][2][4], bool queries_alone, int i, int j) const {
     uint32_t const at = rows(i) + rows_by_lane<Rows>(lane());
@@ -92,7 +92,7 @@ struct Triangle {
     for (int e = 0; e < 8 * kBoth; ++e)
       r[e / 8][e / 4 % 2][e % 4] = r_sums[0][e / 8][e / 4 % 2][e % 4] + r_sums[1][e / 8][e / 4 % 2][e % 4];
   }
-  // A block of P: zeros above the diagonal.
+  // Stores a block of P: zeros above the diagonal.
   __device__ __forceinline__ void store_scores(float const (&r)[2][4], int i, int j) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -103,11 +103,11 @@ struct Triangle {
                             i > j || low <= row ? keep[0] : 0, i > j || high <= row ? keep[1] : 0);
     }
   }
-  // One score of P.
+  // Stores one score of P.
   __device__ __forceinline__ void put_score(int row, int column, float x) const {
     Operands::put(smem + kP + row * Square::kRowBytes + kElement * column, x);
   }
-  // A block of M: zeros on the diagonal and above.
+  // Stores a block of M: zeros on the diagonal and above.
   __device__ __forceinline__ void store_triangle(float const (&r)[2][4], int i, int j) const {
     int const at = element(lane() / 4, Operands::column(lane(), 0));
     float const beta[2] = {-floats(kBeta)[i * 16 + lane() / 4], -floats(kBeta)[i * 16 + lane() / 4 + 8]};
@@ -116,18 +116,18 @@ struct Triangle {
       int const row = lane() / 4 + e % 2 * 8, low = e / 2 * 8 + Operands::column(lane(), 0);
       int const high = e / 2 * 8 + Operands::column(lane(), 1);
       float* s_row = floats(kTriangle) + (i * 16 + e % 2 * 8) * C;
-      int const turned = at ^ (j * 16 + e / 2 * 8);  // whose bits are none of those that turn rows
+      int const turned = at ^ (j * 16 + e / 2 * 8);  // these bits do not overlap those that rotate rows
       float2 const x = make_float2(i > j || low < row ? r[e / 2][e % 2 * 2] * beta[e % 2] : 0,
                                    i > j || high < row ? r[e / 2][e % 2 * 2 + 1] * beta[e % 2] : 0);
-      if constexpr (kElement == 2)  // the columns are neighbours
+      if constexpr (kElement == 2)  // the columns are adjacent
         *reinterpret_cast<float2*>(s_row + turned) = x;
       else
         s_row[turned] = x.x, s_row[turned ^ 4] = x.y;
     }
   }
 
-  // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32. An element that is
-  // solved is eliminated from all others at once, so that each waits for one fma. The diagonal comes first.
+  // T' = (I + M)^-1 diag(beta): a lane solves for one row, columns from right to left, in fp32. A solved element is
+  // eliminated from all others at once, so that each waits for one fma. The diagonal block is first.
   __device__ __forceinline__ void solve() const {
     if (warp() != 0 || lane() >= C) return;
     float const* s_m = floats(kTriangle);
@@ -135,7 +135,7 @@ struct Triangle {
 #pragma unroll
     for (int j = 0; j < C; j += 4) {
       float4 row = {};
-      if (j < 16 || lane() >= 16)  // above the diagonal no block is stored
+      if (j < 16 || lane() >= 16)  // blocks above the diagonal are not stored
         row = *reinterpret_cast<float4 const*>(s_m + element(lane(), j));
       x[j] = row.x, x[j + 1] = row.y, x[j + 2] = row.z, x[j + 3] = row.w;
     }
@@ -152,7 +152,7 @@ struct Triangle {
     Folds::store_inverse(smem + kT, lane(), x, floats(kBeta));
   }
 
-  // The updates T'ᵀ (k e^(G_last - G)) to the image: 16 channels a warp.
+  // The updates T'ᵀ (k e^(G_last - G)), stored in the image: 16 channels per warp.
   __device__ __forceinline__ void fold_keys() const {
     uint32_t const s_base = shared_address(smem);
 #pragma unroll
@@ -169,7 +169,8 @@ struct Triangle {
     }
   }
 
-  // The same by a single warp, which would wait for each: all products before its first store, which no load may pass.
+  // The same by a single warp, which would wait for each product: all products before its first store, since loads are
+  // not reordered with stores.
   __device__ __forceinline__ void fold_keys_together() const {
     constexpr int kPasses = ceil_div(K / 16, kWarps);
     uint32_t const s_base = shared_address(smem);
@@ -194,7 +195,7 @@ struct Triangle {
     }
   }
 
-  // P T' by the last warp, to the image.
+  // P T' by the last warp, stored in the image.
   __device__ __forceinline__ void fold_queries() const {
     if (warp() != kWarps - 1) return;
     uint32_t const s_base = shared_address(smem);

@@ -10,9 +10,9 @@
 #include "opaque.cuh"
 #include "thread.cuh"
 
-// As Relay, with kBlocks blocks of kColumns columns: chunks of C tokens pass through a ring of kStages stages that each
-// block has, and the block that prepares a chunk copies it into the same stage of the others. Of its kProducers groups
-// of Prep::kThreads threads each prepares every kBlocks · kProducers-th chunk.
+// Like Relay, with kBlocks blocks of kColumns columns: chunks of C tokens pass through a ring of kStages stages in each
+// block, and the block that prepares a chunk copies it into the same stage of the others. Each of its kProducers groups
+// of Prep::kThreads threads prepares every kBlocks · kProducers-th chunk.
 template <class T, int C, int kColumns, class Prep, class Step, int kBlocks, int kStages, int kProducers>
 struct ClusterRelay {
   using Chunk = typename Prep::Chunk;
@@ -23,14 +23,15 @@ struct ClusterRelay {
   static constexpr int kPrepThreads = Prep::kThreads;
   static constexpr int kThreads = kCarryThreads + kProducers * kPrepThreads;
   static constexpr int kPrepBytes = (Prep::kBytes + 127) / 128 * 128;
-  // A stage: an image, and the values of each block's columns; a block needs its own, and all where it prepares.
+  // A stage: an image, and the values of each block's columns; a block needs its own, and those of all blocks if it
+  // prepares the chunk.
   static constexpr int kValueBytes = Step::kStageBytes - Step::kValues;
   static constexpr int kStageBytes = Step::kValues + kBlocks * kValueBytes;
-  static constexpr int kCopied = Image::kUsedBytes + kValueBytes;  // bytes of a chunk, to each other block
-  static constexpr int kPrep = kStages * kStageBytes;  // where the producers' shared memory begins
+  static constexpr int kCopied = Image::kUsedBytes + kValueBytes;  // bytes of a chunk for each other block
+  static constexpr int kPrep = kStages * kStageBytes;  // start of the producers' shared memory
   static constexpr int kBarriers = kPrep + kProducers * kPrepBytes;
   static constexpr int kBytes = kBarriers + 16 * kStages;
-  static constexpr bool kOneWarp = kPrepThreads == 32;  // a group, which then needs no barrier of its own
+  static constexpr bool kOneWarp = kPrepThreads == 32;  // a group, which then needs no barrier
   static_assert(kStages % (kBlocks * kProducers) == 0, "a stage is always filled by the same producers");
   static_assert(kOneWarp || kProducers <= 15, "named barriers: one a group of warps");
   static_assert(kValueBytes % 16 == 0 && Image::kUsedBytes % 16 == 0, "the copy engine moves 16 bytes at a time");
@@ -42,12 +43,13 @@ struct ClusterRelay {
   static __device__ __forceinline__ bool produces() { return threadIdx.x >= kCarryThreads; }
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int chunks() const { return (tokens + C - 1) / C; }
-  // A stage holds a chunk: an arrival of the group that prepared it, in any block, and the bytes that it copies.
+  // Signals that a stage contains a chunk: an arrival of the group that prepared it, in any block, and the bytes that
+  // it copies.
   __device__ __forceinline__ uint32_t full(int stage) const { return shared_address(smem) + kBarriers + 8 * stage; }
-  // A stage may be filled again: of the block that prepares its chunks, an arrival of every block's carriers.
+  // Signals that a stage may be refilled, in the block that prepares its chunks: an arrival of every block's consumers.
   __device__ __forceinline__ uint32_t empty(int stage) const { return full(stage) + 8 * kStages; }
 
-  // The barriers, before anything else, by all threads of all blocks.
+  // Initializes the barriers, before anything else; called by all threads of all blocks.
   __device__ __forceinline__ void init() const {
     if (threadIdx.x == 0) {
 #pragma unroll 1
@@ -59,13 +61,13 @@ struct ClusterRelay {
     }
     cluster_sync();
   }
-  // Nobody arrives here, copies to here or from here any more.
+  // After this, no block arrives here, or copies to or from here.
   static __device__ __forceinline__ void finish() {
     __syncwarp();
     cluster_sync();
   }
 
-  // All that a producer does. `run`: the rows of all chunks. `g_v`: the run's first token at the cluster's first
+  // The complete work of a producer. `run`: the rows of all chunks. `g_v`: the run's first token at the cluster's first
   // column.
   template <class Gate>
   __device__ __forceinline__ void produce(Chunk const& run, T const* g_v, int64_t v_stride, float scale,
@@ -84,17 +86,17 @@ struct ClusterRelay {
     prep.load(r, next);
     T const* g_values = g_v + first * C * v_stride;
     int stage = first;
-    int parity = 1;  // the parity for which a wait on a fresh barrier returns at once
+    int parity = 1;  // with this parity, a wait on a new barrier returns immediately
 #pragma unroll 1
     while (next.tokens > 0) {
-      forget(prep.thread);  // addresses that follow from it are cheaper made anew than kept
+      forget(prep.thread);  // recomputing derived addresses is less expensive than keeping them
       mbarrier_wait(empty(stage), parity);
       prep.image = smem + stage * kStageBytes;
       prep.chunk = next;
       load_values(shared_address(prep.image), g_values, v_stride, next.tokens, prep.thread);
       next = next.from(kBlocks * kProducers * C);
       g_values += kBlocks * kProducers * C * v_stride;
-      // Pointers advance: made anew from the strides, they would take a fifth of all instructions at K = 64.
+      // Pointers are advanced: recomputed from the strides, they would take a fifth of all instructions at K = 64.
       forget(next.q), forget(next.k), forget(next.g), forget(g_values);
       prep.prepare(r, &next, sync);
       cp_async_wait<0>();
@@ -106,7 +108,7 @@ struct ClusterRelay {
     }
   }
 
-  // Takes a warp's columns, from `first` of the block's on, through all chunks. `g_o`: the run's first token at the
+  // Carries a warp's columns, from `first` of the block's on, through all chunks. `g_o`: the run's first token at the
   // warp's first column.
   __device__ __forceinline__ void carry(State& r_s, int first, T* g_o, int64_t o_stride) const {
     int const nt = chunks();
@@ -143,7 +145,7 @@ struct ClusterRelay {
     cp_async_commit();
   }
 
-  // By one thread for each block: the chunk is there, or on its way.
+  // Called by one thread for each block: the chunk is stored, or its copy is started.
   __device__ __forceinline__ void hand_over(int stage, int block) const {
     if (block == rank) {
       mbarrier_arrive(full(stage));
@@ -156,7 +158,7 @@ struct ClusterRelay {
     cp_async_bulk_to_block(map_shared_rank(image, block), image, Image::kUsedBytes, barrier);
     cp_async_bulk_to_block(map_shared_rank(values, block), values, kValueBytes, barrier);
   }
-  // By a carrier that has read the stage.
+  // Called by a consumer that has read the stage.
   __device__ __forceinline__ void release(uint32_t stage) const {
     __syncwarp();
     if (lane() == 0) mbarrier_arrive_cluster(map_shared_rank(empty(stage), stage % kBlocks));

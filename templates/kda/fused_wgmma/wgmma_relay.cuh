@@ -1,4 +1,5 @@
-// Blocks in which some warps prepare the chunks of a run, and warpgroups carry 64 columns of a state each through them.
+// Blocks in which producer warps prepare the chunks of a run, and consumer warpgroups carry 64 columns of a state each
+// through them.
 #pragma once
 #include "bulk.cuh"
 #include "cluster.cuh"
@@ -9,10 +10,10 @@
 #include "opaque.cuh"
 #include "thread.cuh"
 
-// As ClusterRelay: chunks of C tokens pass through a ring of kStages stages, and where kBlocks blocks are a cluster,
-// each has the ring, and the block that prepares a chunk copies it into the same stage of the others. Each of a block's
-// kProducers warps prepares every kBlocks · kProducers-th chunk. kAhead: while it does, its next one is on its way, for
-// which only few warps have the registers; where there are more, others work while one waits.
+// Like ClusterRelay: chunks of C tokens pass through a ring of kStages stages. If kBlocks blocks form a cluster, each
+// has the ring, and the block that prepares a chunk copies it into the same stage of the others. Each of a block's
+// kProducers warps prepares every kBlocks · kProducers-th chunk. kAhead: meanwhile its next chunk is in flight, for
+// which only few warps have enough registers; with more warps, others work while one waits.
 template <class T, int C, int kColumns, class Prep, class Step, int kBlocks, int kStages, int kProducers, bool kAhead>
 struct WgmmaRelay {
   using Chunk = typename Prep::Chunk;
@@ -22,11 +23,11 @@ struct WgmmaRelay {
   static constexpr int kCarriers = kColumns / 16;  // warps
   static constexpr int kCarryThreads = 32 * kCarriers;
   static constexpr int kThreads = kCarryThreads + 32 * kProducers;
-  static constexpr int kValueStages = 4;  // chunks whose values a carrier has, or has on their way
+  static constexpr int kValueStages = 4;  // chunks whose values a consumer holds or has in flight
   static constexpr int kPrepBytes = (Prep::kBytes + 127) / 128 * 128;
   static constexpr int kStageBytes = (Image::kBytes + 1023) / 1024 * 1024;  // wgmma reads from multiples of 1024 bytes
-  static constexpr int kPrep = kStages * kStageBytes;  // where the producers' shared memory begins
-  static constexpr int kValues = kPrep + kProducers * kPrepBytes;  // a ring of each carrier's own
+  static constexpr int kPrep = kStages * kStageBytes;  // start of the producers' shared memory
+  static constexpr int kValues = kPrep + kProducers * kPrepBytes;  // one ring per consumer warp
   static constexpr int kBarriers = kValues + kCarriers * kValueStages * Step::kValueBytes;
   static constexpr int kBytes = kBarriers + 16 * kStages;
   static_assert(Prep::kThreads == 32, "a warp prepares a chunk");
@@ -44,12 +45,13 @@ struct WgmmaRelay {
   }
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ int chunks() const { return (tokens + C - 1) / C; }
-  // A stage holds a chunk: an arrival of the warp that prepared it, in any block, and the bytes that it copies.
+  // Signals that a stage contains a chunk: an arrival of the warp that prepared it, in any block, and the bytes that it
+  // copies.
   __device__ __forceinline__ uint32_t full(int stage) const { return shared_address(smem) + kBarriers + 8 * stage; }
-  // A stage may be filled again: of the block that prepares its chunks, an arrival of every block's carriers.
+  // Signals that a stage may be refilled, in the block that prepares its chunks: an arrival of every block's consumers.
   __device__ __forceinline__ uint32_t empty(int stage) const { return full(stage) + 8 * kStages; }
 
-  // The barriers, before anything else, by all threads of all blocks.
+  // Initializes the barriers, before anything else; called by all threads of all blocks.
   __device__ __forceinline__ void init() const {
     if (threadIdx.x == 0) {
 #pragma unroll 1
@@ -64,7 +66,7 @@ struct WgmmaRelay {
     else
       __syncthreads();
   }
-  // Nobody arrives here, copies to here or from here any more.
+  // After this, no block arrives here, or copies to or from here.
   static __device__ __forceinline__ void finish() {
     if constexpr (kBlocks > 1) {
       __syncwarp();
@@ -72,7 +74,7 @@ struct WgmmaRelay {
     }
   }
 
-  // All that a producer does. `run`: the rows of all chunks.
+  // The complete work of a producer. `run`: the rows of all chunks.
   template <class Gate>
   __device__ __forceinline__ void produce(Chunk const& run, float scale, Gate const& gate) const {
     constexpr int kTurns = kBlocks * kProducers;
@@ -82,16 +84,16 @@ struct WgmmaRelay {
     Chunk next = run.from(first * C);
     if constexpr (kAhead) prep.load(r, next);
     int stage = first;
-    int parity = 1;  // the parity for which a wait on a fresh barrier returns at once
+    int parity = 1;  // with this parity, a wait on a new barrier returns immediately
 #pragma unroll 1
     while (next.tokens > 0) {
-      forget(prep.thread);  // addresses that follow from it are cheaper made anew than kept
+      forget(prep.thread);  // recomputing derived addresses is less expensive than keeping them
       if constexpr (!kAhead) prep.load(r, next);
       mbarrier_wait(empty(stage), parity);
       prep.image = smem + stage * kStageBytes;
       prep.chunk = next;
       next = next.from(kTurns * C);
-      // Pointers advance: made anew from the strides, they would cost instructions.
+      // Pointers are advanced: recomputing them from the strides would cost instructions.
       forget(next.q), forget(next.k), forget(next.g);
       prep.prepare(r, kAhead ? &next : nullptr, [] { __syncwarp(); });
       fence_proxy_async();
@@ -102,13 +104,13 @@ struct WgmmaRelay {
     }
   }
 
-  // Takes a warp's columns through all chunks. `g_v` and `g_o`: the run's first token at the warp's first column.
+  // Carries a warp's columns through all chunks. `g_v` and `g_o`: the run's first token at the warp's first column.
   __device__ __forceinline__ void carry(State& r_s, T const* g_v, int64_t v_stride, T* g_o, int64_t o_stride) const {
     int const nt = chunks();
     int stage = 0, parity = 0;
     uint32_t const s_ring = shared_address(smem) + kValues + threadIdx.x / 32 * (kValueStages * Step::kValueBytes);
     T const* g_values = Step::first_value(g_v, v_stride, lane());
-    int left = tokens;  // that have no copy of their values on its way; past the last chunk copies are empty
+    int left = tokens;  // tokens whose values are not yet being copied; after the last chunk copies are empty
     auto const copy_values = [&](int slot) {
       Step::copy_values(s_ring + slot % kValueStages * Step::kValueBytes, g_values, left, lane());
       cp_async_commit();
@@ -130,23 +132,23 @@ struct WgmmaRelay {
       cp_async_wait<kValueStages - 1>();
       __syncwarp();
       Step::load_values(r_v, s_ring + chunk % kValueStages * Step::kValueBytes, lane());
-      end_basic_block(chunk);  // this comes before the wait
+      end_basic_block(chunk);  // the code before this stays before the wait
       Step::finish_recall(r, r_v);
       Step::pack_tokens(r_a, Step::news(r));
       Step::update(r_s, r_a, shared_address(s_stage));
       Step::within(Step::outputs(r), r_a, s_stage, lane());
       Step::store(g_o, o_stride, Step::outputs(r), tokens - chunk * C, lane());
-      end_basic_block(chunk);  // o is on its way before the wait
+      end_basic_block(chunk);  // stores of o are issued before the wait
       Step::finish_update(r_s);
       release(stage);
       g_o += C * o_stride;
       if (++stage == kStages) stage = 0, parity ^= 1;
     }
-    cp_async_wait<0>();  // the empty copies past the end
+    cp_async_wait<0>();  // the empty copies after the end
   }
 
  private:
-  // By one thread for each block: the chunk is there, or on its way.
+  // Called by one thread for each block: the chunk is stored, or its copy is started.
   __device__ __forceinline__ void hand_over(int stage, int block) const {
     if (kBlocks == 1 || block == rank) {
       mbarrier_arrive(full(stage));
@@ -157,7 +159,7 @@ struct WgmmaRelay {
     mbarrier_arrive_expect_tx_cluster(barrier, Image::kUsedBytes);
     cp_async_bulk_to_block(map_shared_rank(image, block), image, Image::kUsedBytes, barrier);
   }
-  // By a carrier that has read the stage.
+  // Called by a consumer that has read the stage.
   __device__ __forceinline__ void release(uint32_t stage) const {
     __syncwarp();
     if (lane() != 0) return;

@@ -1,11 +1,12 @@
-// The chain of chunks by wgmma (sm_90a): a warpgroup carries 64 columns of the state, and reads an image once for all.
+// The chain of chunks on wgmma (sm_90a): a warpgroup carries 64 columns of the state, and reads an image once for all
+// of them.
 #pragma once
 #include "kda/fused_wgmma/panels.cuh"
 #include "kda/chunks/scan.cuh"
 #include "register.cuh"
 #include "wgmma.cuh"
 
-// Of Scan, whose warps have 16 columns each, the products with images are others: keys and queries are one operand in
+// Differs from Scan, whose warps have 16 columns each, in the products with images: keys and queries are one operand in
 // shared memory, and so are the updates.
 template <class T, int K, int C>
 struct WgmmaScan : Scan<T, K, C, 16, 1, 1, 0, PanelOperands> {
@@ -17,12 +18,12 @@ struct WgmmaScan : Scan<T, K, C, 16, 1, 1, 0, PanelOperands> {
   using Channels = typename Base::A[K / 16];  // the state as operands A
   static constexpr int kAccumulators = K / 2;  // of the state
 
-  // v of a warp's columns, which it copies itself, a lane 16 bytes: [tokens, 16 columns] of a chunk.
+  // v of a warp's columns, which the warp copies itself, 16 bytes per lane: [tokens, 16 columns] of a chunk.
   using Values = typename Base::Values;
   static constexpr int kValueBytes = C * Values::kRowBytes;
   static_assert(kValueBytes == 32 * 16, "a lane copies 16 bytes");
 
-  // `g_v`: where the lane's share of the chunk is, from first_value on.
+  // `g_v`: start of the lane's share of the chunk, from first_value.
   static __device__ __forceinline__ T const* first_value(T const* g_v, int64_t stride, int lane) {
     return g_v + lane / 2 * stride + lane % 2 * 8;
   }
@@ -42,8 +43,8 @@ struct WgmmaScan : Scan<T, K, C, 16, 1, 1, 0, PanelOperands> {
     return reinterpret_cast<float(&)[kAccumulators]>(r_s);
   }
 
-  // r = Sᵀ (-k~ and q~)ᵀ, begun: with finish_recall, what the state recalls for the chunk's keys and queries. The
-  // operands `r_a` are copies of the state, which decays meanwhile.
+  // Issues r = Sᵀ (-k~ and q~)ᵀ: after finish_recall, the values recalled from the state for the chunk's keys and
+  // queries. The operands `r_a` are copies of the state, which decays meanwhile.
   static __device__ __forceinline__ void recall(Recalled& r, Channels& r_a, State& r_s, unsigned char const* smem,
                                                 uint32_t s_stage, int lane) {
 #pragma unroll
@@ -54,18 +55,18 @@ struct WgmmaScan : Scan<T, K, C, 16, 1, 1, 0, PanelOperands> {
     for (int step = 0; step < K / 16; ++step)
       wgmma_m64k16<bf16>(r, r_a[step], wgmma_advance(keys, step / 4 * Panels::kPanelStep + step % 4 * 32), step > 0);
     wgmma_commit();
-    wgmma_wait<1>();  // for ptxas: what it waited for before these products it does not count as done beside them
+    wgmma_wait<1>();  // for ptxas: it does not treat groups awaited before these products as complete while they run
     fence_registers(flat(r_s));
     decay(r_s, smem, lane);
   }
-  // The values that the chunk brings join what is recalled for its keys.
+  // Adds the values of the chunk to the values recalled for its keys.
   static __device__ __forceinline__ void finish_recall(Recalled& r, Tokens const& values) {
     wgmma_wait<0>();
     fence_registers(r);
     Base::add(news(r), values);
   }
 
-  // Sᵀ += xᵀ updates, begun.
+  // Issues Sᵀ += xᵀ updates.
   static __device__ __forceinline__ void update(State& r_s, Operand const& r_a, uint32_t s_stage) {
     uint64_t const updates =
         wgmma_descriptor(s_stage + Image::kUpdates, Panels::kPanelStep, 1024, Swizzle::k128B);

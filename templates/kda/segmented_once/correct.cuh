@@ -1,12 +1,12 @@
-// o += pulled S: what the state that a segment starts from gives to its tokens.
+// o += pulled S: the contribution of a segment's initial state to its tokens.
 #pragma once
 #include "kda/chunks/bf16.cuh"
 #include "thread.cuh"
 
-// Of a segment, by a block of K V / 16 threads; S [K, V] is in shared memory, rounded to bf16. `pulled` [tokens, K] are
-// the queries, taken back to where the segment starts. A lane loads, and stores, four neighbours of a row at a time:
-// the products sum over channels in another order, and have their columns in another order, that make four elements of
-// a lane neighbours. Of 16, element 4 t + 2 h + e lies at 8 h + 2 t + e.
+// Processes a segment with a block of K V / 16 threads; S [K, V] is in shared memory, rounded to bf16. `pulled`
+// [tokens, K] are the queries, mapped back to the start of the segment. A lane loads, and stores, four adjacent
+// elements of a row at a time: the products use orders of channels and of columns in which four elements of a lane are
+// adjacent. Of 16, element 4 t + 2 h + e is at 8 h + 2 t + e.
 template <class T, int K, int V>
 struct Correction {
   using Tile = Rows<V, true>;
@@ -16,7 +16,7 @@ struct Correction {
   static_assert(K * kGroups % 32 == 0, "a thread for each channel of 16 columns: whole warps");
 
   using State = uint32_t[kSteps][kGroups][4];  // operands B
-  // 16 tokens: of a lane, two rows.
+  // 16 tokens: a lane has two rows.
   struct Tokens {
     Quad<bf16> pulled[kSteps][2];
     Quad<T> o[kGroups][2];
@@ -29,7 +29,7 @@ struct Correction {
   int tokens;
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
-  // Of the first token of a warp's rows; the other is 8 further on.
+  // Index of the first token of a lane's rows; the other is 8 further.
   static __device__ __forceinline__ int row(int tile) { return tile * 16 + lane() / 4; }
 
   __device__ __forceinline__ void load(Tokens& r, int tile) const {
@@ -46,12 +46,12 @@ struct Correction {
     }
   }
 
-  // Where row 4 t + 2 h + e of 16 lies: rows of even h and odd h that are written together meet different banks.
+  // Position of row 4 t + 2 h + e of 16: rows of even h and odd h that are written together are in different banks.
   static __device__ __forceinline__ int row_of(int channel) {
     int const h = channel / 2 % 2;
     return channel / 16 * 16 + 8 * h + (channel / 4 % 4 * 2 + channel % 2 ^ 4 * h);
   }
-  // This thread's part of S as Merge leaves it: 16 columns of a channel.
+  // Stores this thread's part of S, the result of Merge: 16 columns of a channel.
   __device__ __forceinline__ void share(float4 const (&r)[4]) const {
     int const row = row_of(threadIdx.x % K), chunk = threadIdx.x / K * 2;
     put(row, chunk, pack<bf16>(r[0].x, r[0].y), pack<bf16>(r[1].x, r[1].y), pack<bf16>(r[2].x, r[2].y),
@@ -97,9 +97,9 @@ struct Correction {
     *reinterpret_cast<uint2*>(p) = make_uint2(pack<T>(a, b), pack<T>(c, d));
   }
 
-  // The last 16 tokens of a warp: all begin with what was written last, which is still in L2.
+  // The last 16 tokens of a warp: all warps start with the data written last, which are still in L2.
   __device__ __forceinline__ int last_tile() const { return (tokens + 15) / 16 - 1 - int(threadIdx.x / 32); }
-  // All tokens, by the warps in turn; `r` holds a warp's last 16.
+  // Processes all tokens, by the warps in turn; `r` contains a warp's last 16.
   __device__ __forceinline__ void run(Tokens& r) const {
     State r_s;
     load_state(r_s);
