@@ -58,8 +58,8 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     }
   }
 
-  // All of a chunk's image. `r` holds the chunk, and afterwards `next`. `sync` is a barrier of the kThreads threads;
-  // one is due before the image is read.
+  // Computes the image of a chunk. `r` contains the chunk, and afterwards `next`. `sync` is a barrier of the kThreads
+  // threads; another is required before the image is read.
   template <class Sync>
   __device__ __forceinline__ void prepare(Registers& r, Chunk const* next, Sync sync) const {
     Gates gates;
