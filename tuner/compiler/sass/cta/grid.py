@@ -1,7 +1,8 @@
 """A launch's duration, from replays of some of its SMs."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,8 +13,9 @@ from tuner.compiler.sass.cta.launch import KernelLaunch
 from tuner.compiler.sass.cta.machine import Machine
 from tuner.compiler.sass.cta.program import Program
 from tuner.compiler.sass.cta.rates import Rates
-from tuner.compiler.sass.cta.state import Trace
+from tuner.compiler.sass.cta.state import Missing, Place, Trace
 
+_SHORT = 150_000  # instructions of an SM up to which the loads of all SMs are followed
 _LONG = 500_000  # instructions of an SM beyond which two SMs are replayed instead of three
 
 
@@ -23,7 +25,7 @@ class Replay:
 
     cycles: float
     traces: tuple[Trace, ...]
-    missing: Mapping[str, float]  # of the bytes that are loaded of a tensor, the share that comes from DRAM
+    missing: Missing  # what comes from DRAM
 
     @property
     def issued(self) -> int:
@@ -40,13 +42,13 @@ def replay(program: Program, launch: KernelLaunch, gpu: GPU, rates: Rates, dram:
     """
     sms = gpu.device.sm_count // launch.cluster
 
-    def trace(sm: int, missing: Mapping[str, float] | None) -> Trace:
+    def trace(sm: int, missing: Missing | None) -> Trace:
         return Machine(program, launch, rates, block_numbers(launch, sms, sm), missing).run()
 
     first = trace(0, None)
-    missing: Mapping[str, float] = {}
+    missing: Missing = {}
     if dram:
-        missing = _from_dram(launch, first, gpu.device.sm_count)
+        missing = _from_dram(program, launch, rates, first, gpu.device.sm_count)
         first = trace(0, missing)
     if not first.tickets:
         return Replay(rates.launch + first.end, (first,), missing)
@@ -60,10 +62,32 @@ def block_numbers(launch: KernelLaunch, sms: int, sm: int) -> list[int]:
     return [launch.cluster * cluster for cluster in range(sm, launch.blocks // launch.cluster, sms)]
 
 
-def _from_dram(launch: KernelLaunch, trace: Trace, sms: int) -> Mapping[str, float]:
-    """A tensor comes from DRAM once, and what all SMs load beyond that from L2."""
-    sizes = {box.tensor: box.tensor_bytes for box in launch.boxes.values()}
-    return {name: min(1.0, sizes[name] / (nbytes * sms)) for name, nbytes in trace.loaded.items()}
+def _from_dram(program: Program, launch: KernelLaunch, rates: Rates, trace: Trace, sms: int) -> Missing:
+    """A box comes from DRAM once, and what is loaded again from L2.
+
+    Of short launches, the loads of all SMs are followed, turn by turn: a box is missing in the first turn that loads
+    it. Of long ones, misses are spread evenly over all loads of a tensor.
+    """
+    turns = {turn for turn, _, _ in trace.loads}
+    if trace.issued > _SHORT:
+        sizes = {box.tensor: box.tensor_bytes for box in launch.boxes.values()}
+        shares = {name: min(1.0, sizes[name] / (nbytes * sms)) for name, nbytes in trace.loaded.items()}
+        return {(turn, name): share for turn in turns for name, share in shares.items()}
+    clusters, alone = sms // launch.cluster, frozenset(trace.loaders)
+    loaded: defaultdict[tuple[int, str], float] = defaultdict(float)
+    found: dict[Place, int] = {}
+    sizes_of: dict[Place, int] = {}
+    for sm in range(clusters):
+        numbers = block_numbers(launch, clusters, sm)
+        if not numbers:
+            break
+        for turn, place, nbytes in Machine(program, launch, rates, numbers, alone=alone).run().loads:
+            loaded[turn, place[0]] += nbytes
+            found[place], sizes_of[place] = min(found.get(place, turn), turn), nbytes
+    missed: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for place, turn in found.items():
+        missed[turn, place[0]] += sizes_of[place]
+    return {key: min(1.0, missed[key] / nbytes) for key, nbytes in loaded.items()}
 
 
 def _dealt(traces: Sequence[Trace], replayed: Sequence[int], sms: int) -> float:

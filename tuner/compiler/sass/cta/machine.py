@@ -7,7 +7,7 @@ own barriers, and a multicast copy brings what its peers copy, too.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tuner.compiler.sass.cta.operands import Line, Operand
 from tuner.compiler.sass.cta.program import PIPES, Kind, Program, Step, ends
 from tuner.compiler.sass.cta.rates import Rates
 from tuner.compiler.sass.cta.registers import LANES, WARP, Mask, Registers
-from tuner.compiler.sass.cta.state import Barrier, Context, Cta, Group, Trace, full, whole_warps
+from tuner.compiler.sass.cta.state import Barrier, Context, Cta, Group, Missing, Trace, full, whole_warps
 from tuner.compiler.sass.cta.units import Copies, TensorCores
 from tuner.compiler.sass.instruction_timing import QUEUE_ENTRIES
 from tuner.errors import UsageError
@@ -27,7 +27,10 @@ _FOREVER = float("inf")
 
 
 class Machine:
-    """One SM, to which the blocks `numbers` come one after another, `launch.resident` at a time."""
+    """One SM, to which the blocks `numbers` come one after another, `launch.resident` at a time.
+
+    With `alone`, only these warpgroups run, which wait for nothing: what they load is found in the trace, and no times.
+    """
 
     def __init__(
         self,
@@ -35,11 +38,13 @@ class Machine:
         launch: KernelLaunch,
         rates: Rates,
         numbers: Sequence[int],
-        missing: Mapping[str, float] | None = None,
+        missing: Missing | None = None,
+        alone: frozenset[int] | None = None,
     ) -> None:
         self.trace = Trace()
         self._steps, self._launch, self._rates = program.steps, launch, rates
         self._numbers = deque(numbers)
+        self._alone = alone
         self._copies, self._tensor_cores = Copies(rates, missing), TensorCores(rates)
         self._distances = program.distances
         self._running: list[Context] = []
@@ -185,6 +190,8 @@ class Machine:
                 **{name: full(0) for name in ("SR_TID.Y", "SR_TID.Z", "SRZ", "SR_SWINHI", "SR_SWINLO")},
             }
             alive = thread < launch.threads
+            if self._alone is not None and first // LANES not in self._alone:
+                continue
             group = Group(cta, Registers(self._bank, special), alive)
             cta.groups.append(group)
             context = Context(group, alive.copy(), 0, time, whole=bool(alive.all()))
@@ -323,6 +330,8 @@ class Machine:
     def _arrive_named(
         self, context: Context, cta: Cta, arrival: tuple[int, int, int], waits: bool, time: float
     ) -> None:
+        if self._alone is not None:
+            return self._advance(context, context.position + 1)
         name, threads, lanes = arrival
         came, waiting = cta.named.get(name, (0, []))
         came += lanes
@@ -333,13 +342,14 @@ class Machine:
             self._advance(context, context.position + 1)
         if came < threads:
             cta.named[name] = came, waiting
-            return
+            return None
         cta.named[name] = 0, []
         release = time + (self._rates.remote if name < 0 else self._rates.barrier)
         for each in waiting:
             each.ready = max(each.ready, release)
             self._running.append(each)
             self._advance(each, each.position + 1)
+        return None
 
     def _scalar(self, registers: Registers, operand: Operand, active: Mask) -> int:
         value = registers.value(operand)
@@ -365,6 +375,8 @@ class Machine:
         if line.has("PHASECHK"):
             parity = self._scalar(registers, line.operands[2], active) >> 31 & 1
             registers.write_flag(line.operands[0].register, np.ones(LANES, np.bool_), context.mask)
+            if self._alone is not None:
+                return self._advance(context, context.position + 1)
             barrier = self._barrier(cta, place)
             if barrier.phase & 1 != parity:
                 if step.timing.result is not None:
@@ -373,6 +385,8 @@ class Machine:
             self._running.remove(context)
             barrier.waiters.append((context, parity))
             return None
+        if self._alone is not None:
+            return self._advance(context, context.position + 1)
         if not line.has("ARRIVE"):
             raise UsageError(f"SYNCS.{'.'.join(line.modifiers)} is not replayed")
         one = line.has("A1T0")
@@ -428,7 +442,8 @@ class Machine:
         if not active.any():
             return self._advance(context, context.position + 1)
         lane, base = int(active.argmax()), line.operands[0].terms[0].number
-        words = [registers.words["UR"][base + position] for position in range(7)]
+        rank = next(int(modifier[0]) for modifier in line.modifiers if modifier[1:] == "D")
+        words = [registers.words["UR"][base + position] for position in range(2 + rank)]
         box = self._box(registers, line.operands[1], lane)
         peers = 1
         if line.has("MULTICAST"):
@@ -438,7 +453,12 @@ class Machine:
             raise UsageError("the mbarrier of a copy depends on data")
         place = int(words[1][lane]) & INSIDE
         coordinates = tuple(-1 if word is None else int(word[lane]) for word in words[2:])
-        done = self._copies.load(time, box, coordinates, peers)
+        turn = self.trace.blocks - 1 + cta.tickets
+        self.trace.loads.append((turn, (box.tensor, coordinates), box.nbytes))
+        self.trace.loaders.add(cta.groups.index(context.group))
+        if self._alone is not None:
+            return self._advance(context, context.position + 1)
+        done = self._copies.load(time, box, (box.tensor, coordinates), turn, peers)
         nbytes = box.nbytes * peers
         self._at(done, lambda at: self._copied(cta, place, nbytes, at))
         return self._advance(context, context.position + 1)

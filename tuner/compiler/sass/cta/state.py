@@ -1,11 +1,14 @@
 """What a replay keeps of an SM: blocks, warpgroups, the lanes that run together, barriers, and what was seen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tuner.compiler.sass.cta.registers import LANES, WARP, Mask, Registers, Words
 
+Place = tuple[str, tuple[int, ...]]  # a tensor, and the coordinates of a box
+Missing = Mapping[tuple[int, str], float]  # by turn of an SM and tensor, the share of loaded bytes that comes from DRAM
 COUNTERS = 6  # scoreboards of a warp
 
 
@@ -87,6 +90,8 @@ class Trace:
     products: float = 0.0  # cycles of the tensor cores
     tickets: list[float] = field(default_factory=list)  # when blocks took them
     loaded: dict[str, float] = field(default_factory=dict)  # bytes by tensor
+    loads: list[tuple[int, Place, int]] = field(default_factory=list)  # turn, box and bytes of each
+    loaders: set[int] = field(default_factory=set)  # warpgroups that load
     stalls: dict[tuple[int, str], float] = field(default_factory=dict)  # cycles by place in the code and cause
 
 

@@ -1,11 +1,11 @@
 """Units that the warps of an SM share: the engine for bulk copies with its memories, and the tensor cores."""
 
 from collections import deque
-from collections.abc import Mapping
 
 from tuner.compiler.sass.cta.launch import Box
 from tuner.compiler.sass.cta.program import Step
 from tuner.compiler.sass.cta.rates import Rates
+from tuner.compiler.sass.cta.state import Missing, Place
 
 _OPERAND_BYTES, _ROWS = 2, 64  # of an HGMMA
 
@@ -13,30 +13,29 @@ _OPERAND_BYTES, _ROWS = 2, 64  # of an HGMMA
 class Copies:
     """Bulk copies, in the order of their issue. Bytes of all SMs share L2 and DRAM evenly.
 
-    `missing` is the share of a tensor's bytes that comes from DRAM; without it, DRAM has no limit.
+    `missing` says what comes from DRAM; without it, DRAM has no limit.
     """
 
-    def __init__(self, rates: Rates, missing: Mapping[str, float] | None) -> None:
+    def __init__(self, rates: Rates, missing: Missing | None) -> None:
         self.loaded: dict[str, float] = {}
         self.stored = 0.0  # when the last store has been read from shared memory
         self._rates, self._missing = rates, missing
         self._engine = self._ingest = self._dram = 0.0
-        self._touched: set[tuple[object, ...]] = set()
+        self._touched: set[Place] = set()
 
-    def load(self, time: float, box: Box, coordinates: tuple[int, ...], peers: int) -> float:
+    def load(self, time: float, box: Box, place: Place, turn: int, peers: int) -> float:
         """When all bytes have arrived: of this SM's box, and of what `peers` - 1 others multicast to it."""
         rates = self._rates
         start = max(time, self._engine)
         self._engine = start + rates.copy_gap
-        touched = (box.tensor, *coordinates)
-        latency = rates.l2_latency if touched in self._touched else rates.dram_latency
-        self._touched.add(touched)
+        latency = rates.l2_latency if place in self._touched else rates.dram_latency
+        self._touched.add(place)
         self.loaded[box.tensor] = self.loaded.get(box.tensor, 0.0) + box.nbytes
         cycles = max(box.nbytes * peers / rates.ingest_bytes, box.nbytes / rates.l2_share)
         self._ingest = max(self._ingest, start + latency) + cycles
         if self._missing is None:
             return self._ingest
-        share = self._missing.get(box.tensor, 1.0)
+        share = self._missing.get((turn, box.tensor), 0.0)
         self._dram = max(self._dram, start) + share * box.nbytes / rates.dram_share
         return max(self._ingest, self._dram + latency)
 
