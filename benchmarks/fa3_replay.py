@@ -109,6 +109,8 @@ def ablations(rates: Rates) -> Mapping[str, Rates]:
         "DRAM's bandwidth": replace(rates, dram_share=_NO_LIMIT),
         "latency of copies": replace(rates, l2_latency=1.0, dram_latency=1.0),
         "latency of barriers": replace(rates, try_wait=1.0, arrive=1.0, barrier=1.0, remote=1.0),
+        "cold instruction cache": replace(rates, fetch_latency=0.0),
+        "latency of fences": replace(rates, shared_latency=0.0),
         "launch": replace(rates, launch=0.0),
     }
 
@@ -124,7 +126,7 @@ def foreign_table(folder: Path, table: list[Row], ablate: bool) -> None:
         errors.append((abs(error), describe(row, whole, error, time.process_time() - begin)))
         if ablate:
             for name, rates in ablations(rates_of(target, CLOCK_MHZ)).items():
-                without = replay_kernel(kernel, launch, target, rates).cycles / whole.cycles - 1
+                without = replay_kernel(kernel, launch, target, rates, missing=whole.missing).cycles / whole.cycles - 1
                 print(f"{row.name:24} without {name}: {without:+.1%}", flush=True)
     print(f"{'shape':24} measured  replayed   error  FlashGPU-Sim  tensor cores  CPU s")
     for _, line in sorted(errors, reverse=True):

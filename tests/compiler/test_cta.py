@@ -16,13 +16,15 @@ from tuner.compiler.render import render
 from tuner.compiler.sass.cta.evaluate import evaluator
 from tuner.compiler.sass.cta.grid import block_numbers, replay
 from tuner.compiler.sass.cta.launch import PARAMETERS, KernelLaunch, constant_bank
-from tuner.compiler.sass.cta.machine import Machine
+from tuner.compiler.sass.cta.machine import run as run_sm
 from tuner.compiler.sass.cta.operands import Register, lines
 from tuner.compiler.sass.cta.program import Program, program
 from tuner.compiler.sass.cta.rates import Rates, rates_of
 from tuner.compiler.sass.cta.registers import Registers
 from tuner.compiler.sass.cta.roles import destinations, sources
+from tuner.compiler.sass.cta.sm import SM
 from tuner.compiler.sass.cta.state import Trace
+from tuner.compiler.sass.cta.units import LINE, Instructions
 from tuner.compiler.sass.decode import Instruction, nvdisasm
 from tuner.compiler.source import Source
 from tuner.errors import MachineError, UsageError
@@ -56,7 +58,7 @@ def run(name: str, threads: int, *parameters: np.generic, block: int = 0, rates:
     for value in parameters:
         data += bytes(-(PARAMETERS + len(data)) % value.itemsize) + value.tobytes()
     launch = KernelLaunch((8, 1, 1), threads, 0, 1, bytes(data), {})
-    return Machine(kernel(name), launch, rates, [block]).run()
+    return run_sm(SM(kernel(name), launch, rates, [block]))
 
 
 def attention(**fields: int | bool) -> tuple[Instance, Cubin]:
@@ -70,7 +72,7 @@ def attention(**fields: int | bool) -> tuple[Instance, Cubin]:
 def attention_trace(instance: Instance, cubin: Cubin, block: int, rates: Rates = RATES) -> Trace:
     launch = instance.plan().launches[-1]
     code = program(launch.entry, cubin.disassemble(launch.entry), cubin.instructions(launch.entry), H100)
-    return Machine(code, kernel_launch(instance, launch, 1), rates, [block]).run()
+    return run_sm(SM(code, kernel_launch(instance, launch, 1), rates, [block]))
 
 
 def evaluated(text: str, **words: int) -> Registers:
@@ -194,6 +196,46 @@ def test_a_launch_takes_longer_where_dram_is_slow() -> None:
     slow = replace(RATES, dram_share=RATES.dram_share / 1000)
     assert replay(code, described, H100, slow).cycles > 2 * replay(code, described, H100, RATES).cycles
     assert replay(code, described, H100, RATES, dram=False).cycles <= replay(code, described, H100, RATES).cycles
+
+
+@pytest.mark.parametrize("sms", [1, 3])
+def test_tiles_come_from_dram_in_the_first_turn_that_loads_them_and_from_l2_later(sms: int) -> None:
+    instance, cubin = attention()
+    launch = instance.plan().launches[-1]
+    code = program(launch.entry, cubin.disassemble(launch.entry), cubin.instructions(launch.entry), H100)
+    described = kernel_launch(instance, launch, 1)
+    assert described.blocks == 3
+    small = replace(H100, device=replace(H100.device, sm_count=sms))
+    missing = replay(code, described, small, RATES).missing
+    for turn in range(3 // sms):
+        for tensor in ("k", "v"):  # each block loads all of both
+            assert missing[turn, tensor] == (pytest.approx(1 / sms) if turn == 0 else 0)
+        assert missing[turn, "q"] == 1
+
+
+def test_a_fence_waits_until_the_stores_before_it_are_performed() -> None:
+    arguments = (np.uint32(50), np.uint64(0))
+    base = run("fenced", 128, *arguments)
+    slow = run("fenced", 128, *arguments, rates=replace(RATES, shared_latency=RATES.shared_latency + 100))
+    assert slow.end - base.end == pytest.approx(50 * 100, rel=0.05)
+
+
+def test_cold_instructions_are_requested_a_line_at_a_time_and_some_ahead() -> None:
+    rates = replace(RATES, fetch_ahead=2, fetch_latency=100.0)
+    cache = Instructions(rates, 10 * LINE)
+    assert cache.fetch(0, 0.0) == 100
+    assert cache.fetch(1, 100.0) == 100  # requested ahead, and with it line 3
+    assert cache.fetch(3, 150.0) == 200
+    assert cache.fetch(8, 150.0) == 250  # a jump
+    assert cache.present[:2] == [False, True]
+
+
+def test_a_replay_without_cold_instructions_is_faster() -> None:
+    instance, cubin = attention()
+    cold, warm = (attention_trace(instance, cubin, 0, replace(RATES, fetch_latency=x)) for x in (1000.0, 0.0))
+    assert warm.end < cold.end
+    assert any(cause == "instructions" for _, cause in cold.stalls)
+    assert not any(cause == "instructions" for _, cause in warm.stalls)
 
 
 def test_other_arches_are_refused_by_name() -> None:

@@ -44,6 +44,16 @@ extern "C" __global__ __launch_bounds__(256) void handshake(float* out, u32 arri
   }
 }
 
+// As many stores to shared memory as a fence has to wait for.
+extern "C" __global__ __launch_bounds__(128) void fenced(u32 count, float* out) {
+  __shared__ float values[128];
+  for (u32 i = 0; i < count; ++i) {
+    reinterpret_cast<float volatile*>(values)[threadIdx.x] = float(i);
+    __threadfence_block();
+  }
+  if (out != nullptr) out[threadIdx.x] = values[0];
+}
+
 // Warps that wait for what memory says.
 extern "C" __global__ __launch_bounds__(128) void by_data(u32 const* in) {
   asm volatile("bar.sync %0, %1;" ::"r"(in[0] & 7), "r"(128));

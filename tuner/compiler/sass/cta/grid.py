@@ -10,10 +10,11 @@ import numpy as np
 
 from tuner.arch import GPU
 from tuner.compiler.sass.cta.launch import KernelLaunch
-from tuner.compiler.sass.cta.machine import Machine
+from tuner.compiler.sass.cta.machine import run
 from tuner.compiler.sass.cta.program import Program
 from tuner.compiler.sass.cta.rates import Rates
-from tuner.compiler.sass.cta.state import Missing, Place, Trace
+from tuner.compiler.sass.cta.sm import SM
+from tuner.compiler.sass.cta.state import Missing, Tile, Trace
 
 _SHORT = 150_000  # instructions of an SM up to which the loads of all SMs are followed
 _LONG = 500_000  # instructions of an SM beyond which two SMs are replayed instead of three
@@ -33,28 +34,34 @@ class Replay:
         return sum(trace.issued for trace in self.traces)
 
 
-def replay(program: Program, launch: KernelLaunch, gpu: GPU, rates: Rates, dram: bool = True) -> Replay:
+def replay(
+    program: Program,
+    launch: KernelLaunch,
+    gpu: GPU,
+    rates: Rates,
+    dram: bool = True,
+    missing: Missing | None = None,
+) -> Replay:
     """Duration of a launch on all SMs of `gpu`, from the blocks of the first one.
 
     Where blocks take tickets for their work, one or two more SMs are replayed, and tickets are dealt to all SMs by the
-    durations that these show. Without `dram`, all copies hit L2, and its bandwidth alone limits them. Raises UsageError
-    for what the replay does not model.
+    durations that these show. Without `dram`, all copies hit L2, and its bandwidth alone limits them. `missing` is that
+    of another replay of the same launch, which need not be computed again. Raises UsageError for what the replay does
+    not model.
     """
     sms = gpu.device.sm_count // launch.cluster
 
     def trace(sm: int, missing: Missing | None) -> Trace:
-        return Machine(program, launch, rates, block_numbers(launch, sms, sm), missing).run()
+        return run(SM(program, launch, rates, block_numbers(launch, sms, sm), missing))
 
-    first = trace(0, None)
-    missing: Missing = {}
-    if dram:
-        missing = _from_dram(program, launch, rates, first, gpu.device.sm_count)
-        first = trace(0, missing)
+    if dram and missing is None:
+        missing = _from_dram(program, launch, rates, trace(0, None), gpu.device.sm_count)
+    first = trace(0, missing if dram else None)
     if not first.tickets:
-        return Replay(rates.launch + first.end, (first,), missing)
+        return Replay(rates.launch + first.end, (first,), missing or {})
     others = (sms - 1,) if first.issued > _LONG else (sms // 2, sms - 1)
     traces = (first, *(trace(sm, missing if dram else None) for sm in others))
-    return Replay(rates.launch + _dealt(traces, (0, *others), sms), traces, missing)
+    return Replay(rates.launch + _dealt(traces, (0, *others), sms), traces, missing or {})
 
 
 def block_numbers(launch: KernelLaunch, sms: int, sm: int) -> list[int]:
@@ -66,27 +73,29 @@ def _from_dram(program: Program, launch: KernelLaunch, rates: Rates, trace: Trac
     """A box comes from DRAM once, and what is loaded again from L2.
 
     Of short launches, the loads of all SMs are followed, turn by turn: a box is missing in the first turn that loads
-    it. Of long ones, misses are spread evenly over all loads of a tensor.
+    it. Of long ones, and where loads depend on more than the warps that issue them, misses are spread evenly over all
+    loads of a tensor.
     """
     turns = {turn for turn, _, _ in trace.loads}
-    if trace.issued > _SHORT:
+    clusters, alone = sms // launch.cluster, frozenset(trace.loaders)
+
+    def loads(sm: int) -> Sequence[tuple[int, Tile, int]]:
+        return run(SM(program, launch, rates, block_numbers(launch, clusters, sm), alone=alone)).loads
+
+    if trace.issued > _SHORT or sorted(loads(0)) != sorted(trace.loads):
         sizes = {box.tensor: box.tensor_bytes for box in launch.boxes.values()}
         shares = {name: min(1.0, sizes[name] / (nbytes * sms)) for name, nbytes in trace.loaded.items()}
         return {(turn, name): share for turn in turns for name, share in shares.items()}
-    clusters, alone = sms // launch.cluster, frozenset(trace.loaders)
     loaded: defaultdict[tuple[int, str], float] = defaultdict(float)
-    found: dict[Place, int] = {}
-    sizes_of: dict[Place, int] = {}
+    first_turns: dict[Tile, int] = {}
+    tile_bytes: dict[Tile, int] = {}
     for sm in range(clusters):
-        numbers = block_numbers(launch, clusters, sm)
-        if not numbers:
-            break
-        for turn, place, nbytes in Machine(program, launch, rates, numbers, alone=alone).run().loads:
-            loaded[turn, place[0]] += nbytes
-            found[place], sizes_of[place] = min(found.get(place, turn), turn), nbytes
+        for turn, tile, nbytes in loads(sm):
+            loaded[turn, tile[0]] += nbytes
+            first_turns[tile], tile_bytes[tile] = min(first_turns.get(tile, turn), turn), nbytes
     missed: defaultdict[tuple[int, str], float] = defaultdict(float)
-    for place, turn in found.items():
-        missed[turn, place[0]] += sizes_of[place]
+    for tile, turn in first_turns.items():
+        missed[turn, tile[0]] += tile_bytes[tile]
     return {key: min(1.0, missed[key] / nbytes) for key, nbytes in loaded.items()}
 
 

@@ -33,6 +33,7 @@ class Kind(IntEnum):
     SHARED = auto()  # loads and stores whose values are needed
     LOCAL = auto()
     TICKET = auto()  # atomic additions
+    FENCE = auto()  # MEMBAR: earlier accesses to memory have been performed
 
 
 _KINDS: Mapping[str, Kind] = {
@@ -49,6 +50,7 @@ _KINDS: Mapping[str, Kind] = {
     "UTMACMDFLUSH": Kind.COMMIT_STORES,
     "HGMMA": Kind.PRODUCT,
     "ATOMG": Kind.TICKET,
+    "MEMBAR": Kind.FENCE,
 }
 PIPES = ("", "fp32", "multiply", "exp", "double", "uniform", "integer", "memory", "tensor", "wgmma")
 _UNREACHED = 1 << 30

@@ -23,6 +23,7 @@ class Rates:
     product_queue: int = 6  # HGMMA that the tensor cores hold, A in shared memory [C]
     product_queue_from_registers: int = 5  # [C]
     shared_bytes: float = 128.0  # a cycle of shared memory: CUDA C++ Programming Guide
+    shared_latency: float = 33.0  # of an access to shared memory of the same SM [C]
     try_wait: float = 34.0  # mbarrier.try_wait [C]: 32 to 36
     arrive: float = 29.0  # mbarrier.arrive [C]
     barrier: float = 22.0  # release of bar [C]: 15 to 30
@@ -33,6 +34,8 @@ class Rates:
     ingest_bytes: float = 64.0  # that an SM receives a cycle [V]
     l2_share: float = 38.8  # of L2's bytes per cycle, for one SM of all
     dram_share: float = 19.2  # of DRAM's
+    fetch_ahead: int = 16  # lines of instructions that a stream buffer requests ahead [H]
+    fetch_latency: float = 657.0  # of a line of instructions that DRAM has: as that of a load [P]
     block_start: float = 400.0  # from the end of a block to the start of the next [D]
     launch: float = 2000.0  # of a kernel, before and after its blocks [G]
 
@@ -44,6 +47,7 @@ def rates_of(gpu: GPU, clock_mhz: float) -> Rates:
     dram = device.dram_gb_s * 1e3 / clock_mhz / device.sm_count
     return Rates(
         dram_latency=480.0 + extra_ns * clock_mhz / 1e3,
+        fetch_latency=376.0 + (657.0 - 376.0) * _NS_PER_CYCLE * clock_mhz / 1e3,
         l2_share=device.l2_bytes_per_clock / device.sm_count,
         dram_share=dram * _DRAM_EFFICIENCY,
     )

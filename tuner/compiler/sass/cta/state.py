@@ -7,7 +7,7 @@ import numpy as np
 
 from tuner.compiler.sass.cta.registers import LANES, WARP, Mask, Registers, Words
 
-Place = tuple[str, tuple[int, ...]]  # a tensor, and the coordinates of a box
+Tile = tuple[str, tuple[int, ...]]  # a tensor, and the coordinates of a box
 Missing = Mapping[tuple[int, str], float]  # by turn of an SM and tensor, the share of loaded bytes that comes from DRAM
 COUNTERS = 6  # scoreboards of a warp
 
@@ -48,7 +48,7 @@ class Context:
         return other
 
     def merge(self, others: list["Context"], time: float) -> None:
-        """Take in the lanes of others, which are at the same place."""
+        """Take in the lanes of contexts at the same instruction."""
         for other in others:
             self.counters = [max(pair) for pair in zip(self.counters, other.counters, strict=True)]
             self.ready = max(self.ready, other.ready)
@@ -65,7 +65,7 @@ class Group:
     registers: Registers
     alive: Mask
     local: dict[int, Words | None] = field(default_factory=dict)  # words of local memory by address
-    waiting: dict[int, list[Context]] = field(default_factory=dict)  # for other lanes, by place in the code
+    waiting: dict[int, list[Context]] = field(default_factory=dict)  # for other lanes, by position in the code
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +74,8 @@ class Cta:
 
     number: int
     barriers: dict[int, Barrier] = field(default_factory=dict)  # by offset in shared memory
-    shared: dict[int, int] = field(default_factory=dict)  # words of shared memory that are known
-    named: dict[int, tuple[int, list[Context]]] = field(default_factory=dict)  # lanes that came, and who waits
+    shared: dict[int, int] = field(default_factory=dict)  # known words of shared memory
+    named: dict[int, tuple[int, list[Context]]] = field(default_factory=dict)  # lanes that arrived, waiting contexts
     groups: list[Group] = field(default_factory=list)
     tickets: int = 0
 
@@ -90,9 +90,9 @@ class Trace:
     products: float = 0.0  # cycles of the tensor cores
     tickets: list[float] = field(default_factory=list)  # when blocks took them
     loaded: dict[str, float] = field(default_factory=dict)  # bytes by tensor
-    loads: list[tuple[int, Place, int]] = field(default_factory=list)  # turn, box and bytes of each
+    loads: list[tuple[int, Tile, int]] = field(default_factory=list)  # turn, tile and bytes of each load
     loaders: set[int] = field(default_factory=set)  # warpgroups that load
-    stalls: dict[tuple[int, str], float] = field(default_factory=dict)  # cycles by place in the code and cause
+    stalls: dict[tuple[int, str], float] = field(default_factory=dict)  # cycles by position in the code and cause
 
 
 def whole_warps(mask: Mask) -> Mask:

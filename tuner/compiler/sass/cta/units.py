@@ -5,9 +5,28 @@ from collections import deque
 from tuner.compiler.sass.cta.launch import Box
 from tuner.compiler.sass.cta.program import Step
 from tuner.compiler.sass.cta.rates import Rates
-from tuner.compiler.sass.cta.state import Missing, Place
+from tuner.compiler.sass.cta.state import Missing, Tile
+from tuner.compiler.sass.fields import BYTES
 
+LINE = 128 // BYTES  # instructions of a line of an instruction cache
 _OPERAND_BYTES, _ROWS = 2, 64  # of an HGMMA
+
+
+class Instructions:
+    """The instruction cache of an SM, cold at first, with a stream buffer of lines that it requests ahead."""
+
+    def __init__(self, rates: Rates, count: int) -> None:
+        self.present = [False] * (count // LINE + 1)
+        self._rates = rates
+        self._arrivals: dict[int, float] = {}
+
+    def fetch(self, line: int, time: float) -> float:
+        """When a line that is not present is: it is requested now if it was not requested ahead."""
+        for ahead in range(line, min(line + 1 + self._rates.fetch_ahead, len(self.present))):
+            self._arrivals.setdefault(ahead, time + self._rates.fetch_latency)
+        arrival = self._arrivals[line]
+        self.present[line] = arrival <= time
+        return arrival
 
 
 class Copies:
@@ -21,15 +40,15 @@ class Copies:
         self.stored = 0.0  # when the last store has been read from shared memory
         self._rates, self._missing = rates, missing
         self._engine = self._ingest = self._dram = 0.0
-        self._touched: set[Place] = set()
+        self._touched: set[Tile] = set()
 
-    def load(self, time: float, box: Box, place: Place, turn: int, peers: int) -> float:
+    def load(self, time: float, box: Box, tile: Tile, turn: int, peers: int) -> float:
         """When all bytes have arrived: of this SM's box, and of what `peers` - 1 others multicast to it."""
         rates = self._rates
         start = max(time, self._engine)
         self._engine = start + rates.copy_gap
-        latency = rates.l2_latency if place in self._touched else rates.dram_latency
-        self._touched.add(place)
+        latency = rates.l2_latency if tile in self._touched else rates.dram_latency
+        self._touched.add(tile)
         self.loaded[box.tensor] = self.loaded.get(box.tensor, 0.0) + box.nbytes
         cycles = max(box.nbytes * peers / rates.ingest_bytes, box.nbytes / rates.l2_share)
         self._ingest = max(self._ingest, start + latency) + cycles
