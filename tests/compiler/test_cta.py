@@ -261,7 +261,12 @@ def test_rates_are_those_of_the_data_files() -> None:
     constants = {row[0]: row[1] for row in rows}
     for field, name in {
         "product_tail": "wgmma_tail",
+        "product_tail_from_registers": "wgmma_tail_registers",
+        "product_queue": "wgmma_queue",
+        "product_queue_from_registers": "wgmma_queue_registers",
         "product_issue": "wgmma_issue",
+        "shared_latency": "shared_latency",
+        "arrive": "mbarrier_arrive",
         "try_wait": "mbarrier_try_wait",
         "barrier": "barrier_release",
         "copy_gap": "tma_issue_gap",

@@ -1,7 +1,8 @@
 """Latencies and rates of the units that the warps of an SM share. Every constant names its source.
 
 [C] is a row of hopper_constants.tsv, [P] of pointer_chase.tsv (both in tests/evaluate/predict/data), [D] a table of
-tuner/evaluate/predict/devices.md, [V] arXiv 1804.06826, [G] a guess. None was chosen on a kernel that it is judged by.
+tuner/evaluate/predict/devices.md, [V] arXiv 1804.06826, [H] Huerta et al. (MICRO 2025: suspected of an A6000),
+[R] derived from the GPU model in `tuner.arch`, [G] a guess. None was fitted to a kernel that it is judged by.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ class Rates:
     product_queue: int = 6  # HGMMA that the tensor cores hold, A in shared memory [C]
     product_queue_from_registers: int = 5  # [C]
     shared_bytes: float = 128.0  # a cycle of shared memory: CUDA C++ Programming Guide
-    shared_latency: float = 33.0  # of an access to shared memory of the same SM [C]
+    shared_latency: float = 33.0  # of an access to shared memory [C]
     try_wait: float = 34.0  # mbarrier.try_wait [C]: 32 to 36
     arrive: float = 29.0  # mbarrier.arrive [C]
     barrier: float = 22.0  # release of bar [C]: 15 to 30
@@ -32,8 +33,8 @@ class Rates:
     l2_latency: float = 480.0  # of a bulk copy, mean of the near and the far half [P]: 369 and 592
     dram_latency: float = 762.0  # [P]
     ingest_bytes: float = 64.0  # that an SM receives a cycle [V]
-    l2_share: float = 38.8  # of L2's bytes per cycle, for one SM of all
-    dram_share: float = 19.2  # of DRAM's
+    l2_share: float = 38.8  # of L2's bytes per cycle, for one SM of all [R]
+    dram_share: float = 19.2  # of DRAM's [R]
     fetch_ahead: int = 16  # lines of instructions that a stream buffer requests ahead [H]
     fetch_latency: float = 657.0  # of a line of instructions that DRAM has: as that of a load [P]
     block_start: float = 400.0  # from the end of a block to the start of the next [D]

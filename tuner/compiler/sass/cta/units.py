@@ -1,4 +1,4 @@
-"""Units that the warps of an SM share: the engine for bulk copies with its memories, and the tensor cores."""
+"""Units that the warps of an SM share: the engine for bulk copies, its memories, tensor cores, instruction cache."""
 
 from collections import deque
 
