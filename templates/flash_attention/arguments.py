@@ -7,7 +7,7 @@ from tuner.spec import Argument, DType, Role, within
 
 from .problem import Problem
 
-SOFTCAP = 50.0  # of Gemma 2; with use_softcap every call passes its own value
+SOFTCAP = 50.0  # value used by Gemma 2; with use_softcap every call passes its own
 _BOUNDS = "start offset of each packed sequence and the end of the last: ascending from 0 to"
 _KEYS = ("seq_k", "slots", "max_pages")  # names of the number of keys in the attention operators
 

@@ -13,7 +13,7 @@ from tuner.spec import Array, Arrays, DType, Precision, normal
 from .problem import Problem, first_keys, visible_keys
 
 INPUT_KINDS = ("normal", "large_logits", "equal_keys", "one_hot")
-SOFTCAP = 3.0  # of test inputs: small enough to bend N(0, 1) scores, and large scores saturate
+SOFTCAP = 3.0  # softcap of test inputs: small enough to bend N(0, 1) scores, and large scores saturate
 
 
 def optional_inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:

@@ -42,7 +42,7 @@ def cost(problem: Problem) -> Cost:
     were equal."""
     equal = unpacked(problem)
     pairs = equal.batch * equal.heads * int(np.sum(attended_keys(equal)))
-    columns = problem.head_dim + problem.head_dim_v  # of q and o, or of k and v
+    columns = problem.head_dim + problem.head_dim_v  # columns of q and o, or of k and v
     elements = problem.batch * columns * (problem.seq_q * problem.heads + problem.seq_k * problem.kv_heads)
     rows = problem.batch * problem.heads * problem.seq_q
     nbytes = problem.dtype.itemsize * elements + 4 * rows + 8 * problem.boundaries + 4 * problem.s_aux_heads

@@ -12,7 +12,7 @@ from tuner.spec import Array, DType, Precision, extent, static
 
 HEAD_DIMS = tuple(range(8, 257, 8))
 DTYPES = (DType.BF16, DType.FP16)
-MAX_ROWS = 2**31 - 2**10  # of Q, over batch and heads: int32 in the kernels, with room for one more tile
+MAX_ROWS = 2**31 - 2**10  # rows of Q over batch and heads: int32 in the kernels, with room for one more tile
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for one more tile
 
 

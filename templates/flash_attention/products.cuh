@@ -19,8 +19,8 @@ __device__ __forceinline__ uint32_t chunks_first(int lane) {
 // These offsets, computed once instead of again for every tile.
 template <class Layout, class LayoutV = Layout>
 struct LaneOffsets {
-  uint32_t k, k_tail;  // of K, and of its last chunk if D is an odd multiple of 8
-  uint32_t v;          // of V, from `chunk` on
+  uint32_t k, k_tail;  // offset in K, and in its last chunk if D is an odd multiple of 8
+  uint32_t v;          // offset in V, from `chunk` on
 
   __device__ __forceinline__ explicit LaneOffsets(int lane, int chunk = 0)
       : k(chunks_first<Layout>(lane)),

@@ -11,7 +11,7 @@ template <class T, class Layout, class Walk, int BN, int kThreads, class LayoutV
 struct BlockTiles {
   using Share = CopyShare<Layout, BN, kThreads>;
   using ShareV = CopyShare<LayoutV, BN, kThreads>;
-  static constexpr int kBytes = BN * Layout::kRowBytes;  // of a tile of K
+  static constexpr int kBytes = BN * Layout::kRowBytes;  // size of a tile of K
   static constexpr int kValueBytes = BN * LayoutV::kRowBytes;
   static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the thread's share of V is the same as of K
 

@@ -44,7 +44,7 @@ struct CopyShare {
   static_assert(kRowsPerPass > 0, "a pass copies at least one row");
 
   int row0, chunk;
-  uint32_t offset;  // of the first chunk in the tile
+  uint32_t offset;  // offset of the first chunk in the tile
 
   __device__ __forceinline__ explicit CopyShare(int thread)
       : row0(thread / Layout::kChunks), chunk(thread % Layout::kChunks), offset(Layout::offset(row0, chunk)) {}

@@ -11,8 +11,8 @@
 template <class Traits>
 struct Tile : Traits {
   static constexpr int DV = ValueWidth<Traits>::value;
-  static constexpr int kWidth = sizeof(typename Traits::T) / 2;  // of an element, in units of 16 bits
-  using Layout = Rows<Traits::D * kWidth, Traits::kSwizzle>;     // of Q and K in shared memory
+  static constexpr int kWidth = sizeof(typename Traits::T) / 2;  // size of an element in units of 16 bits
+  using Layout = Rows<Traits::D * kWidth, Traits::kSwizzle>;     // layout of Q and K in shared memory
   using LayoutV = Rows<DV * kWidth, Traits::kSwizzle>;
   using LayoutO = LayoutV;
   using LayoutP = Rows<Traits::BN * kWidth, true>;

@@ -11,7 +11,7 @@ from .problem import Problem
 from .recurrence import LOWER_BOUND
 
 INPUT_KINDS = ("strong_gate", "weak_gate", "zero_gate", "equal_keys", "beta_one", "gate_spikes", "near_keys")
-_CORRELATION = {"equal_keys": 0.9, "near_keys": 0.99875}  # of keys
+_CORRELATION = {"equal_keys": 0.9, "near_keys": 0.99875}  # correlation of keys
 SAFE_GATE = -5.0  # the lower bound of g with safe_gate
 
 

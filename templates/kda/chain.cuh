@@ -9,7 +9,7 @@ struct Run {
   unsigned char const* g_image;
   T const* g_v;
   int64_t v_stride;
-  int tokens;  // of the run
+  int tokens;  // tokens of the run
   int values;  // tokens with a v; that of the others is zero
 };
 

@@ -9,7 +9,7 @@
 template <int K, int V, int kColumns, int kStages, int kParts = 2>
 struct Merge {
   static constexpr int kThreads = kParts * K;
-  static constexpr int kRows = 16;                           // of a map, per tile
+  static constexpr int kRows = 16;                           // rows of a map per tile
   static constexpr int kTiles = K / kRows;                   // per map
   static constexpr int kTileBytes = 4 * kRows * K;
   static constexpr int kVectors = kColumns / 4;
@@ -20,7 +20,7 @@ struct Merge {
   static_assert(kColumns % 4 == 0, "rows of the state are read 16 bytes at a time");
 
   unsigned char* smem;
-  float const* g_maps;  // of the first segment that has one; K × K each, contiguous
+  float const* g_maps;  // map of the first segment that has one; K × K each, contiguous
   float* g_states;      // its initial state, [K, V], at the block's first column, followed by B of each segment
   int segments;         // number of segments with a map
 

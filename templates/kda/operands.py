@@ -9,9 +9,9 @@ from .problem import Problem
 class Operands:
     cuda: str  # the class of the templates
     nbytes: int  # per element in shared memory and in images
-    step: int  # of the contraction per mma
+    step: int  # elements of the contraction per mma
     products: int  # per pair of tiles, which are summed
-    registers: int  # of one operand A
+    registers: int  # registers of one operand A
 
     def tf32(self, mma: float) -> float:
         """The number of a launch's products that have tf32 operands: none or all, since fp32 is split into several tf32

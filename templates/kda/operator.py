@@ -69,7 +69,8 @@ def cost(problem: Problem) -> Cost:
     once."""
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     tokens = problem.batch * problem.seq_len
-    row = element * 2 * V + problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize  # of a value head
+    # bytes per row of a value head
+    row = element * 2 * V + problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize
     nbytes = tokens * (problem.value_heads * row + problem.heads * element * 2 * K)
     nbytes += gate_bytes(problem) + state_bytes(problem)
     items = tokens * problem.value_heads

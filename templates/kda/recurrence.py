@@ -13,8 +13,8 @@ from .problem import Problem
 L2_EPSILON = 1e-6
 LOWER_BOUND = -5.0  # default of the gate in the kernel
 CHUNK = 16
-_SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # of an operand
-LARGEST_DECAY = -100 * np.log(2)  # of 16 tokens: beyond, kernels compute scores level by level
+_SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # significant bits of an operand
+LARGEST_DECAY = -100 * np.log(2)  # decay of 16 tokens: beyond it, kernels compute scores level by level
 FORGOTTEN = -40.0  # e^-40 is negligible, and e^(40 · CHUNK) still fits float64
 
 

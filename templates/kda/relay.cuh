@@ -25,7 +25,7 @@ struct Relay {
   static_assert(2 * kStages + (kOneWarp ? 0 : kProducers) <= 15, "named barriers: two a stage, one a group of warps");
 
   unsigned char* smem;
-  int tokens;  // of the run
+  int tokens;  // tokens of the run
 
   static __device__ __forceinline__ bool produces() { return threadIdx.x >= kCarryThreads; }
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }

@@ -4,7 +4,7 @@ from tuner.spec import DType, Launch, Scalar, Work, Workspace
 
 from .problem import Problem
 
-GATE_THREADS = 512  # of the summing launch: a thread has at most one element of a row of 2 K sums
+GATE_THREADS = 512  # threads of the summing launch: each has at most one element of a row of 2 K sums
 
 
 def state_bytes(problem: Problem) -> int:

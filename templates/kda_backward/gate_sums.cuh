@@ -8,7 +8,7 @@
 template <int K, int kThreads>
 struct GateSums {
   static constexpr int kColumns = 2 * K;
-  static constexpr int kGroups = kThreads / kColumns;  // of threads; each processes every kGroups-th row
+  static constexpr int kGroups = kThreads / kColumns;  // groups of threads; each processes every kGroups-th row
   static constexpr int kBytes = 4 * kThreads;
   static_assert(kThreads % 32 == 0 && kGroups > 0, "a row is at most one element a thread");
 

@@ -92,7 +92,8 @@ def cost(problem: Problem) -> Cost:
     """
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     tokens = problem.batch * problem.seq_len
-    row = 3 * element * V + 2 * problem.gate_dtype.itemsize * K + 2 * problem.beta_dtype.itemsize  # of a value head
+    # bytes per row of a value head
+    row = 3 * element * V + 2 * problem.gate_dtype.itemsize * K + 2 * problem.beta_dtype.itemsize
     nbytes = tokens * (problem.value_heads * row + problem.heads * element * 4 * K) + state_bytes(problem)
     return Cost(flops=18 * K * V * tokens * problem.value_heads, bytes=nbytes)
 

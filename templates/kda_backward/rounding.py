@@ -14,7 +14,7 @@ from .problem import Problem
 
 CHUNK = 16
 SPAN = 8  # chunks that share a stored state
-SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # of an operand
+SIGNIFICANT_BITS = {"bf16": 8, "tf32": 11}  # significant bits of an operand
 FORGOTTEN = -40.0  # e^-40 is negligible, and e^(40 · CHUNK) still fits float64
 
 

@@ -18,8 +18,8 @@ __device__ __forceinline__ int pieces(Index const* cu_seqlens, int count, int se
 struct Piece {
   int64_t first;      // token of the batch
   int tokens;         // from there to the end of the sequence; 0 or less: the piece is empty
-  int index;          // of its sequence's pieces
-  int sequence;       // of packed sequences, otherwise 0
+  int index;          // index among the pieces of its sequence
+  int sequence;       // index of the packed sequence, otherwise 0
 };
 template <int kTokens, class Index>
 __device__ __forceinline__ Piece piece(Index const* cu_seqlens, int count, int seq_len, int piece_index) {

@@ -101,7 +101,7 @@ def tiled(
     config: Shape,
     *,
     ctas: int,
-    tensors_read: int,  # of q, k and v
+    tensors_read: int,  # number of tensors read among q, k and v
     exchanged: int,  # all other bytes that SMs read and write, except o
     dram_bytes: float,
     weight_sweeps: float,  # times that σ of an element is computed

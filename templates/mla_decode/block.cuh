@@ -19,7 +19,7 @@ struct Decode {
   float *lse, *part_o, *part_rows;
   int* shares;
   int batch, heads, seq_q, page_size;
-  float scale;  // of scores, in base 2
+  float scale;  // scale of scores, in base 2
 };
 // Constructs Decode from the parameters of a kernel, which have the names of arguments and workspaces.
 #define DECODE_GIVEN                                                                                                   \

@@ -10,7 +10,7 @@ struct RowCopies {
   static constexpr int kOwn = ceil_div(kRows, kApart);  // rows per thread
   static_assert(kApart % 8 == 0, "the swizzle repeats after 8 rows, so that a thread's rows lie a constant apart");
 
-  uint32_t offset;  // of the first chunk in the tile
+  uint32_t offset;  // offset of the first chunk in the tile
 
   __device__ __forceinline__ RowCopies() : offset(Layout::offset(threadIdx.x / 8, chunk(0))) { forget(offset); }
   static __device__ __forceinline__ int row(int i) { return threadIdx.x / 8 + i * kApart; }

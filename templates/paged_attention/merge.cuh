@@ -12,7 +12,7 @@ struct PartRows {
 // sequence first: the rows of each share start at index · BM, with the given distance between such heads.
 template <int BM>
 struct RowTileParts {
-  RowTiles<BM> tiles;  // of `packed` heads
+  RowTiles<BM> tiles;  // row tiles of `packed` heads
   int heads, packed;
 
   __device__ __forceinline__ PartRows operator()(int n, int first, int parts, int query, int head) const {

@@ -52,7 +52,7 @@ struct TilesInPages {
   Table table;
   Cache<T> k, v;
   Share share;
-  int page[kKeys], next[kKeys];  // of the tile being loaded, and of the next one
+  int page[kKeys], next[kKeys];  // pages of the tile being loaded, and of the next one
 
   __device__ __forceinline__ TilesInPages(Walk const& walk, Table const& table, Cache<T> const& k, Cache<T> const& v)
       : walk(walk), table(table), k(k), v(v), share(threadIdx.x % kThreads) {

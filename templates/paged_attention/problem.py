@@ -10,7 +10,7 @@ from ..flash_attention import operator as dense
 
 DTYPES = (*dense.DTYPES, DType.FP32)
 EIGHT_BITS = (DType.FP8_E4M3,)
-MAX_KEYS = 2**34  # of all tables: the kernels count them by 16 in int32
+MAX_KEYS = 2**34  # keys of all tables: the kernels count them by 16 in int32
 
 
 @dataclass(frozen=True, slots=True)

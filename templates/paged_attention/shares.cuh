@@ -40,7 +40,7 @@ template <class Steps, class Tiles>
 __device__ __forceinline__ int steps_a_part(int batch, int blocks, Steps const& steps, Tiles const& tiles) {
   int const lane = threadIdx.x % 32;
   int longest = 1, all = 0, least_parts = 0;
-  float size = 0;  // of all, which might overflow int32
+  float size = 0;  // steps of all sequences, which might overflow int32
 #pragma unroll 1
   for (int b = lane; b < batch; b += 32) {
     int const of_it = steps(b), rows = tiles.of(b);
@@ -78,7 +78,7 @@ __device__ __forceinline__ Share share_among(int block, int blocks, int batch, S
   for (int first = 0; first < batch; first += 32) {
     int const mine = first + lane < batch ? steps(first + lane) : -1;
     int const parts = mine < 0 ? 0 : parts_of(mine, most), all = mine < 0 ? 0 : parts * tiles.of(first + lane);
-    int const past = before + sum_up_to_lane(all);  // of the lane's sequence and the previous ones
+    int const past = before + sum_up_to_lane(all);  // end of the parts of the lane's sequence and the previous ones
     unsigned const later = __ballot_sync(0xffffffff, past > block);
     if (later) {
       int const found = __ffs(later) - 1;

@@ -117,7 +117,7 @@ _TILES = ((128, 64, 4), (128, 32, 4), (128, 64, 8), (128, 32, 8), (64, 32, 4), (
 _REGISTERS = 200  # configs with estimates up to this compile without spills on every arch, with registers to spare
 _REGISTERS_OF_128 = {"sm_80": 222, "sm_90a": 222}  # head_dim = head_dim_v = 128: no registers to spare, but no spills
 _WIDEST = _TILES[0]
-_REGISTERS_CAPPED = 176  # of the widest tiles, whose scores go through tanh
+_REGISTERS_CAPPED = 176  # limit for the widest tiles, whose scores go through tanh
 
 
 def default(problem: Problem, arch: Arch) -> Config:

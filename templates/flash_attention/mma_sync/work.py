@@ -118,7 +118,7 @@ class GroupTile:
     mufu: float
     alu: float
     ldmatrix: float  # one wavefront per 8x8 matrix
-    stores: float  # of P and of row maxima, if warps share rows
+    stores: float  # wavefronts of stores of P and of row maxima, if warps share rows
 
 
 def _group_tiles(D: int, DV: int, config: Any, visits: Visits) -> GroupTile:
@@ -188,7 +188,7 @@ def _copy_instructions(D: int, config: Any) -> float:
 
 def global_bytes(problem: Any, visits: Visits, element: int = ELEMENT) -> int:
     """Bytes read and written by the blocks of one head: K and V are read again for each row tile."""
-    both = element * (problem.head_dim + problem.head_dim_v)  # of a row of K and of V, or of Q and of O
+    both = element * (problem.head_dim + problem.head_dim_v)  # bytes of a row of K and of V, or of Q and of O
     return (visits.rows_of_keys + problem.seq_q) * both + 4 * problem.seq_q
 
 

@@ -9,7 +9,7 @@
 // entries.
 template <int BN, bool kCausal, int kCluster>
 struct DenseKeys {
-  using Maps = PanelMaps;  // of K, or of V
+  using Maps = PanelMaps;  // maps of K, or of V
 
   int const *cu_seqlens_q, *cu_seqlens_k;
 

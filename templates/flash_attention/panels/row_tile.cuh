@@ -9,7 +9,7 @@ struct alignas(16) Work {
   Sequence sequence;
   int first_query, packed_log2, head, kv_head;
   int tiles;   // key tiles, visited from the last to the first; 0: no more work
-  int loaded;  // of these, loaded for all row tiles of the cluster: the maximum over them
+  int loaded;  // tiles loaded for all row tiles of the cluster: the maximum over them
 
   __device__ __forceinline__ int query(int row) const { return first_query + (row >> packed_log2); }
   // Row of a query in q, o and lse.

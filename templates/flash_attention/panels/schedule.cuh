@@ -7,7 +7,7 @@
 struct Sizes {
   int sequences;  // batch entries, or packed sequences
   int heads, kv_heads;
-  int seq_q, seq_k;  // of all packed sequences
+  int seq_q, seq_k;  // totals over all packed sequences
 };
 
 // The order of all row tiles: the heaviest of all heads first, within sections of heads whose keys and values fit half
@@ -25,7 +25,7 @@ struct Schedule {
   int packed_log2;  // log2 of the heads that share row tiles
   int group;    // query heads per KV head
   int takers;   // blocks of the grid, or clusters of them
-  int seq_q, seq_k;  // of all packed sequences
+  int seq_q, seq_k;  // totals over all packed sequences
 
   // With packed sequences, the grid defines the maximum number of row tiles of a sequence.
   __device__ __forceinline__ Schedule(Sizes const& all)

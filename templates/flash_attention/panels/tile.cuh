@@ -18,7 +18,7 @@ struct WgmmaTile : Traits {
   static constexpr int DV = ValueWidth<Traits>::value;
   // Q Kᵀ consumes 16 columns per step; TMA fills the last step with zeros.
   static constexpr int D16 = (D + 15) / 16 * 16, DV16 = (DV + 15) / 16 * 16;
-  static constexpr int kRows = 64;  // of Q, per warpgroup
+  static constexpr int kRows = 64;  // rows of Q per warpgroup
   static constexpr int BM = kRows * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kRegisters = kConsumers * Traits::kConsumerRegisters + 128 * Traits::kProducerRegisters;
@@ -26,9 +26,9 @@ struct WgmmaTile : Traits {
   static constexpr bool kUniform = kValueColumns != 0;
   // Columns of O that are summed: with panels of several widths, complete panels are multiplied, zeros included.
   static constexpr int kSummed = kUniform ? DV : DV16;
-  using Rows = Panels<D16, 64, false>;  // of Q and K
+  using Rows = Panels<D16, 64, false>;  // panels of Q and K
   using Values = Panels<kUniform ? DV : DV16, kUniform ? kValueColumns : 64, kUniform>;
-  using Outputs = Panels<DV16, 64, false>;  // of O, in the shared memory of Q
+  using Outputs = Panels<DV16, 64, false>;  // panels of O, in the shared memory of Q
   static constexpr int kQueryBytes = Rows::bytes(64) > Outputs::bytes(64) ? Rows::bytes(64) : Outputs::bytes(64);
   static constexpr int kKeyBytes = Rows::bytes(BN), kValueBytes = Values::bytes(BN);
   static constexpr int kKeys = kWarpgroups * kQueryBytes;

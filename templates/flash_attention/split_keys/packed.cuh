@@ -20,7 +20,7 @@ struct PackedRows {
 template <class Tile>
 struct PackedQuery {
   PackedRows rows;
-  typename Tile::T const* g_q;  // of the first query head
+  typename Tile::T const* g_q;  // Q of the first query head
   int64_t query_stride, head_stride;
 
   __device__ __forceinline__ void load(uint32_t s_query) const {

@@ -20,8 +20,8 @@ struct SplitKeys : Traits {
   using WarpTile = Tile<OneWarp<Traits>>;
   static constexpr int DV = WarpTile::DV;
   static constexpr int kThreads = 32 * Traits::kWarps;
-  static constexpr int kShares = Traits::kWarps * Traits::kSplits;  // of the keys
-  static constexpr int kVectors = DV / 4;                           // of 4 elements, per row of O
+  static constexpr int kShares = Traits::kWarps * Traits::kSplits;  // parts of the keys
+  static constexpr int kVectors = DV / 4;                           // vectors of 4 elements per row of O
   // Floats per row of O while it is merged. With an odd multiple of 8, 4 rows start in 4 different banks; but if DV is
   // 16 modulo 32, the threads that continue in the next row would conflict with the others, so groups of 8 are swapped
   // instead.
@@ -99,7 +99,7 @@ struct WarpTiles {
   using Layout = typename Split::WarpTile::Layout;
   using LayoutV = typename Split::WarpTile::LayoutV;
   using T = typename Split::T;
-  static constexpr int kBytes = Split::BN * Layout::kRowBytes;         // of a tile of K
+  static constexpr int kBytes = Split::BN * Layout::kRowBytes;         // size of a tile of K
   static constexpr bool kAlike = Layout::kChunks == LayoutV::kChunks;  // the thread's share of V is the same as of K
 
   WarpWalk<typename Attended::Walk, Split::kShares> walk;
@@ -151,7 +151,7 @@ struct WarpMask {
   static constexpr int kM = Split::WarpTile::kM, kNarrow = 0;
 
   Attended attended;
-  int limit[2 * kM];  // of the lane's rows
+  int limit[2 * kM];  // limits of the lane's rows
 
   __device__ __forceinline__ WarpMask(Attended const& attended, PackedRows const& rows, int lane) : attended(attended) {
 #pragma unroll

@@ -42,7 +42,7 @@ def _attend_work(problem: Any, config: Config, walked: Walked, floor: Cost, elem
     merged = 2 * (blocks * config.warps * config.BM * DV / WARP)  # elements stored and loaded, by warps
     queries = _items(problem) * config.warps * config.splits  # each warp reads Q by itself
     read = element * heads * walked.rows_of_keys * (D + DV) + ELEMENT * queries * D
-    keys = config.BN * (D + DV) * element / ELEMENT  # of a tile, in 16-bit elements
+    keys = config.BN * (D + DV) * element / ELEMENT  # elements of a tile, in units of 16 bits
     outputs = _output_bytes(problem)
     written = _parts(problem, config) * (4 * DV + 8) if config.splits > 1 else outputs
     return Work(

@@ -19,9 +19,10 @@ _BARRIER, _ADDRESS = 8, 16  # bytes
 @dataclass(frozen=True, slots=True)
 class Tiles:
     BN: int  # keys per tile
-    row_tiles: int  # of 128 rows of Q, one warpgroup each
+    row_tiles: int  # tiles of 128 rows of Q, one warpgroup each
     stages: int  # slots for tiles of K, and the same number for V
-    value_columns: int  # of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, one product for each
+    # columns of a panel of V: one product spans panels of one width; 0: 64, 32 and 16, one product for each
+    value_columns: int
     polynomial: int  # one pair in this many exponentials is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is rescaled only when a maximum grows by more than a factor of 2^8
     overlaid: bool  # P overwrites the scores it was computed from; the next scores then wait for its product

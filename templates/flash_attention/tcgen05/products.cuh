@@ -10,8 +10,8 @@ struct Products {
 
   uint32_t smem, tensor;
   Barriers<Tile> barriers;
-  int tiles[kRowTiles];                  // of keys, that each row tile visits
-  Position<Tile::kStages> keys, values;  // of the next
+  int tiles[kRowTiles];                  // key tiles that each row tile visits
+  Position<Tile::kStages> keys, values;  // positions of the next tiles
 
   // Processes all tiles of keys, from the last to the first. Row tiles may start at different tiles.
   __device__ __forceinline__ void issue(int last) {

@@ -17,7 +17,7 @@ struct RowThread {
   Barriers<Tile> barriers;
   int i;        // the row tile
   float scale;  // in base 2, of scores or of capped scores
-  float inner;  // softcap: of scores before the cap
+  float inner;  // softcap: scale of scores before the cap
   RowSoftmax softmax;
 
   // Processes one tile of keys, after `visited` others.

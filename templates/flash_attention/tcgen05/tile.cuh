@@ -26,9 +26,9 @@ struct Tcgen05Tile : Traits {
   static constexpr bool kClusterOfHeads = false;
   static constexpr bool kUniform = kValueColumns != 0;
 
-  using Rows = Panels<D16, 64, false>;  // of Q and K
+  using Rows = Panels<D16, 64, false>;  // panels of Q and K
   using Values = Panels<DV16, kUniform ? kValueColumns : 64, kUniform>;
-  using Outputs = Panels<DV16, 64, false>;  // of O, in the shared memory of Q
+  using Outputs = Panels<DV16, 64, false>;  // panels of O, in the shared memory of Q
   static constexpr int kQueryBytes =
       Rows::bytes(kRows) > Outputs::bytes(kRows) ? Rows::bytes(kRows) : Outputs::bytes(kRows);
   static constexpr int kKeyBytes = Rows::bytes(BN), kValueBytes = Values::bytes(BN);

@@ -54,13 +54,13 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
     heads = problem.batch * problem.heads // int(packed(problem.heads, problem.kv_heads, config))
     padded, columns = round_up(problem.head_dim, 16), round_up(problem.head_dim_v, 16)
     total = heads * int(np.sum(visited))
-    longest = np.max(visited, axis=1)  # of each block
+    longest = np.max(visited, axis=1)  # longest row tile of each block
     warps = total * _WARPS  # warp passes over tiles
     scores = config.BN  # per thread and tile
     polynomials = 2 * -(-scores // (2 * config.polynomial)) if config.polynomial else 0
     caps = scores if capped else 0  # two scores share a reciprocal: softcap.cuh
     scaled = 0 if config.lazy_rescale else columns  # elements of O to rescale
-    operands = ELEMENT * (padded * (ROWS + config.BN) + columns * config.BN)  # of the products of a tile
+    operands = ELEMENT * (padded * (ROWS + config.BN) + columns * config.BN)  # operand bytes of the products of a tile
     return (
         Work(
             ctas=heads * len(visited),

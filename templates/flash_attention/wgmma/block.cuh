@@ -10,7 +10,7 @@ template <class Tile>
 struct Tensors {
   PanelMaps q, o;
   typename Tile::Keys::Maps k, v;
-  OutputRows<typename Tile::T> rows;  // of o, for packed sequences
+  OutputRows<typename Tile::T> rows;  // rows of o, for packed sequences
   float* g_lse;
   int* ticket;  // for persistent blocks
 };

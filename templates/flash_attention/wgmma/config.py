@@ -11,7 +11,7 @@ from tuner.spec import Block
 from ..problem import Problem
 
 ELEMENT = 2  # bytes of fp16 and bf16
-ROWS = 64  # of Q, per warpgroup
+ROWS = 64  # rows of Q per warpgroup
 WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, with a swizzle for each
 
 _TILE_UNIT = 1024  # bytes: period of the swizzle of 128-byte rows
@@ -34,11 +34,12 @@ _SOFTCAP_REGISTERS = 32  # with fewer, capped scores spill
 @dataclass(frozen=True, slots=True)
 class Tiles:
     BN: int  # keys per tile
-    warpgroups: int  # that compute 64 rows of Q each; one more loads
+    warpgroups: int  # consumer warpgroups, which compute 64 rows of Q each; one more loads
     stages: int  # slots for tiles of K, and the same number for V
     overlap: int  # what the exponentials of a tile overlap: 0 nothing, 1 the product with V, 2 both products
     ping_pong: bool  # warpgroups alternate in issuing their products
-    value_columns: int  # of a panel of V: one wgmma spans panels of one width; 0: 64, 32 and 16, one wgmma for each
+    # columns of a panel of V: one wgmma spans panels of one width; 0: 64, 32 and 16, one wgmma for each
+    value_columns: int
     polynomial: int  # one in this many exponentials is computed on the FMA pipe; 0: none
     lazy_rescale: bool  # O is rescaled only when a maximum grows by more than a factor of 2^8
 
@@ -48,7 +49,7 @@ class Config(Tiles):
     heavy_first: bool  # causal: row tiles with the most keys first
     packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
     cluster: int  # blocks that load K and V for each other by multicast; 1: each for itself
-    blocks: int  # of a persistent grid, in blocks per device at one block per SM; 0: one block per row tile
+    blocks: int  # persistent blocks per device at one block per SM; 0: one block per row tile
 
 
 def packed(heads: int, kv_heads: int, c: Any) -> Any:
@@ -116,7 +117,7 @@ def l2_share(D: int, c: Any, l2_bytes: float, DV: int = 0) -> Any:
     """How long L2 is busy with the keys and values of a tile, as a fraction of the time of its products or
     exponentials, if each block loads for itself; `l2_bytes` per clock and SM. DV: head_dim_v (0: D).
     """
-    columns = round_up(D, 16) + (DV or D)  # of a key and its value
+    columns = round_up(D, 16) + (DV or D)  # columns of a key and its value
     rows = ROWS * c.warpgroups
     return ELEMENT * columns / l2_bytes / (rows * max(columns / _PRODUCTS, 1 / _EXPONENTIALS))
 

@@ -27,11 +27,11 @@ struct Consumer {
   uint32_t smem;
   Barriers<Tile> barriers;
   int warpgroup;
-  int query[2];      // of the thread's two rows
+  int query[2];      // queries of the thread's two rows
   typename Tile::Keys::Mask mask;
   float scale;         // in base 2, of scores or of capped scores
-  float inner;         // softcap: of scores before the cap
-  Position<Tile::kStages> keys, values;  // of the next scores, and of the newest available values
+  float inner;         // softcap: scale of scores before the cap
+  Position<Tile::kStages> keys, values;  // positions of the next scores, and of the newest available values
   int released = 0;                      // stage of V that is being read
   float r_o[Tile::kSummed / 2];  // [64, DV], padded with zeros
   uint32_t r_p[BN / 16][4];

@@ -30,7 +30,7 @@ __device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, typ
 template <class Tile>
 __device__ __forceinline__ void store_own(OutputRows<typename Tile::T> const& o, unsigned char const* s_o,
                                           Work const& work, int first_query, int thread) {
-  constexpr int kChunks = Tile::DV / 8;  // of 16 bytes
+  constexpr int kChunks = Tile::DV / 8;  // chunks of 16 bytes
   int const heads = 1 << work.packed_log2;
   for (int i = thread; i < 64 * kChunks; i += 128) {
     int const row = i / kChunks, col = i % kChunks * 8, query = first_query + row / heads;

@@ -27,7 +27,7 @@ __device__ __forceinline__ int extreme_bits(float const (&r_s)[R], int h) {
 
 struct Softmax {
   float max[2] = {kLowest, kLowest};  // in units of the exponent: scale · score, base 2
-  float sum[2] = {0, 0};              // of this thread's columns only, until `reduce`
+  float sum[2] = {0, 0};              // sums over this thread's columns only, until `reduce`
   float factor[2] = {1, 1};           // rescaling factors of the previous sums, if maxima were raised
   int bound[2] = {kNone, kNone};      // kLazy: bits of the smallest score at which a maximum may have to be raised
   bool raised = true;                 // by the newest tile, in one of the warp's rows

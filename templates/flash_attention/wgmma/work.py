@@ -122,7 +122,7 @@ def work_of(
     KV head is processed: once per query head, per group of heads that share rows, or per cluster of heads.
     """
     D, DV = problem.head_dim, problem.head_dim_v
-    columns = int(summed(DV, config))  # of V that are multiplied
+    columns = int(summed(DV, config))  # columns of V that are multiplied
     heads = problem.batch * problem.kv_heads * taken_heads
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = round_up(D, 16)
@@ -131,7 +131,7 @@ def work_of(
     polynomials = scores / config.polynomial if config.polynomial else 0.0
     caps = scores if capped else 0.0  # two scores share a reciprocal: softcap.cuh
     lanes = 0 if config.lazy_rescale else 16 * columns / _WARP  # elements of O to rescale
-    maxima = 0 if config.lazy_rescale else scores  # of floats; lazy: of three integers at a time, half as many
+    maxima = 0 if config.lazy_rescale else scores  # maxima of floats; lazy: of three integers at a time, half as many
     main = Work(
         ctas=grid.blocks,
         warps=_WARPS * (config.warpgroups + 1),

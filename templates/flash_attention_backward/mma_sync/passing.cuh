@@ -10,7 +10,7 @@ struct QueryTiles {
   static constexpr int kBytes = BM * Layout::kRowBytes, kSecondBytes = BM * LayoutV::kRowBytes;
   static constexpr int kSlotBytes = kBytes + kSecondBytes + 8 * BM;  // Q, dO, shift and delta
 
-  int count;        // of tiles, over all heads
+  int count;        // number of tiles over all heads
   int first, tile;  // first tile of a head; the next tile
   BlockTiles<T, Layout, Walk, BM, kThreads, LayoutV> rows;  // Q and dO of the head
   float const* g_values;

@@ -110,7 +110,7 @@ class Passes:
 
     blocks: Array  # tiles per block
     visits: int  # visits of warps to a tile or a part of one
-    steps: int  # of 16 rows, in these visits
+    steps: int  # steps of 16 rows in these visits
     rows: int  # rows read
 
     def __mul__(self, heads: int) -> "Passes":
@@ -138,7 +138,7 @@ def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
     matrices = passes.steps * 2 * (both / 8 + columns) + passes.visits * 2 * m * (both / 8)
     loads = sum(copy_wavefronts(dim, True, config.BM_kv, WARP * config.kv_warps) for dim in (D, DV))
     copies = passed * 5 * config.BM_kv * both / 8 / WARP
-    key_bytes = ELEMENT * both * problem.batch * problem.kv_heads * keys  # of K and V
+    key_bytes = ELEMENT * both * problem.batch * problem.kv_heads * keys  # bytes of K and V
     return Work(
         ctas=every * len(passes.blocks),
         warps=config.kv_warps,
@@ -171,7 +171,7 @@ def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
     loads = sum(copy_wavefronts(dim, True, config.BN_q, WARP * config.q_warps) for dim in (D, DV))
     copies = passed * 5 * config.BN_q * both / 8 / WARP
     values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # read by each lane that holds a part of the row
-    own = ELEMENT * (D + both) * query_rows(problem)  # of Q, dO and dQ
+    own = ELEMENT * (D + both) * query_rows(problem)  # bytes of Q, dO and dQ
     return Work(
         ctas=heads * len(passes.blocks),
         warps=config.q_warps,

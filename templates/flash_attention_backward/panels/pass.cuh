@@ -45,7 +45,7 @@ struct Pass : Traits {
   using ColumnsOf = Panels<kWidth<Traits, kRole>, panel_columns(kWidth<Traits, kRole>, kColumns), true>;
   using Columns = ColumnsOf<kFirst>;  // for passes in which both tensors have the same width
   static constexpr int D16 = (D + 15) / 16 * 16;
-  static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // of kOwnRows each
+  static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // owners of kOwnRows rows each
   static constexpr int kOwnRows = kRowsOfOwner, kRows = kOwnRows * kOwners;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kReaders = kConsumers / 32;  // warps that arrive after they have read a tile

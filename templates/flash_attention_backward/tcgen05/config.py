@@ -17,14 +17,14 @@ _BARRIER, _ADDRESS = 8, 8  # bytes
 @dataclass(frozen=True, slots=True)
 class Config:
     BM_kv: int  # queries per tile that streams through a block of keys
-    kv_row_tiles: int  # of 128 keys; two warpgroups share one, or have one each
+    kv_row_tiles: int  # tiles of 128 keys; two warpgroups share one, or have one each
     kv_stages: int  # slots for tiles of Q, and the same number for dO
     kv_polynomial: int  # one pair in this many exponentials is computed on the FMA pipe; 0: none
     BN_q: int  # keys per tile that streams through a block of queries
-    q_row_tiles: int  # of 128 queries
+    q_row_tiles: int  # tiles of 128 queries
     q_stages: int  # slots for tiles of K, and the same number for V
     q_polynomial: int
-    columns: int  # of a panel: narrow panels waste no columns, wide ones need fewer boxes
+    columns: int  # columns of a panel: narrow panels waste no columns, wide ones need fewer boxes
 
 
 def kv_columns(D: int, DV: int, c: Any) -> Any:

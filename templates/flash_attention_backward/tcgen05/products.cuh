@@ -14,7 +14,7 @@ struct Products {
 
   uint32_t smem, tensor;
   TensorBarriers<Pass> barriers;
-  int count;  // of streamed tiles
+  int count;  // number of streamed tiles
 
   __device__ __forceinline__ void issue() const {
     if (count <= 0) return;

@@ -53,7 +53,7 @@ struct RowThread {
   Scale scale;
   float values[2];  // used if queries are owned
   Slot<Pass::kStages> at;
-  int parity = 0;  // of the number of processed tiles
+  int parity = 0;  // parity of the number of processed tiles
 
   // Processes the next tile, which starts at column `column`.
   __device__ __forceinline__ void pass(RowSight<Pass> const& sight, int column) {

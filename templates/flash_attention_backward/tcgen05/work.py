@@ -29,7 +29,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
     """dK and dV: tiles of queries are streamed, from the first that attends any key of the block."""
     D, DV, every = problem.head_dim, problem.head_dim_v, problem.batch * problem.kv_heads
     steps = key_steps(problem, ROWS * config.kv_row_tiles, config.BM_kv)
-    rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
+    rows = int(sum(row_bytes(D, DV, config)))  # bytes per row of K and V, and of Q and dO
     passed, own = every * int(np.sum(steps)), every * len(steps) * config.kv_row_tiles * ROWS
     stored = every * round_up(problem.seq_k, ROWS)
     return _pass_work(

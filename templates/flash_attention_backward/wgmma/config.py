@@ -11,7 +11,8 @@ ROWS = 64  # per warpgroup
 VALUES_BYTES = 8  # shift and delta of a query
 
 _BARRIER = 8  # bytes
-_REGISTERS = np.array([0, 216, 240, 160])  # of a consumer thread, by warpgroups: wgmma/kernel.cu.jinja
+# registers of a consumer thread, by number of warpgroups: wgmma/kernel.cu.jinja
+_REGISTERS = np.array([0, 216, 240, 160])
 _OTHER_REGISTERS = 28  # besides sums, scores and products
 _OF_CAPS = np.array([0, 26, 8, 12])  # additional registers, by warpgroups, if capped scores produce both P and dS
 
@@ -19,14 +20,14 @@ _OF_CAPS = np.array([0, 26, 8, 12])  # additional registers, by warpgroups, if c
 @dataclass(frozen=True, slots=True)
 class Config:
     BM_kv: int  # queries per tile that streams through a block of keys
-    kv_warpgroups: int  # that compute 64 keys each; one more loads
+    kv_warpgroups: int  # consumer warpgroups, with 64 keys each; one more loads
     kv_stages: int  # slots for tiles of Q, and the same number for dO
     kv_split: bool  # two warpgroups share the same 64 keys: one sums dK, the other dV
     kv_chained: bool  # products of a tile are issued while the dK product of the previous tile is in flight
     BN_q: int  # keys per tile that streams through a block of queries
-    q_warpgroups: int  # that compute 64 queries each
+    q_warpgroups: int  # consumer warpgroups, with 64 queries each
     q_stages: int  # slots for tiles of K, and the same number for V
-    columns: int  # of a panel: narrow panels waste no columns, wide ones need fewer boxes
+    columns: int  # columns of a panel: narrow panels waste no columns, wide ones need fewer boxes
 
 
 def ctas(warpgroups: Any) -> Any:

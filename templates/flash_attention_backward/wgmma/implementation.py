@@ -42,7 +42,7 @@ ROW_THREADS = 256
 ENTRY = "flash_attention_backward_"
 _BOUNDS = ("cu_seqlens_q", "cu_seqlens_k", "boundaries")
 PASS_SCALARS = ("row_values", "softmax_scale", "batch", "heads", "kv_heads", "seq_q", "seq_k", *_BOUNDS, "softcap")
-KV_MAPS = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows")  # of a block of keys
+KV_MAPS = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows")  # maps of a block of keys
 Q_MAPS = ("q_rows", "dout_rows", "k_tiles", "v_tiles", "dq_rows")
 
 

@@ -35,10 +35,11 @@ def keys_work(problem: Problem, config: Config) -> Work:
     every = problem.batch * problem.kv_heads
     steps = key_steps(problem, ROWS * owners, config.BM_kv)
     passed = every * int(np.sum(steps))
-    scores = 2 if config.kv_split else 1  # of 64 keys and a tile; the product with V or dO is computed once
+    # score products of 64 keys and a tile; the product with V or dO is computed once
+    scores = 2 if config.kv_split else 1
     warps = passed * owners * _WARPS
     lanes = 16 * config.BM_kv / _WARP
-    rows = int(sum(row_bytes(D, DV, config)))  # of K and V, and of Q and dO
+    rows = int(sum(row_bytes(D, DV, config)))  # bytes per row of K and V, and of Q and dO
     own, stored = every * len(steps) * owners * ROWS, every * round_up(problem.seq_k, ROWS)
     return Work(
         ctas=every * len(steps),

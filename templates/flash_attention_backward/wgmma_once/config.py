@@ -22,9 +22,9 @@ _OTHER_HELD = 2  # additional registers per held operand
 @dataclass(frozen=True, slots=True)
 class Config:
     stages: int  # slots for tiles of Q, and the same number for dO
-    parts: int  # of dQ that wait in shared memory to be added in order
-    held: int  # of K and V, operands held in registers: 1 is K
-    columns: int  # of a panel: narrow panels waste no columns, wide ones need fewer boxes
+    parts: int  # parts of dQ that wait in shared memory to be added in order
+    held: int  # operands K and V held in registers: 1 holds K
+    columns: int  # columns of a panel: narrow panels waste no columns, wide ones need fewer boxes
 
 
 def registers(*, packed: bool) -> tuple[int, int]:

@@ -12,7 +12,7 @@ struct OncePass : Pass<Traits> {
   using Base::kRows;
   using Base::kTile;
   static constexpr int kParts = Traits::kParts, kHeld = Traits::kHeld;
-  using Slopes = Panels<kTile, 64, true>;  // of dS
+  using Slopes = Panels<kTile, 64, true>;  // panels of dS
   static constexpr int kSlopesBytes = Slopes::bytes(kRows), kPartFloats = kTile * D;
   static constexpr int kSlopes = (Base::kSharedBytes + 1023) / 1024 * 1024;
   static constexpr int kPart = kSlopes + 2 * kSlopesBytes;

@@ -7,8 +7,8 @@
 struct Bf16Operands {
   static constexpr bool kSplit = false;  // into several terms
   static constexpr int kBytes = 2;  // per element
-  static constexpr int kStep = 16;  // of the contraction per product
-  static constexpr float kCentre = 0, kCentreFactor = 1;  // of exponents; differs in Tf32Operands
+  static constexpr int kStep = 16;  // elements of the contraction per product
+  static constexpr float kCentre = 0, kCentreFactor = 1;  // reference point of exponents; differs in Tf32Operands
   using A = uint32_t[4];  // 16 rows
   using B = uint32_t[4];  // 16 columns
 

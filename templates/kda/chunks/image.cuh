@@ -10,7 +10,7 @@ struct Image {
   static_assert(K % 16 == 0 && (C == 16 || C == 32), "tiles are whole operands of mma");
   static constexpr int kElement = Operands::kBytes;
   using Rows = typename Operands::template ImageRows<K, C>;
-  static constexpr int kBlocks = C / 16 * (C / 16 + 1) / 2;  // of 16 × 16, in a lower triangle
+  static constexpr int kBlocks = C / 16 * (C / 16 + 1) / 2;  // 16 × 16 blocks in a lower triangle
   static constexpr int kBlockBytes = 256 * kElement;
   static constexpr int kTileBytes = C * K * kElement;
   static constexpr int kKeys = 0;                            // -k e^G

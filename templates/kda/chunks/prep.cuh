@@ -27,7 +27,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   static constexpr int kBytes = kFlags + 4 * ceil_div(kWarps, 4) * 4;
 
   HeadGate<kGating> gate;
-  Channels bias;  // of the thread's channels
+  Channels bias;  // bias of the thread's channels
 
   __device__ __forceinline__ Prep(unsigned char* smem, uint32_t thread, float scale, HeadGate<kGating> gate,
                                   Chunk const& chunk, unsigned char* image)
@@ -248,7 +248,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     Factors const f = factors(sums);
     store_decay(f);
     Channels up;
-    float diagonal[kTokens];  // of P
+    float diagonal[kTokens];  // diagonal of P
 #pragma unroll
     for (int e = 0; e < 4; ++e) up[e] = exp2_approx(sums.before[e]) / kDown;
 #pragma unroll

@@ -21,7 +21,7 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
 
   // Byte offsets in shared memory, after those of Triangle.
-  static constexpr int kScales = Tiles::kTriangleBytes;  // of the rows of q, then of k
+  static constexpr int kScales = Tiles::kTriangleBytes;  // scales of the rows of q, then of k
   static constexpr int kRowsBytes = kScales + (kNormalize ? 8 * C : 0);
 
   static constexpr float kOpen = kGating == Gating::kNone ? 0 : -kInfinity;  // input g without decay

@@ -20,7 +20,7 @@ template <bool kInTwo>
 struct Tf32Operands {
   static constexpr bool kSplit = kInTwo;
   static constexpr int kBytes = 4;  // per element
-  static constexpr int kStep = 8;   // of the contraction per product
+  static constexpr int kStep = 8;   // elements of the contraction per product
   // Base-2 exponents are relative to this one, and the factor is 2 to it: a safe gate reaches -116, and small values
   // stay normal.
   static constexpr float kCentre = kSplit ? -58 : 0, kCentreFactor = kSplit ? 0x1p-58f : 1;

@@ -131,7 +131,7 @@ struct Triangle {
   __device__ __forceinline__ void solve() const {
     if (warp() != 0 || lane() >= C) return;
     float const* s_m = floats(kTriangle);
-    float x[C];  // of I - (I + M)^-1
+    float x[C];  // row of I - (I + M)^-1
 #pragma unroll
     for (int j = 0; j < C; j += 4) {
       float4 row = {};

@@ -60,7 +60,7 @@ def register_estimate(K: int, c: Any, rows: Any, operands: Operands = BF16_OPERA
     """Registers per thread: the maximum of those of consumers with `rows` columns and those of producers, of which
     `a_token` hold q, k and g of each token."""
     tokens = rows * c.C / 32
-    packed = operands.registers / (operands.step / 2)  # of an operand, relative to those of its accumulators
+    packed = operands.registers / (operands.step / 2)  # registers of an operand, relative to those of its accumulators
     other = 40 + 6 * (operands.nbytes - BF16) + 8 * (operands.registers - 4)
     carries = rows * K / 32 + tokens * (1 + packed + c.partials) + other
     return np.maximum(carries, np.maximum(100 + a_token * c.C // c.prep_groups, c.C + 60))

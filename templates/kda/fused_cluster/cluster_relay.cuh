@@ -37,8 +37,8 @@ struct ClusterRelay {
   static_assert(kValueBytes % 16 == 0 && Image::kUsedBytes % 16 == 0, "the copy engine moves 16 bytes at a time");
 
   unsigned char* smem;
-  int tokens;  // of the run
-  int rank;    // of this block
+  int tokens;  // tokens of the run
+  int rank;    // rank of this block
 
   static __device__ __forceinline__ bool produces() { return threadIdx.x >= kCarryThreads; }
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }

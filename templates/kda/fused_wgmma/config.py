@@ -10,7 +10,7 @@ from ..operands import BF16 as OPERANDS
 from ..prep_scan.config import BF16, WARP, image_bytes, prep_smem_bytes, used_image_bytes
 from ..problem import Problem
 
-COLUMNS = 64  # of the state, per warpgroup: the rows of a wgmma
+COLUMNS = 64  # columns of the state per warpgroup: the rows of a wgmma
 CARRIERS = 4  # warps of it, each with 16 of the columns
 _VALUE_STAGES = 4  # chunks whose values a consumer holds or has in flight
 _MBARRIERS = 16  # bytes of the two mbarriers of a stage

@@ -27,7 +27,7 @@ from .work import work
 
 ENTRY = "kda_fused_wgmma"
 KEY_DIMS = (64, 128)  # a warp prepares a chunk, and wgmma reads panels of 64 channels
-WIDTHS = (64, 128)  # columns of a block: of one or two warpgroups
+WIDTHS = (64, 128)  # columns of a block with one or two warpgroups
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:

@@ -35,8 +35,8 @@ struct WgmmaRelay {
   static_assert(kColumns % 64 == 0 && kProducers % 4 == 0, "registers move between whole warpgroups");
 
   unsigned char* smem;
-  int tokens;  // of the run
-  int rank;    // of this block
+  int tokens;  // tokens of the run
+  int rank;    // rank of this block
 
   // The warp's index comes from a shuffle, which makes it uniform: from threadIdx alone, ptxas keeps the stage and its
   // descriptors in each lane, and moves them to uniform registers before every wgmma.

@@ -16,7 +16,7 @@ struct WgmmaScan : Scan<T, K, C, 16, 1, 1, 0, PanelOperands> {
   static_assert(C == 16, "one operand A holds what a chunk adds");
   using Recalled = float[2 * C / 8 * 4];  // X, then O: [values, tokens], a warp's rows
   using Channels = typename Base::A[K / 16];  // the state as operands A
-  static constexpr int kAccumulators = K / 2;  // of the state
+  static constexpr int kAccumulators = K / 2;  // accumulators of the state
 
   // v of a warp's columns, which the warp copies itself, 16 bytes per lane: [tokens, 16 columns] of a chunk.
   using Values = typename Base::Values;

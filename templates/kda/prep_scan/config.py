@@ -109,7 +109,7 @@ def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any
     """Registers per thread of scan: state, two tensors of tokens and their operands, and a constant for everything
     else."""
     tokens = c.rows * c.C / 32
-    packed = operands.registers / (operands.step / 2)  # of an operand, relative to those of its accumulators
+    packed = operands.registers / (operands.step / 2)  # registers of an operand, relative to those of its accumulators
     ahead = np.where(c.ahead > 0, tokens * operands.nbytes / 4 + c.ahead * c.C / 4, 0)
     other = np.where(c.loader, 30, 44) + 8 * (operands.registers - 4)
     return c.rows * K / 32 + tokens * (1 + packed + c.partials) + ahead + other

@@ -178,7 +178,7 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
         prep_wavefronts = 1.5 * elements + elements + elements / 2
     # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
     scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
-    packs = wide * state / 2 + values  # of the state, and of x and o
+    packs = wide * state / 2 + values  # conversions of the state, and of x and o
     halves = _halves(K, config, V, operands)
     fma, alu, mufu = (elements * count for count in _of_an_element(problem, by_registers(problem, config)))
     return (

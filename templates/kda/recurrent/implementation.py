@@ -73,7 +73,7 @@ def plan(problem: Problem, config: Config) -> Plan:
     return Plan((launch,), {"smem_bytes": smem, **pool_strides(problem)})
 
 
-_VALUES = 64  # of the state, per thread
+_VALUES = 64  # elements of the state per thread
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -100,10 +100,10 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     K, warps = problem.key_dim, int(threads(config)) // WARP
     ctas = problem.value_dim // config.BV * problem.value_heads * problem.sequences
     steps, groups = ctas * problem.mean_len, -(-problem.mean_len // config.BT)
-    values = K // config.splits * config.columns  # of the state, per thread
+    values = K // config.splits * config.columns  # elements of the state per thread
     shuffles = 2 * config.columns * np.log2(config.splits)
     staged = -(-K // WARP)  # elements per lane, of each of q, k and g
-    norms = 15 + 15 * problem.use_qk_l2norm_in_kernel  # of a warp's three sums, q·k always
+    norms = 15 + 15 * problem.use_qk_l2norm_in_kernel  # instructions of a warp's three sums; q·k is always summed
     element, gate = problem.dtype.itemsize, problem.gate_dtype.itemsize
     token_bytes = K * (2 * element + gate) + 2 * element * config.BV + problem.beta_dtype.itemsize
     launch = Work(

@@ -10,15 +10,15 @@ from ..problem import Problem
 from ..sizes import MAX_BLOCKS
 
 MERGE_STAGES = 4
-MERGE_ROWS = 16  # of a map, per tile
+MERGE_ROWS = 16  # rows of a map per tile
 FP32 = 4  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Config(ScanConfig):
-    segments: int  # of a sequence, scanned in parallel
+    segments: int  # segments of a sequence, scanned in parallel
     scan_min_ctas: int  # blocks of map and scan that must fit the registers of an SM
-    merge_columns: int  # of the state, per thread of merge
+    merge_columns: int  # columns of the state per thread of merge
 
 
 def within_grid(problem: Problem) -> Constraint:

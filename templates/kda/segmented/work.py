@@ -57,7 +57,7 @@ class MapVisits:
 
     chunks: int  # whose v is read: those of every segment except the last
     tokens: int  # in them
-    columns: int  # of B and A together, per chunk
+    columns: int  # columns of B and A together, per chunk
     states: int  # number of B written
     maps: int  # number of A written
 
@@ -81,7 +81,7 @@ def _map_work(problem: Problem, config: Config, visits: MapVisits) -> Work:
     operands, element = operands_of(problem), problem.dtype.itemsize
     image, mma = map_image_bytes(K, C, operands), map_mma(K, C, operands)
     share = mma / scan_mma(K, C, operands)
-    _, scan = instructions(problem, config)  # of V columns
+    _, scan = instructions(problem, config)  # instructions for V columns
     blocks = (visits.states * V + visits.maps * K) // config.BV  # without those that return at once
     moved = element * V * visits.tokens + FP32 * K * (visits.states * V + visits.maps * K)
     if visits.states:

@@ -12,10 +12,10 @@ from ..problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Config(FusedConfig):
-    segments: int  # of a sequence, scanned in parallel
-    map_columns: int  # of B and A together, per block of map
+    segments: int  # segments of a sequence, scanned in parallel
+    map_columns: int  # columns of B and A together, per block of map
     map_rows: int  # columns per warp
-    merge_columns: int  # of the state, per thread of merge
+    merge_columns: int  # columns of the state per thread of merge
 
 
 def scan_threads(K: int, c: Any) -> Any:

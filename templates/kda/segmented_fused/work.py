@@ -28,10 +28,10 @@ from .config import Config, map_threads, scan_threads
 class Visits:
     """Segments that the blocks of a launch process, of one sequence and head."""
 
-    chunks: tuple[int, ...]  # of each segment
-    tokens: int  # in total
-    blocks: int  # that share a segment's columns
-    columns: int  # of a segment
+    chunks: tuple[int, ...]  # chunks of each segment
+    tokens: int  # tokens in total
+    blocks: int  # blocks that share a segment's columns
+    columns: int  # columns of a segment
     outputs: bool  # whether o is computed, or only the state
 
     def prep_mma(self, problem: Problem, C: int) -> int:

@@ -18,7 +18,7 @@ class Config:
     partials: int
     prep_groups: int  # threads that share four channels of a chunk, each with C / prep_groups tokens
     producers: int  # groups of threads that prepare chunks in turn
-    segments: int  # of a sequence, processed in parallel
+    segments: int  # segments of a sequence, processed in parallel
 
 
 def pass_threads(problem: Problem, c: Any) -> Any:

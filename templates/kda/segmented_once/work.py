@@ -32,8 +32,8 @@ TILE = 16  # tokens of a warp of correct at a time, and rows of a map
 class Segments:
     """The segments of one sequence and head."""
 
-    chunks: tuple[int, ...]  # of each segment
-    tokens: int  # in total
+    chunks: tuple[int, ...]  # chunks of each segment
+    tokens: int  # tokens in total
     pulled: int  # tokens after the first segment, whose queries are multiplied by the map back to its start
     ends: int  # segments whose final state pass stores: another starts there, or it is an output
 

@@ -20,7 +20,7 @@ struct Bf16Operands {
   static constexpr int kBytes = 2;       // per element
   static constexpr bool kSplit = false;  // into several terms
   static constexpr bool kTwice = false;  // whether a matrix that is read in both orientations is stored twice
-  static constexpr float kCentre = 0;    // of exponents; differs in Tf32Operands
+  static constexpr float kCentre = 0;    // reference point of exponents; differs in Tf32Operands
   static constexpr float kCentreFactor = 1;
   using Block = uint32_t[4];  // operand A directly; the operands B of its transpose are {0, 2} and {1, 3}
   using Half = uint32_t[2];

@@ -20,8 +20,8 @@ class Config:
     rows: int  # columns per warp: rows of the transposed state
     stages: int  # slots for chunks: one is read while the others are filled
     span: int  # chunks between stored states, computed by one block of gradients: trades memory for arithmetic
-    channels: int  # of q, k and g, per warp of gradients: a slab
-    slab_warps: int  # of gradients, which share the slabs of a chunk
+    channels: int  # channels of q, k and g per warp of gradients: a slab
+    slab_warps: int  # warps of gradients that share the slabs of a chunk
     values: int  # whose states a block of gradients computes at a time
     prepare_warps: int  # per block, one chunk each
     prepare_ctas: int  # blocks of prepare that must fit the registers of an SM

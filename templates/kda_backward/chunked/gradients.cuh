@@ -15,7 +15,7 @@ struct Gradients {
   int lane;
   float scale;
   int tokens;
-  Columns columns;  // of exponents, and of dg
+  Columns columns;  // columns of exponents, and of dg
 
   // The inputs of a warp for its channels, and the destinations of their gradients.
   struct Inputs {

@@ -40,7 +40,7 @@ struct Remake {
   // Byte offsets in the slab's shared memory.
   static constexpr int kStateBytes = kSpan * kPairs * kBlocks * kBlockBytes;
   static constexpr int kStates = 0;  // before each chunk
-  static constexpr int kGradients = kStateBytes;  // of the states after each chunk
+  static constexpr int kGradients = kStateBytes;  // gradients of the states after each chunk
   static constexpr int kOperands = 2 * kStateBytes;
   static constexpr int kValues = kOperands + kSpan * kChunkBytes;
   static constexpr int kBytes = kValues + (kSpan > 1 ? 3 * kSpan * kBlocks * kBlockBytes : 0);

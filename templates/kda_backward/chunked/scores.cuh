@@ -3,7 +3,8 @@
 #include "kda_backward/chunked/chunk_rows.cuh"
 #include "kda_backward/slopes.cuh"
 
-constexpr float kLargestExponent = 100;  // of 2: beyond, the most decayed values approach the subnormals of bf16
+// base-2 exponent beyond which the most decayed values approach the subnormals of bf16
+constexpr float kLargestExponent = 100;
 
 // In a warp's shared memory, in fp32: zeros above the diagonal, and for keys also on it.
 struct Scores {

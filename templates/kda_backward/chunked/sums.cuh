@@ -15,7 +15,7 @@ struct Sums {
   Tile q[2 * kPairs];                            // do Sᵀ
   Tile k[2 * kPairs];                            // y Sᵀ
   Tile rest[2 * kPairs];                         // e dSᵀ
-  typename Operands::Diagonal decay[kPairs];     // of S dSᵀ
+  typename Operands::Diagonal decay[kPairs];     // diagonal of S dSᵀ
   Square queries;                                // do eᵀ
   Square keys;                                   // y eᵀ
 };

@@ -142,7 +142,7 @@ struct Tf32Operands {
   template <Side kSide>
   static __device__ __forceinline__ void store_transposed(uint4* at, Block const& r, int lane) {
     bool const odd = lane / 4 % 2;
-    Block r_t;  // of lane `to`
+    Block r_t;  // block of lane `to`
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       int const half = i / 2, tile = i % 2, from = 4 * tile + 2 * half, e = 4 * half + 2 * tile;

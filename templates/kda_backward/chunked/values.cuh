@@ -12,7 +12,7 @@ struct ValueSums {
   static constexpr int kSteps = Remake::kSteps, kBlock = Operands::kBlock;
 
   Remake remake;
-  Scanned<T> from;  // of the span
+  Scanned<T> from;  // results of the scans for the span
   int barrier;      // for the slab's warps
 
   __device__ __forceinline__ int tokens() const { return from.tokens - remake.warp * kChunk; }

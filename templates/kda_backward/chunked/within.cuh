@@ -21,7 +21,7 @@ struct Betas {
 // Eight channels of a chunk.
 struct Channels {
   Tile q, k, gate;  // q and k: normalized if the kernel normalizes them; gate: base-2 exponents, cumulative
-  float2 total;     // of the gate
+  float2 total;     // total of the gate
 };
 
 // The gradients of the chunk's two triangles, that of P and the negative one of the keys' products, strictly below the

@@ -9,8 +9,8 @@ from .config import CHUNK, FP32, WARP, Config, image_of, scan_threads
 
 _BETAS = 6 * 4 * WARP  # bytes of beta that a warp of gradients reads
 _LENGTHS = 4 * 4 * WARP  # the same for inverse norms
-_RATE = 4 * WARP  # of A_log
-_BIAS = 8 * WARP  # of dt_bias: a lane has two channels
+_RATE = 4 * WARP  # bytes of A_log
+_BIAS = 8 * WARP  # bytes of dt_bias: a lane has two channels
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -129,7 +129,7 @@ def _gradients(problem: Problem, config: Config) -> Work:
     again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
     again += tokens * K * problem.gate_dtype.itemsize * gated
     a_pair = 6 if image.twice else 8  # the sums of S ⊙ dS use bf16 products, and additions in 32 bits
-    levels = 4 if operands.products > 1 else 1  # of pairs of tokens, for an exact dg
+    levels = 4 if operands.products > 1 else 1  # levels of pairs of tokens, for an exact dg
     made_mma = spans * (config.span - 1) * 6 * (K // 16) * steps
     mma = operands.products * (count * slabs * (steps * (4 + a_pair * pairs) + 8 * levels * pairs) + made_mma)
     shares = spans * (config.span > 1)  # blocks whose warps wait for each other

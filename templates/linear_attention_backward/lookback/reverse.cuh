@@ -62,7 +62,7 @@ struct Reverse {
   ThreadCoord const& at;
   Sequences<kVarlen> const& sequences;
   States const& initial;    // those of the forward pass
-  States const& gradients;  // of final states, where sequences start in this sweep, and of initial states
+  States const& gradients;  // gradients of final states, where sequences start in this sweep, and of initial states
 
   // The gradients before the thread's tokens if nothing follows them, and whether a sequence ends among them, so that
   // nothing does. `m`: the mean after them.

@@ -13,7 +13,7 @@ struct LatentRows : Rows<D, true> {
 // Constants that follow from the traits of a kernel: T, D, DV, BM, BN, kWarps, kParts, kStages.
 template <class Traits>
 struct Latent : Traits {
-  using Layout = LatentRows<Traits::D>;  // of the latent rows
+  using Layout = LatentRows<Traits::D>;  // layout of the latent rows
   using LayoutQ = Layout;
   using LayoutP = Rows<Traits::BN, true>;
   using LayoutO = Rows<Traits::DV, true>;

@@ -53,7 +53,7 @@ def _attend(problem: Problem, config: Config, visits: Visits) -> Work:
     groups = BM * config.parts // config.warps // 16  # mma tiles of 16 rows per warp
     scored, weighed = BM * BN * D / 16**3 * 2, BM * BN * DV / 16**3 * 2  # mma per tile
     keys = 4 * D / 16 * config.warps * (groups + BN / config.parts / 16)  # wavefronts of Q and of K
-    values = 4 * BN / 16 * config.warps * (groups + DV / config.parts / 16)  # of P and of V
+    values = 4 * BN / 16 * config.warps * (groups + DV / config.parts / 16)  # wavefronts of P and of V
     exponentials = BM * BN / WARP
     written = visits.parts * rows * (4 * DV + 8) if visits.parts > 1 else rows * (ELEMENT * DV + 4)
     shares = 2 * _INT * problem.batch if config.splits > 1 else 0

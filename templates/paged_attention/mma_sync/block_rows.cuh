@@ -8,7 +8,7 @@
 template <class T>
 struct RowsOfHeads {
   PackedRows rows;
-  T* data;  // of query 0 and the first query head
+  T* data;  // row of query 0 and the first query head
   int64_t query_stride, head_stride;
 
   __device__ __forceinline__ bool has(int row) const { return rows.row0 + row < rows.count; }

@@ -66,7 +66,7 @@ struct PagedKeys {
   __device__ __forceinline__ Mask mask(Work const& work, int warpgroup) const {
     Sequence const& of = work.sequence;
     int const ahead = of.keys - of.queries + 1 + shift(of, work.first_query) - of.first_key;
-    int const begin = work.query(64 * warpgroup + 63) + ahead - window;  // of the last window
+    int const begin = work.query(64 * warpgroup + 63) + ahead - window;  // start of the last window
     int const last_sink = sinks - of.first_key;
     int const from = begin > last_sink ? (max(begin, 0) + BN - 1) / BN : 0;
     return {ahead, window, last_sink, from, (work.query(64 * warpgroup) + ahead) / BN};

@@ -11,7 +11,7 @@ struct PageLoader : Loader<Tile> {
   static_assert(BN <= 32 * PagedKeys<BN>::kLeastBox, "each lane copies one box");
 
   typename Tile::Keys keys;
-  Table tables;  // of all sequences
+  Table tables;  // tables of all sequences
   int64_t table_stride;
 
   // Loads an entire row tile. `parity`: of the round of Q.

@@ -14,7 +14,7 @@ template <class Traits>
 struct ByteTile : Tile<OneWarp<Traits>> {
   using Whole = Tile<OneWarp<Traits>>;
   static_assert(Traits::D % 16 == 0, "a row of bytes is a whole number of 16-byte chunks");
-  using LayoutKV = Rows<Traits::D / 2, true>;  // of K and V
+  using LayoutKV = Rows<Traits::D / 2, true>;  // layout of K and V
   static constexpr int kKeyBytes = Traits::BN * LayoutKV::kRowBytes, kValueBytes = kKeyBytes;
   static constexpr int kSharedBytes = Whole::kRing + Traits::kStages * kKeyBytes;
 };

@@ -59,7 +59,7 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     if problem.use_softcap:
         attend = with_softcap_work(problem.head_dim, attend)
     if problem.eight_bits:
-        registers = attend.mma * 8 / config.BM  # of four keys or values: a warp widens its own tiles
+        registers = attend.mma * 8 / config.BM  # registers of four keys or values: a warp widens its own tiles
         attend = with_widening(problem, gpu.arch, attend, registers, registers)
     blocks = [prod(launch.grid) for launch in plan(problem, config).launches]
     works = zip((attend, *merge), blocks, strict=True)

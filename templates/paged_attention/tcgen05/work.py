@@ -16,7 +16,7 @@ from ..split_keys.work import Shared
 from ..wgmma.work import cut_of, leaving, merging_work, places
 from .config import Config, blocks, queries_of_block
 
-_BARRIERS = 2  # of an idle block
+_BARRIERS = 2  # barriers of an idle block
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

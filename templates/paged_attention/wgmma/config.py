@@ -21,7 +21,7 @@ _PRODUCER_REGISTERS = np.array([0, 40, 40, 32])
 class Config(Tiles):
     packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
     splits: int  # shares of a row tile's keys, on average, that separate blocks compute and a second launch merges
-    blocks: int  # of a persistent grid, in blocks per device at one block per SM; 0: one block per row tile
+    blocks: int  # persistent blocks per device at one block per SM; 0: one block per row tile
 
     @property
     def tile(self) -> dense.Config:

@@ -42,7 +42,7 @@ struct HeadRows {
 // Loads a block's rows of Q, as attend() requires.
 template <class Tile, class Packing>
 struct QueryRows {
-  static constexpr int kRows = Packing::kPacked ? 16 : Tile::BM;  // of one head
+  static constexpr int kRows = Packing::kPacked ? 16 : Tile::BM;  // rows of one head
 
   HeadRows<typename Tile::T const, Packing> q;
 

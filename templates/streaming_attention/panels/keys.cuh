@@ -52,7 +52,7 @@ struct WindowKeys {
   __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
                                        int tile) const {
     int const position = tile * BN, head = work.kv_head, batch = work.sequence.batch;
-    int const first = padded(), moved = shift(work.sequence, work.first_query);  // of the numbered keys
+    int const first = padded(), moved = shift(work.sequence, work.first_query);  // number of keys and their shift
     if (moved == 0 || position >= first || position + BN <= first)
       return Panels::template load<BN, kCluster>(s_tile, maps.whole, full, position < first ? position : position - moved, head,
                                                  batch);
@@ -99,7 +99,7 @@ struct WindowKeys {
   __device__ __forceinline__ Mask mask(Work const& work, int warpgroup) const {
     Sequence const& of = work.sequence;
     int const ahead = of.keys - of.queries + 1 + shift(of, work.first_query);
-    int const begin = work.query(64 * warpgroup + 63) + ahead - window;  // of the last window
+    int const begin = work.query(64 * warpgroup + 63) + ahead - window;  // start of the last window
     int const from = begin > sinks ? (begin + BN - 1) / BN : 0;
     return {ahead, window, sinks, from, (work.query(64 * warpgroup) + ahead) / BN};
   }

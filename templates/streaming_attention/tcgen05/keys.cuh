@@ -9,7 +9,7 @@ struct WindowRowKeys : WindowKeys<BN, 1> {
 
   // The mask of a thread's row.
   struct RowMask {
-    int begin, end;  // of its window, in key numbers
+    int begin, end;  // its window, in key numbers
     int sinks;
     // tiles that all of the warp's rows attend completely; this also holds for tiles before `to` with only sinks
     int from, to;

@@ -10,7 +10,7 @@ from ...flash_attention.wgmma.config import ROWS, Tiles, packed
 class Config(Tiles):
     packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
     cluster: int  # blocks of heads of one KV head that load K and V for each other; 1: each for itself
-    blocks: int  # of a persistent grid, in blocks per device at one block per SM; 0: one block per row tile
+    blocks: int  # persistent blocks per device at one block per SM; 0: one block per row tile
 
 
 def taken_heads(problem: Any, c: Any) -> Any:

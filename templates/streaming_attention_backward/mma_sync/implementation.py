@@ -89,7 +89,7 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 _SINKS = ((64, 4), (32, 2), (16, 1))  # queries per step, and warps: the first that fits is the default
-_BLOCKS = 256  # of sinks: enough to fill a large GPU
+_BLOCKS = 256  # blocks of sinks: enough to fill a large GPU
 
 
 def default(problem: Problem, arch: Arch) -> Config:
