@@ -2,8 +2,8 @@
 #pragma once
 #include "flash_attention/softmax.cuh"
 
-// For all rows of a warp; `logit(i)`: of the lane's row 8 i. The sums are not yet reduced over the lanes and warps that
-// share a row: `counts` is true for exactly one of these.
+// Adds the logit to all rows of a warp; `logit(i)`: the logit of the lane's row 8 i. The sums are not yet reduced over
+// the lanes and warps that share a row: `counts` is true for exactly one of these.
 template <int kM, int kN, class Logit>
 __device__ __forceinline__ void add_logit(RowState<kM>& state, float (&r_o)[kM][kN][4], bool counts, Logit const& logit) {
   float peak[kM][2];
@@ -15,7 +15,8 @@ __device__ __forceinline__ void add_logit(RowState<kM>& state, float (&r_o)[kM][
     if (counts) state.sum[i / 2][i % 2] += exp2_approx(peak[i / 2][i % 2] - state.max[i / 2][i % 2]);
 }
 
-// For one row, whose elements `o` are not yet divided by the sum; `max` may be -inf if no key was attended.
+// Adds the logit to one row, whose elements `o` are not yet divided by the sum; `max` may be -inf if no key was
+// attended.
 template <int kColumns>
 __device__ __forceinline__ void add_logit(float (&o)[kColumns], float& max, float& sum, float logit) {
   float const raised = fmaxf(max, logit);

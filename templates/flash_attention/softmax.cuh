@@ -23,7 +23,7 @@ __device__ __forceinline__ void reset(RowState<kM>& state) {
   }
 }
 
-// Over the 4 lanes that share a row.
+// The maximum over the 4 lanes that share a row.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));

@@ -2,9 +2,9 @@
 #pragma once
 
 struct Span {
-  bool any;     // otherwise none
-  bool narrow;  // only a narrow span,
-  int first;    // starting at this key of the tile
+  bool any;     // whether the warp computes any keys of the tile
+  bool narrow;  // whether it computes only a narrow span,
+  int first;    // which starts at this key of the tile
 
   static __device__ __forceinline__ constexpr Span whole(bool any = true) { return {any, false, 0}; }
 };

@@ -5,7 +5,7 @@
 #include "math.cuh"
 #include "thread.cuh"
 
-// For one query; `logit` is in base 2, as is `shift`.
+// The contribution of one query; `logit` is in base 2, as is `shift`.
 __device__ __forceinline__ float logit_slope(float logit, float shift, float delta) {
   return -exp2_approx(logit - shift) * delta;
 }

@@ -7,7 +7,7 @@ from tuner.spec import DType, Precision
 DIMS = tuple(range(16, 257, 16))
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 INDEX_DTYPES = (DType.INT64, DType.INT32)
-MAX_BLOCKS = 65535  # in the second and third dims of a grid: heads and sequences
+MAX_BLOCKS = 65535  # limit of a grid's second and third dims: heads and sequences
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for one more chunk
 
 

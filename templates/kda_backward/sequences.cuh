@@ -17,7 +17,7 @@ __device__ __forceinline__ int pieces(Index const* cu_seqlens, int count, int se
 // A piece, from its index in memory.
 struct Piece {
   int64_t first;      // token of the batch
-  int tokens;         // from there to the end of the sequence; 0 or less: the piece is empty
+  int tokens;         // tokens from there to the end of the sequence; 0 or less: the piece is empty
   int index;          // index among the pieces of its sequence
   int sequence;       // index of the packed sequence, otherwise 0
 };

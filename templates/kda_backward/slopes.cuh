@@ -9,7 +9,7 @@ __device__ __forceinline__ float beta_slope(float x) {
   return kGate == BetaGate::kNone ? 1 : beta_of<kGate>(x) / (1 + exp2_approx(x * kLog2e));
 }
 
-// For the lane's two channels of a tile that starts at `channel`.
+// The bias of the lane's two channels of a tile that starts at `channel`.
 template <Gating kGating>
 __device__ __forceinline__ float2 bias_pair(HeadGate<kGating> const& gate, int channel, int lane) {
   return gate.bias ? *reinterpret_cast<float2 const*>(gate.bias + channel + lane % 4 * 2) : make_float2(0, 0);
@@ -35,8 +35,8 @@ __device__ __forceinline__ void decay_exponents(Tile& r, HeadGate<kGating> const
 
 // Slopes of the natural logarithm of the decay.
 struct GateSlopes {
-  float input;  // with respect to the input g, and to dt_bias
-  float rate;   // with respect to A_log
+  float input;  // slope with respect to the input g, and to dt_bias
+  float rate;   // slope with respect to A_log
 };
 template <Gating kGating>
 __device__ __forceinline__ GateSlopes gate_slopes(HeadGate<kGating> const& gate, float g, float channel_bias) {

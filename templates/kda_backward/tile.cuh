@@ -126,7 +126,7 @@ __device__ __forceinline__ float token_sum(Tile const& r, int lane) {
   return sum;
 }
 
-// Over the lanes that hold a row of tokens.
+// The sum over the lanes that hold a row of tokens.
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffff, x, 1);
   return x + __shfl_xor_sync(0xffffffff, x, 2);

@@ -33,7 +33,7 @@ class Sizes:
 
     @property
     def elements(self) -> int:
-        """Of q, and of each tensor of its shape."""
+        """Elements of q, and of each tensor of its shape."""
         return self.batch * self.seq_len * self.channels
 
     @property

@@ -124,7 +124,7 @@ struct Groups {
     return found;
   }
 
-  // For the thread of channel threadIdx.x < BK: the sum over the tile, from zero.
+  // The sum over the tile, from zero, for the thread of channel threadIdx.x < BK.
   __device__ __forceinline__ State<1> fold(float beta) const {
     State<1> total = {};
     float const beta_group = float(long_power<Tile::L>(beta));

@@ -1,4 +1,4 @@
-"""What the tiled implementations share: the choices of vectors, tiles and budgets, and the sizes that follow.
+"""What the tiled implementations share: the choices of vectors, tiles and budgets, and the sizes derived from it.
 
 `c` is a config, or columns of many configs.
 """
@@ -30,7 +30,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Budgeted(Shape):
-    """With a budget that decides whether tiles are kept in shared memory or in registers."""
+    """A Shape with a budget that decides whether tiles are kept in shared memory or in registers."""
 
     # bytes a block may use: q, k and v are staged in shared memory if they fit, in registers otherwise
     smem_budget: int

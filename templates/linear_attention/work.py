@@ -1,7 +1,7 @@
 """The work of the launches of the implementations, counted by formula.
 
-Bytes are exact and equal the emulator's counters, except for reads of cu_seqlens; instructions are the minimum of the
-algorithm.
+Bytes are exact and equal the emulator's counters, except for reads of cu_seqlens; instructions are the minimum that the
+algorithm requires.
 """
 
 from tuner.spec import Work
@@ -12,7 +12,7 @@ from .sizes import Sizes
 from .tiles import WARP, Shape, sum_bytes, tokens_per_thread
 
 PAIR = 8  # bytes of s and n in fp32
-CARRY = 16  # in fp64
+CARRY = 16  # bytes of s and n in fp64
 
 # Instructions per element; conversions and the key floor count as ALU.
 WEIGHT_FMA, WEIGHT_MUFU, WEIGHT_ALU = 2, 2, 2  # σ(k): exponent, 1 +; ex2 and rcp
@@ -116,7 +116,8 @@ def tiled(
     tile_sums = sum_bytes(config) / 128
     moved = tensor_bytes(problem, tensors_read + writes_o)
     addresses = (tensors_read + writes_o) * 4 / config.width
-    read_back = 2 + writes_o * (1 + weight_sweeps)  # from shared memory: k and v, then q, v, and k if σ was not kept
+    # tensors read from shared memory: k and v, then q, v, and k if σ was not kept
+    read_back = 2 + writes_o * (1 + weight_sweeps)
     return Work(
         ctas=ctas,
         warps=config.threads // WARP,

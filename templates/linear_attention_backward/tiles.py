@@ -1,5 +1,5 @@
-"""The choices of tiles, whether they are staged in shared memory, and the sizes that follow: those of linear_attention,
-for four tensors.
+"""The choices of tiles, whether they are staged in shared memory, and the sizes derived from it: those of
+linear_attention, for four tensors.
 
 `c` is a config, or columns of many configs.
 """

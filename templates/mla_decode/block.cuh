@@ -13,7 +13,7 @@ struct Decode {
   View<T const> q;
   Cache<T> cache;
   int const* block_table;
-  int64_t table_stride, page_stride;  // between sequences, and between pages
+  int64_t table_stride, page_stride;  // strides between sequences, and between pages
   Lengths lengths;
   View<T> o;
   float *lse, *part_o, *part_rows;

@@ -23,7 +23,7 @@ struct Cache {
   T const* data;
   int64_t page_stride, row_stride;
 
-  // In bytes.
+  // The offset of a row, in bytes.
   __device__ __forceinline__ int64_t offset(int page, int row) const {
     return (page * page_stride + row * row_stride) * int64_t(sizeof(T));
   }

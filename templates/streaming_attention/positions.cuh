@@ -2,8 +2,8 @@
 #pragma once
 #include "types.cuh"
 
-// For sequence b: its entry of `cache_seqlens`, or `seq_k` without one. A cache that does not roll has slots for seq_k
-// positions.
+// The number for sequence b: its entry of `cache_seqlens`, or `seq_k` without one. A cache that does not roll has slots
+// for seq_k positions.
 template <bool kRolling>
 __device__ __forceinline__ int positions_of(int const* cache_seqlens, int b, int seq_k) {
   constexpr int kMost = 1 << 30;

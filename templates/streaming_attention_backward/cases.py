@@ -33,7 +33,8 @@ def reference(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def rounded(problem: Problem, arrays: Arrays) -> Arrays:
-    """From the o and lse in `arrays`, with P, dS and the results rounded to the dtype, as the kernels round them."""
+    """The gradients for the o and lse in `arrays`, with P, dS and the results rounded to the dtype, as the kernels
+    round them."""
     return gradients(problem, arrays, attends(problem.forward), rounded=True)
 
 

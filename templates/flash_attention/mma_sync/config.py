@@ -1,4 +1,4 @@
-"""The search space parameters of mma_sync, and the sizes that follow; every function accepts a config or columns of
+"""The search space parameters of mma_sync, and the sizes derived from it; every function accepts a config or columns of
 many configs."""
 
 from dataclasses import dataclass

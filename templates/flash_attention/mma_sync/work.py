@@ -87,7 +87,7 @@ def work_of_visits(problem: Any, config: Any, visits: Visits, floor: Cost) -> Wo
     """Work of all heads of an attention that visits tiles as `visits` describes; `floor` is the cost of the problem.
 
     mma, bytes, barriers and the wavefronts of ldmatrix and cp.async are exact; FMA and integer instructions are the
-    minimum of the algorithm, with address arithmetic estimated.
+    minimum that the algorithm requires, with address arithmetic estimated.
     """
     heads, blocks, tiles = problem.batch * problem.heads, len(visits.blocks), int(np.sum(visits.blocks))
     widths = problem.head_dim, problem.head_dim_v
@@ -122,7 +122,7 @@ class GroupTile:
 
 
 def _group_tiles(D: int, DV: int, config: Any, visits: Visits) -> GroupTile:
-    """For all tiles of a head: the cost of a tile without keys, plus the cost of each step of keys."""
+    """Instructions of a head: the cost of a tile without keys for all tiles, plus the cost of each step of keys."""
     bare, full = (astuple(_group_tile(D, DV, replace(config, BN=keys))) for keys in (0, config.BN))
     steps = config.BN // 16
     return GroupTile(*(visits.groups * b + visits.steps * (w - b) / steps for b, w in zip(bare, full, strict=True)))

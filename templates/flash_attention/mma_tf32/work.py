@@ -23,8 +23,8 @@ def terms(problem: Problem) -> int:
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """mma, bytes, barriers and wavefronts are exact, except for barriers of warps that share rows; other instructions
-    are the minimum of the algorithm, with address arithmetic estimated. Packed sequences are counted as if their
-    lengths were equal, in a grid sized for the longest."""
+    are the minimum that the algorithm requires, with address arithmetic estimated. Packed sequences are counted as if
+    their lengths were equal, in a grid sized for the longest."""
     equal = unpacked(problem)
     widths, visits = (problem.head_dim, problem.head_dim_v), Visits.of(equal, config)
     heads, blocks, tiles = equal.batch * equal.heads, len(visits.blocks), int(np.sum(visits.blocks))

@@ -35,7 +35,7 @@ struct Schedule {
     heads = all.kv_heads * taken_heads();
     every = heads * all.sequences;
     rows = Tile::kPackedSequences ? quotient(takers, every) : ceil_div(seq_q << packed_log2, Tile::BM * kRows);
-    int const keys = Tile::kPackedSequences ? ceil_div(seq_k, all.sequences) : seq_k;  // on average
+    int const keys = Tile::kPackedSequences ? ceil_div(seq_k, all.sequences) : seq_k;  // average number of keys
     int const most = min(every, max(1, kKeysInL2 / keys) * taken_heads());
     section = ceil_div(every, ceil_div(every, most));
   }
@@ -68,7 +68,7 @@ struct Schedule {
   // with their values, in half of a Hopper GPU's L2
   static constexpr int kKeysInL2 = (24 << 20) / (2 * (Tile::D + Tile::DV));
 
-  // For non-negative operands: an unsigned division needs fewer registers.
+  // The operands must not be negative: an unsigned division needs fewer registers.
   __device__ __forceinline__ static int quotient(uint32_t a, uint32_t b) { return a / b; }
   __device__ __forceinline__ static int ceil_div(int a, int b) { return (a + b - 1) / b; }
   // Heads, or groups that share row tiles, of a KV head; or clusters of them.

@@ -25,7 +25,7 @@ def work_of_walks(
     """Work of each launch if the row tiles of each KV head visit tiles as `walked` describes; `floor` is the cost of
     the problem, `element` the bytes of an element of K or V.
 
-    mma, bytes and barriers are exact; the rest is the minimum of the algorithm.
+    mma, bytes and barriers are exact; the rest is the minimum that the algorithm requires.
     """
     split = config.splits > 1
     attend = _attend_work(problem, config, walked, floor, element)

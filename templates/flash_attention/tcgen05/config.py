@@ -1,4 +1,4 @@
-"""The search space of tcgen05, and the sizes that follow; every function accepts a config or columns of many
+"""The search space of tcgen05, and the sizes derived from it; every function accepts a config or columns of many
 configs."""
 
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ class Tiles:
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
     heavy_first: bool  # causal: row tiles with the most keys first
-    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
+    # query heads of a KV head that share a tile's rows, at most the largest power of two that divides their number
+    packed_heads: int
 
 
 def blocks(problem: Problem, c: Any) -> Any:

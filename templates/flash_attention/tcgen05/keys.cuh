@@ -24,7 +24,7 @@ struct DenseRowKeys : DenseKeys<BN, kCausal, 1> {
         if (e >= hidden) r_s[e] = -kInfinity;
     }
   };
-  // For a row of the block; its warp's first row is `first`.
+  // The mask of a row of the block; the first row of its warp is `first`.
   __device__ __forceinline__ RowMask row_mask(Work const& work, int row, int first) const {
     Sequence const& of = work.sequence;
     int const ahead = of.keys - of.queries;

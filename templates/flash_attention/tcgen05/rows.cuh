@@ -13,10 +13,10 @@ struct RowThread {
   static constexpr int BN = Tile::BN;
   static constexpr int kChunk = 16;  // columns that are loaded or stored at once
 
-  uint32_t tensor;  // in the warp's lanes
+  uint32_t tensor;  // columns of tensor memory, in the warp's lanes
   Barriers<Tile> barriers;
   int i;        // the row tile
-  float scale;  // in base 2, of scores or of capped scores
+  float scale;  // scale of scores, or of capped scores, in base 2
   float inner;  // softcap: scale of scores before the cap
   RowSoftmax softmax;
 

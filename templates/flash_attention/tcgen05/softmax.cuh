@@ -21,7 +21,7 @@ __device__ __forceinline__ float2 exp2_polynomial(float2 x) {
           __uint_as_float(__float_as_uint(power.y) + (__float_as_uint(whole.y) << 23))};
 }
 
-// With four independent chains, of two elements per step: sm_100 has a three-input maximum.
+// The maximum is computed in four independent chains of two elements per step: sm_100 has a three-input maximum.
 template <int N>
 __device__ __forceinline__ float largest(float const (&r_s)[N]) {
   float peak[4] = {r_s[0], r_s[1], r_s[2], r_s[3]};
@@ -35,10 +35,10 @@ __device__ __forceinline__ float largest(float const (&r_s)[N]) {
 }
 
 struct RowSoftmax {
-  float max = kLowest;  // in units of the exponent: scale · score, base 2
+  float max = kLowest;  // running maximum in units of the exponent: scale · score, base 2
   float sum = 0;
   float factor = 1;    // rescaling factor of the previous sums, if the maximum was raised
-  bool raised = true;  // by the newest tile, in one of the warp's rows
+  bool raised = true;  // whether the newest tile raised the maximum of any of the warp's rows
 
   // Converts scores S to P = 2^(scale · S - max), unrounded. Every kPolynomial-th pair is computed with polynomials (0:
   // none). kLazy: a maximum is raised only when it grows by more than a factor of 2^8 of exponentials; until then sums

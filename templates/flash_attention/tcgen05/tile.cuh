@@ -20,7 +20,7 @@ struct Tcgen05Tile : Traits {
   static constexpr int BM = kRows * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups, kThreads = kConsumers + 128;
   static constexpr int kLoaderWarp = kConsumers / 32, kProductsWarp = kLoaderWarp + 1;
-  static constexpr int kBlocksPerSM = kWarpgroups == 1 ? 2 : 1;  // limited by registers
+  static constexpr int kBlocksPerSM = kWarpgroups == 1 ? 2 : 1;  // blocks per SM, limited by registers
   static constexpr int kConsumerRegisters = kWarpgroups == 1 ? 192 : 208, kIssuerRegisters = kWarpgroups == 1 ? 64 : 88;
   static constexpr int kCluster = 1;
   static constexpr bool kClusterOfHeads = false;
@@ -44,7 +44,7 @@ struct Tcgen05Tile : Traits {
   // the scores that it was computed from.
   static constexpr bool kOverlaid = Traits::kOverlaid;
   static constexpr int kScores = kWarpgroups * DV16, kProbabilities = kOverlaid ? kScores : kScores + kWarpgroups * BN;
-  static constexpr int kProbabilityColumns = kOverlaid ? BN : BN / 2;  // between row tiles
+  static constexpr int kProbabilityColumns = kOverlaid ? BN : BN / 2;  // distance between row tiles
   static constexpr int kUsedColumns = kProbabilities + kWarpgroups * kProbabilityColumns;
   static constexpr int kColumns = kUsedColumns <= 64    ? 64
                                   : kUsedColumns <= 128 ? 128

@@ -34,7 +34,7 @@ def tiles(problem: Problem, config: Config) -> Array:
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are the minimum of the algorithm.
+    """Products and the bytes of TMA are exact; the other instructions are the minimum that the algorithm requires.
 
     Packed sequences are counted as if their lengths were equal, except that the number of blocks is that of the
     longest.

@@ -12,7 +12,7 @@ struct Tensors {
   typename Tile::Keys::Maps k, v;
   OutputRows<typename Tile::T> rows;  // rows of o, for packed sequences
   float* g_lse;
-  int* ticket;  // for persistent blocks
+  int* ticket;  // ticket of persistent blocks
 };
 
 // Called by one thread, before the first copy.

@@ -1,4 +1,5 @@
-"""The search space of wgmma, and the sizes that follow; every function accepts a config or columns of many configs."""
+"""The search space of wgmma, and the sizes derived from it; every function accepts a config or columns of many
+configs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ _PRODUCER_REGISTERS = np.array([0, 40, 24, 32])
 # Registers besides scores, P and O. Measured: with fewer left, ptxas serializes every wgmma (C7512) and spills.
 _OTHER_REGISTERS = 28
 _OTHER_REGISTERS_OVER_BOTH = 36  # at 28, ptxas moves the exponentials after the wait that they are meant to precede
-_SOFTCAP_REGISTERS = 32  # with fewer, capped scores spill
+_SOFTCAP_REGISTERS = 32  # registers without which capped scores spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,15 @@ class Tiles:
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
     heavy_first: bool  # causal: row tiles with the most keys first
-    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
+    # query heads of a KV head that share a tile's rows, at most the largest power of two that divides their number
+    packed_heads: int
     cluster: int  # blocks that load K and V for each other by multicast; 1: each for itself
     blocks: int  # persistent blocks per device at one block per SM; 0: one block per row tile
 
 
 def packed(heads: int, kv_heads: int, c: Any) -> Any:
-    """Query heads that share a tile's rows: the config's number, limited to the power of two in heads / kv_heads."""
+    """Query heads that share a tile's rows: the config's number, at most the largest power of two that divides heads /
+    kv_heads."""
     group = heads // kv_heads
     return np.minimum(c.packed_heads, group & -group)
 

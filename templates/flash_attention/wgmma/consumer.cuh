@@ -29,7 +29,7 @@ struct Consumer {
   int warpgroup;
   int query[2];      // queries of the thread's two rows
   typename Tile::Keys::Mask mask;
-  float scale;         // in base 2, of scores or of capped scores
+  float scale;         // scale of scores, or of capped scores, in base 2
   float inner;         // softcap: scale of scores before the cap
   Position<Tile::kStages> keys, values;  // positions of the next scores, and of the newest available values
   int released = 0;                      // stage of V that is being read

@@ -6,14 +6,14 @@
 
 __device__ __forceinline__ int bits(float x) { return int(__float_as_uint(x)); }
 
-// Of three integers, a single instruction on sm_90.
+// The maximum, or minimum, of three integers, a single instruction on sm_90.
 template <bool kLargest>
 __device__ __forceinline__ int extreme(int a, int b, int c) {
   int const either = (b > c) == kLargest ? b : c;
   return (a > either) == kLargest ? a : either;
 }
 
-// Of the bits of a row's scores: its elements 2 h and 2 h + 1 of every 4.
+// The maximum, or minimum, of the bits of a row's scores: its elements are 2 h and 2 h + 1 of every 4.
 template <bool kLargest, int R>
 __device__ __forceinline__ int extreme_bits(float const (&r_s)[R], int h) {
   int even = bits(r_s[2 * h]), odd = bits(r_s[2 * h + 4]);  // two chains of half the latency
@@ -26,11 +26,11 @@ __device__ __forceinline__ int extreme_bits(float const (&r_s)[R], int h) {
 }
 
 struct Softmax {
-  float max[2] = {kLowest, kLowest};  // in units of the exponent: scale · score, base 2
+  float max[2] = {kLowest, kLowest};  // running maxima in units of the exponent: scale · score, base 2
   float sum[2] = {0, 0};              // sums over this thread's columns only, until `reduce`
   float factor[2] = {1, 1};           // rescaling factors of the previous sums, if maxima were raised
   int bound[2] = {kNone, kNone};      // kLazy: bits of the smallest score at which a maximum may have to be raised
-  bool raised = true;                 // by the newest tile, in one of the warp's rows
+  bool raised = true;                 // whether the newest tile raised the maximum of any of the warp's rows
 
   static constexpr int kNone = -2147483647 - 1;  // below the bits of every score
 

@@ -18,7 +18,7 @@ from .config import ELEMENT, ROWS, WIDTHS, Config, packed, round_up, row_tiles, 
 _WARPS = 4  # per warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
-_L2_BYTES = 24 << 20  # for keys and values of a section of heads: panels/schedule.cuh
+_L2_BYTES = 24 << 20  # L2 capacity for keys and values of a section of heads: panels/schedule.cuh
 _CLEARING = Work(
     ctas=1,
     warps=1,
@@ -99,7 +99,7 @@ def _grid(problem: Problem, config: Config) -> Grid:
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of TMA are exact; the other instructions are the minimum of the algorithm.
+    """wgmma and the bytes of TMA are exact; the other instructions are the minimum that the algorithm requires.
 
     Packed sequences are counted as if their lengths were equal, except that the number of blocks is that of the
     longest.

@@ -1,4 +1,5 @@
-// From scores and products to gradients, for the 16 kM rows of a warp: rows are keys for dK and dV, queries for dQ.
+// Computes gradients from scores and products, for the 16 kM rows of a warp: rows are keys for dK and dV, queries for
+// dQ.
 #pragma once
 #include "flash_attention/products.cuh"
 #include "flash_attention_backward/slope.cuh"

@@ -43,7 +43,7 @@ struct Pass : Traits {
   static constexpr int kDim16 = (kWidth<Traits, kRole> + 15) / 16 * 16;
   template <int kRole>
   using ColumnsOf = Panels<kWidth<Traits, kRole>, panel_columns(kWidth<Traits, kRole>, kColumns), true>;
-  using Columns = ColumnsOf<kFirst>;  // for passes in which both tensors have the same width
+  using Columns = ColumnsOf<kFirst>;  // alias for passes in which both tensors have the same width
   static constexpr int D16 = (D + 15) / 16 * 16;
   static constexpr int kOwners = kSplit ? kWarpgroups / 2 : kWarpgroups;  // owners of kOwnRows rows each
   static constexpr int kOwnRows = kRowsOfOwner, kRows = kOwnRows * kOwners;

@@ -71,7 +71,7 @@ struct Rows {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(role, stage));
   }
 
-  // For the thread's columns 8 n + lane % 4 · 2 and the next, in its row h.
+  // Row values for the thread's columns 8 n + lane % 4 · 2 and the next, in its row h.
   __device__ __forceinline__ float2 value(Value kind, int n, int h) const {
     if constexpr (!Pass::kOwnsKeys) return {values[kind][h], values[kind][h]};
     int const pair = kind * N + n * 8 + threadIdx.x % 4 * 2;

@@ -23,7 +23,7 @@ template <class Pass, TensorRole kRole>
 __device__ __forceinline__ void store_own(Target<typename Pass::T> const& target, unsigned char const* s_rows, int row) {
   using Columns = typename Pass::template ColumnsOf<kRole>;
   constexpr int kRowBytes = 2 * Columns::width(0), kPanelBytes = 64 * kRowBytes;
-  // In storage order, without bank conflicts: the swizzle is its own inverse.
+  // The rows are read in storage order, without bank conflicts: the swizzle is its own inverse.
   for (int at = threadIdx.x % 128 * 16; at < Columns::kCount * kPanelBytes; at += 128 * 16) {
     int const within = swizzled(at % kPanelBytes, Columns::swizzle(Columns::width(0)));
     int const own = within / kRowBytes, col = at / kPanelBytes * Columns::width(0) + within % kRowBytes / 2;

@@ -18,7 +18,7 @@ _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
+    """Products and the bytes of TMA are exact; the other instructions are the minimum that the algorithm requires."""
     rows = rows_in_tiles(problem, tiles(problem, problem.seq_q, config.BM_kv) * config.BM_kv)
     keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, ROWS * config.kv_row_tiles)
     queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, ROWS * config.q_row_tiles)
@@ -98,7 +98,8 @@ def _pass_work(
     warps = passed * _WARPS * sharers
     scores = tile // sharers  # per thread and tile
     polynomials = 2 * -(-scores // (2 * polynomial)) if polynomial else 0
-    caps = scores if problem.use_softcap else 0  # and their slopes; two scores share a reciprocal: softcap.cuh
+    # operations of caps and their slopes; two scores share a reciprocal: softcap.cuh
+    caps = scores if problem.use_softcap else 0
     operands = ELEMENT * ((ROWS + tile) * multiplied + tile * summed)
     return Work(
         ctas=blocks,

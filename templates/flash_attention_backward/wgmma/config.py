@@ -1,4 +1,5 @@
-"""The search space of wgmma, and the sizes that follow; every function accepts a config or columns of many configs."""
+"""The search space of wgmma, and the sizes derived from it; every function accepts a config or columns of many
+configs."""
 
 from dataclasses import dataclass
 from typing import Any

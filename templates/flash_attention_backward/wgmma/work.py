@@ -17,7 +17,7 @@ _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
+    """wgmma and the bytes of TMA are exact; the other instructions are the minimum that the algorithm requires."""
     keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, ROWS * int(kv_owners(config)))
     queries = in_grid(problem, config, queries_work, problem.heads, problem.seq_q, ROWS * config.q_warpgroups)
     passes = (with_softcap(rows) if problem.use_softcap else rows for rows in (keys, queries))

@@ -19,7 +19,8 @@ _TURN_STEPS = 0.5  # assumed: delay between the sums of one block and of the nex
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of bulk copies are exact; the other instructions are the minimum of the algorithm."""
+    """wgmma and the bytes of bulk copies are exact; the other instructions are the minimum that the algorithm
+    requires."""
     rows = rows_in_tiles(problem, query_tiles(problem) * TILE_ROWS)
     keys = in_grid(problem, config, keys_work, problem.kv_heads, problem.seq_k, BLOCK_KEYS)
     return rows, keys, sums_work(problem)

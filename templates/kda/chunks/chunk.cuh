@@ -73,7 +73,7 @@ struct Octet {
     for (int i = 0; i < 4; ++i) x[2 * i] = unpack_lo<T>(pair(i)), x[2 * i + 1] = unpack_hi<T>(pair(i));
   }
 };
-// For memory that no thread writes, like load_given_quad.
+// The same for an octet in memory that no thread writes, like load_given_quad.
 template <class T>
 __device__ __forceinline__ Octet<T> load_given_octet(T const* p, bool there) {
   return there ? Octet<T>{__ldg(reinterpret_cast<uint4 const*>(p))} : Octet<T>{};

@@ -38,7 +38,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   }
 
   static constexpr bool kSummed = kSafeGate || kNormalize;
-  using Gates = Channels[kTokens];  // in base 2; kSummed: cumulative from the thread's first token on
+  using Gates = Channels[kTokens];  // base-2 exponents; kSummed: cumulative from the thread's first token on
   // Sums of g over other tokens of the same channels.
   struct Sums {
     // within the sub-chunk, before the thread; over the sub-chunk; over the sub-chunks before and after it
@@ -92,7 +92,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     if constexpr (kOutputs) this->fold_queries();
   }
 
-  // In base 2, for one of the thread's channels.
+  // The decay of one of the thread's channels, in base 2.
   __device__ __forceinline__ float decay_of(float g, int e) const {
     if constexpr (kGating == Gating::kNone)
       return gate(g, 0);
@@ -234,7 +234,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   // The same if exponents are large, and scores of the diagonal blocks. `gates` are overwritten by decays.
   template <class Sync>
   __device__ __forceinline__ void decay_by_levels(Registers& r, Gates& gates, Sums const& sums, Sync sync) const {
-    if constexpr (kNormalize) load(r, chunk);  // again: with norms, rows kept until here would be spilled
+    if constexpr (kNormalize) load(r, chunk);  // loaded again: with norms, rows kept until here would be spilled
     this->park(r);
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {

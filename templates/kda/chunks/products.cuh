@@ -9,7 +9,7 @@
 // Rows of a tile [C, K] of an image that mma.sync reads; tiles are contiguous.
 template <int K, int C, int kElement>
 struct TileRows : Rows<K * kElement / 2, true> {
-  static constexpr int kTileStep = C * K * kElement;  // between tiles
+  static constexpr int kTileStep = C * K * kElement;  // distance between tiles
 };
 
 // This lane's ldmatrix offset in 16 rows of 2 chunks, for operand A, and for operand B if a row is a step of k.

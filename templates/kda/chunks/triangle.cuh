@@ -32,7 +32,7 @@ struct Triangle {
 
   unsigned char* smem;
   uint32_t thread;
-  unsigned char* image;  // also in shared memory
+  unsigned char* image;  // image in shared memory
 
   __device__ __forceinline__ int warp() const { return int(thread / 32); }
   __device__ __forceinline__ int lane() const { return int(thread % 32); }

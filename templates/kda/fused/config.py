@@ -1,5 +1,5 @@
 """Blocks with producer warps that prepare chunks and consumer warps that carry the state: the search space, and the
-sizes that follow."""
+sizes derived from it."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -24,8 +24,8 @@ from .config import Config, block_threads, chunk_barriers
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum of the
-    algorithm."""
+    """mma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum that the
+    algorithm requires."""
     K, V, C, operands = problem.key_dim, problem.value_dim, config.C, operands_of(problem)
     NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT

@@ -1,5 +1,5 @@
-"""The search space of fused_cluster, and the sizes that follow: blocks of a head prepare chunks in turn, each for all
-of them."""
+"""The search space of fused_cluster, and the sizes derived from it: blocks of a head prepare chunks in turn, each for
+all of them."""
 
 from dataclasses import dataclass
 from typing import Any

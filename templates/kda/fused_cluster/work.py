@@ -22,8 +22,8 @@ from .config import Config, copied_bytes, threads
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum of the
-    algorithm. Copies between blocks also read and write shared memory."""
+    """mma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum that the
+    algorithm requires. Copies between blocks also read and write shared memory."""
     K, V, C = problem.key_dim, problem.value_dim, config.C
     NT, heads = -(-problem.mean_len // C), problem.sequences * problem.value_heads
     blocks, chunks = V // config.BV, heads * NT

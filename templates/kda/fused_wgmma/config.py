@@ -1,4 +1,4 @@
-"""The search space of fused_wgmma, and the sizes that follow: consumer warpgroups carry a state, and producer warps
+"""The search space of fused_wgmma, and the sizes derived from it: consumer warpgroups carry a state, and producer warps
 prepare chunks."""
 
 from dataclasses import dataclass

@@ -8,8 +8,8 @@ template <int K, int C>
 struct PanelRows {
   static_assert(K % 64 == 0, "a panel is 64 channels");
   static constexpr int kRowBytes = 128;
-  static constexpr int kTileStep = C * kRowBytes;       // between panels of adjacent tiles
-  static constexpr int kPanelStep = 3 * kTileStep;      // between panels of the same tile
+  static constexpr int kTileStep = C * kRowBytes;       // distance between panels of adjacent tiles
+  static constexpr int kPanelStep = 3 * kTileStep;      // distance between panels of the same tile
 
   static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
     return chunk / 8 * kPanelStep + row * kRowBytes + 16 * (chunk % 8 ^ row % 8);

@@ -22,8 +22,8 @@ _LOADED = 18.0  # latency of a load from DRAM, in dependent results, if a produc
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, wgmma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum of the
-    algorithm. Copies between blocks also read and write shared memory."""
+    """mma, wgmma, bytes and barriers are exact unless sequences are packed; other instructions are the minimum that the
+    algorithm requires. Copies between blocks also read and write shared memory."""
     K, V, chunk = problem.key_dim, problem.value_dim, shape(problem.key_dim)
     NT, heads = -(-problem.mean_len // chunk.C), problem.sequences * problem.value_heads
     blocks, carried = V // config.columns, heads * V // COLUMNS * NT

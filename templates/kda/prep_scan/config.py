@@ -1,4 +1,4 @@
-"""The search space of prep_scan, and the sizes that follow; every function accepts a config or columns of many
+"""The search space of prep_scan, and the sizes derived from it; every function accepts a config or columns of many
 configs."""
 
 from dataclasses import dataclass

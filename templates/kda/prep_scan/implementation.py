@@ -24,7 +24,7 @@ from .config import (
 )
 from .work import images, work
 
-SMALLEST = Config(16, 16, 16, 2, True, 1, 0, 1, 1)  # in shared memory
+SMALLEST = Config(16, 16, 16, 2, True, 1, 0, 1, 1)  # the config with the least shared memory
 WIDEST_SPLIT = 224  # channels of a state that leave a thread enough registers to split operands: above, scan spills
 
 

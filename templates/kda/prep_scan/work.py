@@ -24,8 +24,8 @@ from .config import (
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact; other instructions are the minimum of the algorithm. With packed sequences,
-    counts are upper bounds."""
+    """mma, bytes and barriers are exact; other instructions are the minimum that the algorithm requires. With packed
+    sequences, counts are upper bounds."""
     return prep_work(problem, config), scan_work(problem, config)
 
 
@@ -70,7 +70,7 @@ def scan_work(problem: Problem, config: Config) -> Work:
         smem_wavefronts=chunks * (scan.wavefronts + (blocks * image + problem.dtype.itemsize * C * V) / 128),
         l2_bytes=float(_scan_bytes(problem, config, chunks * blocks)),
         dram_bytes=float(other + chunks * image),
-        barriers=chunks * blocks + (config.ahead > 0) * ctas,  # and one before the first chunk
+        barriers=chunks * blocks + (config.ahead > 0) * ctas,  # one per chunk, and one before the first
         chain=-(-problem.mean_len // C),
         stages=config.stages,
         tf32=operands.tf32(mma),

@@ -95,8 +95,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Global bytes and barriers are exact unless sequences are packed; instructions are the minimum of the
-    algorithm."""
+    """Global bytes and barriers are exact unless sequences are packed; instructions are the minimum that the algorithm
+    requires."""
     K, warps = problem.key_dim, int(threads(config)) // WARP
     ctas = problem.value_dim // config.BV * problem.value_heads * problem.sequences
     steps, groups = ctas * problem.mean_len, -(-problem.mean_len // config.BT)

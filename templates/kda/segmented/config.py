@@ -1,4 +1,4 @@
-"""The search space of segmented, and the sizes that follow besides those of prep_scan."""
+"""The search space of segmented, and the sizes derived from it besides those of prep_scan."""
 
 from dataclasses import dataclass
 from typing import Any

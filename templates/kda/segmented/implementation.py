@@ -19,7 +19,7 @@ from .work import work
 
 SEGMENTS = (4, 8, 16, 32, 64)
 BLOCKS = 256  # the default does not split further once a scan has this many blocks
-CHUNKS = 16  # nor below this many chunks per segment
+CHUNKS = 16  # the default does not split to fewer chunks per segment
 WIDEST_SPLIT = 176  # channels of a state that leave a thread enough registers to split operands: above, map spills
 
 

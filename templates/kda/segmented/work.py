@@ -25,7 +25,7 @@ from .config import FP32, Config, merge_threads
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """mma, bytes and barriers are exact; packed sequences are assumed to have equal lengths. Other instructions are the
-    minimum of the algorithm."""
+    minimum that the algorithm requires."""
     return (
         prep_work(problem, config),
         _map_work(problem, config, MapVisits.of(problem, config)),
@@ -53,10 +53,10 @@ def chunks_of_segments(problem: Problem, config: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MapVisits:
-    """What the blocks of map visit, summed over all heads."""
+    """Data that the blocks of map visit, summed over all heads."""
 
     chunks: int  # whose v is read: those of every segment except the last
-    tokens: int  # in them
+    tokens: int  # tokens in these chunks
     columns: int  # columns of B and A together, per chunk
     states: int  # number of B written
     maps: int  # number of A written

@@ -1,4 +1,4 @@
-"""The search space of segmented_fused, and the sizes that follow besides those of fused."""
+"""The search space of segmented_fused, and the sizes derived from it besides those of fused."""
 
 from dataclasses import dataclass
 from typing import Any

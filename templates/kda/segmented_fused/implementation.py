@@ -22,7 +22,7 @@ from .work import work
 
 SEGMENTS = (3, 5, 9, 17, 33, 65)  # all but one of them in parallel
 BLOCKS = 128  # the default does not split further once a launch has this many blocks
-CHUNKS = 16  # nor below this many chunks per segment
+CHUNKS = 16  # the default does not split to fewer chunks per segment
 WIDEST = 128  # channels: a wider map needs so many blocks that images in memory are less expensive
 
 

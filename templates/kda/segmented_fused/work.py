@@ -65,7 +65,7 @@ class Visits:
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """mma, bytes and barriers are exact; packed sequences are assumed to have equal lengths. Other instructions are the
-    minimum of the algorithm."""
+    minimum that the algorithm requires."""
     K, V, chunks = problem.key_dim, problem.value_dim, chunks_of_segments(problem, config)
     first = min(problem.mean_len, chunks[0] * config.C)
     inner, scanned = chunks[1:-1], chunks[1:]

@@ -55,7 +55,7 @@ class Segments:
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     """mma, bytes and barriers are exact; packed sequences are assumed to have equal lengths. Other instructions are the
-    minimum of the algorithm."""
+    minimum that the algorithm requires."""
     segments = Segments.of(problem, config)
     return (
         _pass_work(problem, config, segments),
@@ -78,7 +78,8 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
     prepared, carried = heads * chunks, heads * columns / V
     row = prepared_row_bytes(problem) + 2 * problem.dtype.itemsize * V
     final = FP32 * K * V * problem.final_states * problem.value_heads
-    states = state_bytes(problem) - final * (len(segments.chunks) > 1)  # then correct writes the last states
+    # with several segments, correct writes the last states
+    states = state_bytes(problem) - final * (len(segments.chunks) > 1)
     stored = heads * segments.stored_bytes(K, V)
     gate = read_gate_bytes(problem, config, heads * len(segments.chunks) * config.producers)
     return Work(

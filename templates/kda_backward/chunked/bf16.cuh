@@ -81,7 +81,7 @@ struct Bf16Operands {
     return lane / 4 % 2 ? r[2 * half + 1] : r[2 * half];
   }
 
-  // In memory a block has 16 bytes per lane; `at` is this lane's.
+  // A block has 16 bytes per lane in memory; `at` is this lane's address.
   static constexpr int kBlock = 32;  // uint4
   static __device__ __forceinline__ int lane_slot(int lane) { return lane; }
   template <Side kSide>
@@ -174,7 +174,7 @@ struct Bf16Operands {
   struct Values {
     static_assert(sizeof(T) == 2, "bf16 operands are of 16-bit tensors");
     using Rows = ::Rows<BV, true>;
-    using Registers = uint32_t[4];  // for 16 values
+    using Registers = uint32_t[4];  // registers of 16 values
     static constexpr int kRowBytes = Rows::kRowBytes;
 
     static __device__ __forceinline__ uint32_t offset(int row, int chunk) { return Rows::offset(row, chunk); }

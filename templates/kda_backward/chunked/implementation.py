@@ -27,7 +27,7 @@ _SCANNED = ("states", "state_gradients", "errors", "solved")  # outputs of the s
 
 
 WIDEST_SPLIT = 160  # channels of a state that leave a thread enough registers to split operands: above, scans spill
-SMALLEST = Config(16, 16, 2, 1, 16, 1, 16, 1, 1, 1)  # in shared memory
+SMALLEST = Config(16, 16, 2, 1, 16, 1, 16, 1, 1, 1)  # the config with the least shared memory
 
 
 def refusal(problem: Problem, arch: Arch) -> str | None:

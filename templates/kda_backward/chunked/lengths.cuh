@@ -42,7 +42,7 @@ __device__ __forceinline__ void add_part(float* s_parts, int warp, RowPair const
     if (lane % 4 == 0) s_part[0] += q, s_part[kChunk] += k;
   }
 }
-// Over all channels; `barrier` is for the warps that share the chunk.
+// The projections over all channels; `barrier` is for the warps that share the chunk.
 template <int kWarps>
 __device__ __forceinline__ RowPair all_along(float* s_parts, int barrier, int lane) {
   named_barrier_sync(barrier, 32 * kWarps);

@@ -8,11 +8,11 @@ template <class T>
 struct Scanned {
   uint4 const *states, *gradients;  // [slab's K / 16, V / 16] blocks: before the span, and of the state after it
   uint4 const *errors, *y;          // [chunks, V / 16] blocks
-  View<T const> d_o;                // from the span's first token on
-  int tokens;                       // from there to the end of the sequence
+  View<T const> d_o;                // rows of do from the span's first token on
+  int tokens;                       // number of tokens from there to the end of the sequence
 };
 
-// For 16 tokens and 16 values; [tokens, values].
+// Accumulators of 16 tokens and 16 values; [tokens, values].
 template <class Operands>
 struct TokenValues {
   typename Operands::Block errors, y, d_o;
@@ -39,7 +39,7 @@ struct Remake {
   enum Tensor { kErrors, kY, kDo };
   // Byte offsets in the slab's shared memory.
   static constexpr int kStateBytes = kSpan * kPairs * kBlocks * kBlockBytes;
-  static constexpr int kStates = 0;  // before each chunk
+  static constexpr int kStates = 0;  // states before each chunk
   static constexpr int kGradients = kStateBytes;  // gradients of the states after each chunk
   static constexpr int kOperands = 2 * kStateBytes;
   static constexpr int kValues = kOperands + kSpan * kChunkBytes;
@@ -61,7 +61,7 @@ struct Remake {
   __device__ __forceinline__ uint4* value(int chunk, Tensor which, int step) const {
     return block(kValues, (chunk * 3 + which) * kBlocks + step);
   }
-  // For the current values.
+  // Blocks of the current values.
   __device__ __forceinline__ uint4* state(int chunk, int pair, int step) const {
     return block(kStates, (chunk * kPairs + pair) * kBlocks + step);
   }

@@ -26,7 +26,7 @@ struct Scan {
   template <int kBytes, int kThreads>
   static __device__ __forceinline__ void load_stage(uint32_t s_stage, unsigned char const* g_image, T const* g_rows,
                                                     int64_t stride, int tokens) {
-    // With few warps each copies much, and all of it at once would need registers of the widest states.
+    // With few warps, each copies much: all of it at once would need registers that the widest states use.
 #pragma unroll 32
     for (int first = 0; first < kBytes / 16; first += kThreads) {
       int const i = first + threadIdx.x;
@@ -184,7 +184,7 @@ struct Scan {
 #pragma unroll
     for (int m = 0; m < kM; ++m) Values::store(g_dv + 16 * m, stride, r_y[m][0], r_y[m][1], tokens, lane);
     pack_tokens(r_a, r_y);
-    __syncwarp();  // as in forward
+    __syncwarp();  // loads must not be hoisted, as in forward
     update(r_s, image + Image::kDecay, lane, Product{r_do, image + Image::kQueryColumns},
            Product{r_a, image + Image::kKeyColumns});
   }

@@ -6,7 +6,7 @@
 // base-2 exponent beyond which the most decayed values approach the subnormals of bf16
 constexpr float kLargestExponent = 100;
 
-// In a warp's shared memory, in fp32: zeros above the diagonal, and for keys also on it.
+// Scores in a warp's shared memory, in fp32: zeros above the diagonal, and for keys also on it.
 struct Scores {
   static constexpr int kKeyStride = kChunk + 4;    // floats: transposed rows of keys start in different banks
   static constexpr int kQueryStride = kChunk + 8;  // floats: pairs of four rows are in different banks

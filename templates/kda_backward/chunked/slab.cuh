@@ -27,7 +27,7 @@ struct Slab {
         span(piece<kSpan * kChunk>(cu_seqlens, sequences, seq_len, blockIdx.x)),
         first(first_piece<kChunk>(cu_seqlens, span.sequence) + span.index * kSpan),
         last(cu_seqlens ? first_piece<kChunk>(cu_seqlens, span.sequence + 1) : chunks) {}
-  // From the chunk's first token to the end of the sequence; 0 or less: the chunk is empty.
+  // Number of tokens from the chunk's first to the end of the sequence; 0 or less: the chunk is empty.
   __device__ __forceinline__ int tokens() const { return span.tokens - slot * kChunk; }
   // Empty chunks have memory too.
   __device__ __forceinline__ bool has_memory() const { return first + slot < last; }

@@ -119,7 +119,7 @@ struct Tf32Operands {
   // Element 8 half + lane / 4.
   static __device__ __forceinline__ float of_diagonal(Diagonal const& r, int half, int) { return quad_sum(r[half]); }
 
-  // In memory a tile has 16 bytes per lane, whose position is rotated with its row, so that a transposition through
+  // A tile has 16 bytes per lane in memory, whose position is rotated with its row, so that a transposition through
   // shared memory has no bank conflicts; `at` is this lane's address.
   static constexpr int kBlock = 64;  // uint4
   static __device__ __forceinline__ int lane_slot(int lane) { return lane ^ lane / 8; }
@@ -223,7 +223,7 @@ struct Tf32Operands {
   // 32 bytes apart, so that a warp reads columns without bank conflicts.
   template <class T, int BV>
   struct Values {
-    using Registers = float2[2][2];  // for 16 values: [tile, token of the pair]
+    using Registers = float2[2][2];  // registers of 16 values: [tile, token of the pair]
     static constexpr int kRowBytes = BV * sizeof(T) + 16;
 
     static __device__ __forceinline__ uint32_t offset(int row, int chunk) { return row * kRowBytes + 16 * chunk; }

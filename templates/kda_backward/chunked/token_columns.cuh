@@ -65,7 +65,7 @@ struct TokenColumns {
     }
     __syncwarp();
   }
-  // Since this lane's first token; returns the last one's.
+  // Exponents relative to this lane's first token; returns the last one.
   template <int kUnroll, class Gate, Gating kGating>
   __device__ __forceinline__ float2 put_exponents(View<Gate const> const& g, HeadGate<kGating> const& gate,
                                                   int tokens) const {

@@ -13,7 +13,7 @@ struct ValueSums {
 
   Remake remake;
   Scanned<T> from;  // results of the scans for the span
-  int barrier;      // for the slab's warps
+  int barrier;      // barrier of the slab's warps
 
   __device__ __forceinline__ int tokens() const { return from.tokens - remake.warp * kChunk; }
 

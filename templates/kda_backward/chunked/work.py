@@ -14,8 +14,8 @@ _BIAS = 8 * WARP  # bytes of dt_bias: a lane has two channels
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """mma, bytes and barriers are exact if exponents are small; other instructions are the minimum of the algorithm.
-    With packed sequences, counts are upper bounds."""
+    """mma, bytes and barriers are exact if exponents are small; other instructions are the minimum that the algorithm
+    requires. With packed sequences, counts are upper bounds."""
     image = image_of(problem)
     return (
         _prepare(problem, config),

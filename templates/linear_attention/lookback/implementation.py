@@ -70,7 +70,7 @@ def exchanged_bytes(problem: Sizes, config: tiles.Shape) -> int:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Flags are cleared; then every tensor is moved once."""
     flags = flag_words(problem, config)
-    clear = clearing(-(-flags // CLEAR_THREADS), CLEAR_THREADS, 4 * (flags + 1))  # and the ticket
+    clear = clearing(-(-flags // CLEAR_THREADS), CLEAR_THREADS, 4 * (flags + 1))  # flags and ticket are cleared
     main = tiled(
         problem,
         config,

@@ -106,8 +106,8 @@ struct Reverse {
   }
 
  private:
-  // From the last token to the first: `token` processes each, `first` the gradients before the first token of a
-  // sequence.
+  // Iterates from the last token to the first: `token` processes each, `first` the gradients before the first token of
+  // a sequence.
   template <class Token, class First>
   __device__ __forceinline__ void walk(Summary<V>& found, float const (&m)[V], Token token, First first) const {
     for (int end = at.end, begin; end > at.begin; end = begin) {  // once, except if sequences meet

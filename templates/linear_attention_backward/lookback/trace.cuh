@@ -60,7 +60,7 @@ struct Tensors {
       : q(smem + 2 * Kept::kBytes), k(smem), v(smem + Kept::kBytes), d_o(smem + 3 * Kept::kBytes) {}
 };
 
-// From the state before a thread's tokens to the one after them, which is returned; computes dq.
+// Advances the state from before a thread's tokens to after them, and returns it; computes dq.
 template <class Tile, class Trace, class Weights, bool kVarlen>
 __device__ __forceinline__ Mean<Tile::V> retrace(Trace& trace, Column<typename Tile::T> const& dq,
                                                  State<Tile::V> const& before, Weights& weights, Tensors<Tile>& x,

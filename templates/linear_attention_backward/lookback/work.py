@@ -63,7 +63,7 @@ def _sums(problem: Problem, config: Config) -> Work:
 def _gradients(problem: Problem, config: Config) -> Work:
     ctas, lanes, in_shared = blocks(problem, config), problem.elements / WARP, bool(staged(problem, config))
     weights, betas = 1 if config.keep_weights else 3, problem.decay != "scalar"
-    read_back = 2 + 1 + 1 + max(weights, 2)  # v, do, q, and k: also if only its floor is needed
+    read_back = 2 + 1 + 1 + max(weights, 2)  # v, do, q, and k, which is needed at least for its floor
     addresses = (TENSORS + 3) * 4 / config.width
     return Work(
         ctas=ctas,

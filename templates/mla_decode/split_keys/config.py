@@ -1,4 +1,5 @@
-"""The search space of split_keys, and the sizes that follow; functions accept a config or columns of many configs."""
+"""The search space of split_keys, and the sizes derived from it; functions accept a config or columns of many
+configs."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,7 +90,8 @@ def row_tiles(problem: Problem, config: Config) -> int:
 
 
 def plan(problem: Problem, config: Config, entries: tuple[str, str]) -> Plan:
-    """On average `splits` shares per sequence, distributed by sequence length; the second kernel merges several."""
+    """Each sequence has `splits` shares on average, distributed by sequence length; the second kernel merges
+    several."""
     split, threads, smem = config.splits > 1, WARP * config.warps, int(smem_bytes(problem.head_dim, config))
     shares = config.splits * problem.batch
     attend = Launch(entries[0], (shares * row_tiles(problem, config), 1, 1), threads, smem)

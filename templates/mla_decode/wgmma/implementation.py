@@ -20,7 +20,7 @@ ENTRIES = ("mla_decode_wgmma", "mla_decode_wgmma_merge")
 ROWS = 64  # per block
 PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16, the unit of Work
 HELD = (0, 64, 128, 192, 256)
-MOST_HELD = 192  # by default: with 256, only 10 of the 255 registers are left
+MOST_HELD = 192  # the default maximum: with 256, only 10 of the 255 registers are left
 THREADS = 256
 PAIRS = 4  # pairs of warps, one from each warpgroup, that have the same rows
 

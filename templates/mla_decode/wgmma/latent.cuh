@@ -12,8 +12,8 @@ template <int D, int kRows>
 struct PanelRows {
   static_assert(D % 64 == 0, "panels have 64 columns");
   static constexpr int kChunks = D / 8;
-  static constexpr int kRowBytes = 128;              // between rows of a panel
-  static constexpr int kSpanBytes = 128 * kRows;     // between panels
+  static constexpr int kRowBytes = 128;              // distance between rows of a panel
+  static constexpr int kSpanBytes = 128 * kRows;     // distance between panels
   static constexpr int kTileBytes = 2 * D * kRows;
   static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
     return chunk / 8 * kSpanBytes + swizzled(row * kRowBytes + chunk % 8 * 16, Swizzle::k128B);

@@ -55,10 +55,10 @@ _FEW = 64  # rows, 16 for each of four warps
 _LEAST = 4  # tiles of keys per share
 _TILES = 4  # row tiles below which a sequence counts as short
 # Estimated registers above which flash_attention's default spills here, because of masks and pages:
-_WIDE = 180  # in tiles of over 32 keys
-_CAPPED = 156  # in those with a softcap
-_MOST = 196  # in other tiles
-_WIDENED = 156  # in any tile with 8-bit caches
+_WIDE = 180  # limit for tiles of over 32 keys
+_CAPPED = 156  # limit for these with a softcap
+_MOST = 196  # limit for other tiles
+_WIDENED = 156  # limit for any tile with 8-bit caches
 _TAIL = 16  # registers that a softcap needs for the last 8 columns of an odd number of them
 
 

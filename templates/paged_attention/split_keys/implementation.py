@@ -22,8 +22,8 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    """On average `splits` shares per sequence, distributed by sequence length; the merge runs if there is more than
-    one."""
+    """Each sequence has `splits` shares on average, distributed by sequence length; the merge runs if there is more
+    than one."""
     split, threads = config.splits > 1, WARP * config.warps
     element = problem.kv_cache_dtype.itemsize
     smem = int(shared.smem_bytes(problem.head_dim, config, element=element))
@@ -47,7 +47,7 @@ def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
 
 
 def default(problem: Problem, arch: Arch) -> Config:
-    """For a batch, at least a few splits, so that blocks of short sequences are available for longer ones."""
+    """A batch has at least a few splits, so that blocks of short sequences are available for longer ones."""
     equal = unpacked(problem)
     least = RAGGED if equal.batch > 1 else 1
     return shared.default(equal, arch, min(equal.reach, equal.seq_k), least, equal.kv_cache_dtype.itemsize)

@@ -13,7 +13,8 @@ WORK = 64  # bytes of a work item: PagedWork of panels/keys.cuh
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
+    # query heads of a KV head that share a tile's rows, at most the largest power of two that divides their number
+    packed_heads: int
     splits: int  # shares of a row tile's keys, on average, that separate blocks compute and a second launch merges
 
 

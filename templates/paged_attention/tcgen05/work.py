@@ -20,7 +20,7 @@ _BARRIERS = 2  # barriers of an idle block
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products, the bytes of TMA and those of the merge are exact; the rest is the minimum of the algorithm.
+    """Products, the bytes of TMA and those of the merge are exact; the rest is the minimum that the algorithm requires.
 
     Reads of tables and lengths are not counted. Packed queries are counted as if each sequence had the same number, in
     a grid for any numbers.

@@ -1,4 +1,5 @@
-"""The search space of wgmma, and the sizes that follow; every function accepts a config or columns of many configs."""
+"""The search space of wgmma, and the sizes derived from it; every function accepts a config or columns of many
+configs."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -19,7 +20,8 @@ _PRODUCER_REGISTERS = np.array([0, 40, 40, 32])
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
+    # query heads of a KV head that share a tile's rows, at most the largest power of two that divides their number
+    packed_heads: int
     splits: int  # shares of a row tile's keys, on average, that separate blocks compute and a second launch merges
     blocks: int  # persistent blocks per device at one block per SM; 0: one block per row tile
 

@@ -17,10 +17,10 @@ __device__ __forceinline__ void cp_async_bulk_multicast(uint32_t dst, void const
       "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier), "h"(uint16_t(blocks))
       : "memory");
 }
-// From this block's shared memory to that of another block of the cluster, where completion is counted in bytes on a
-// barrier: `mapped` and `mapped_barrier` are addresses from map_shared_rank for the same block. The block's own writes
-// must be fenced first with fence_proxy_async. `src` may be overwritten, and this block may exit, only once the copy is
-// known to have completed.
+// Copies from this block's shared memory to that of another block of the cluster, where completion is counted in bytes
+// on a barrier: `mapped` and `mapped_barrier` are addresses from map_shared_rank for the same block. The block's own
+// writes must be fenced first with fence_proxy_async. `src` may be overwritten, and this block may exit, only once the
+// copy is known to have completed.
 __device__ __forceinline__ void cp_async_bulk_to_block(uint32_t mapped, uint32_t src, int bytes,
                                                        uint32_t mapped_barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

@@ -12,10 +12,10 @@ __forceinline__ void cp_async_bulk_multicast(uint32_t dst, void const* src, int 
                                              emulator::Here site = {}) {
   emulator::bulk_load(dst, src, bytes, barrier, blocks, site);
 }
-// From this block's shared memory to that of another block of the cluster, where completion is counted in bytes on a
-// barrier: `mapped` and `mapped_barrier` are addresses from map_shared_rank for the same block. The block's own writes
-// must be fenced first with fence_proxy_async. `src` may be overwritten, and this block may exit, only once the copy is
-// known to have completed.
+// Copies from this block's shared memory to that of another block of the cluster, where completion is counted in bytes
+// on a barrier: `mapped` and `mapped_barrier` are addresses from map_shared_rank for the same block. The block's own
+// writes must be fenced first with fence_proxy_async. `src` may be overwritten, and this block may exit, only once the
+// copy is known to have completed.
 __forceinline__ void cp_async_bulk_to_block(uint32_t mapped, uint32_t src, int bytes, uint32_t mapped_barrier,
                                             emulator::Here site = {}) {
   emulator::bulk_to_block(mapped, src, bytes, mapped_barrier, site);

@@ -9,7 +9,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 __forceinline__ float flush_subnormal(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.0f, x) : x; }
 
-// In [-1, 1), a function of the operand; 0 for 0, where ex2 is exact.
+// A function of the operand in [-1, 1); 0 for 0, where ex2 is exact.
 __forceinline__ float error_of(float operand) {
   return float(int32_t((__float_as_uint(operand) ^ __float_as_uint(operand) >> 15) * 2654435769u)) * 0x1p-31f;
 }
@@ -21,7 +21,7 @@ __forceinline__ float off_by_up_to(float limit, float result, float operand) {
 // The limits leave room for two roundings of a result.
 __forceinline__ float exp2_approx(float x) {
   float const in = flush_subnormal(x), y = exp2f(in);
-  return flush_subnormal(off_by_up_to(0x1p-23f * y, y, in));  // with the roundings 2^-22, relative
+  return flush_subnormal(off_by_up_to(0x1p-23f * y, y, in));  // relative error 2^-22 with the roundings
 }
 __forceinline__ float log2_approx(float x) {
   float const in = flush_subnormal(x), y = log2f(in);

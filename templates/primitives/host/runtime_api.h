@@ -1,4 +1,4 @@
-// What the host implementation of the primitives requires from the emulator.
+// The interface of the emulator that the host implementation of the primitives requires.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -10,10 +10,12 @@ from ...flash_attention.mma_sync.config import Tiles
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
     narrow: int  # keys of a tile that a warp computes if it attends no others; 0: always the complete tile
-    packed_heads: int  # query heads of a KV head that share a block's rows, limited to the power of two in their number
+    # query heads of a KV head that share a block's rows, at most the largest power of two that divides their number
+    packed_heads: int
 
 
 def packed(problem: Any, config: Config) -> int:
-    """Query heads that share a block's rows: the config's number, limited to the power of two in heads / kv_heads."""
+    """Query heads that share a block's rows: the config's number, at most the largest power of two that divides heads /
+    kv_heads."""
     group: int = problem.heads // problem.kv_heads
     return min(config.packed_heads, group & -group)

@@ -31,7 +31,7 @@ struct WindowKeys {
   }
 
   __device__ __forceinline__ int padded() const { return (sinks + kPiece - 1) / kPiece * kPiece; }
-  // For a row tile that starts at this query: at most 0.
+  // The shift of a row tile that starts at this query: at most 0.
   __device__ __forceinline__ int shift(Sequence const& of, int first_query) const {
     return min(padded() - (first_query + of.keys - of.queries - window + 1), 0);
   }
@@ -63,7 +63,7 @@ struct WindowKeys {
     }
   }
 
-  // Of a thread's columns in 128, which are 8 n and 8 n + 1, those before `end`: bits 2 n and 2 n + 1.
+  // The thread's columns before `end`, out of 128, as a bit mask: columns 8 n and 8 n + 1 are bits 2 n and 2 n + 1.
   static __device__ __forceinline__ uint32_t before(int end) {
     int const from = max(end, 0), bits = from / 8 * 2 + min(from % 8, 2);
     return bits < 32 ? (1u << bits) - 1 : ~0u;

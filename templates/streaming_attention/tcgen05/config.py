@@ -9,7 +9,8 @@ from ...flash_attention.wgmma.config import packed
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
+    # query heads of a KV head that share a tile's rows, at most the largest power of two that divides their number
+    packed_heads: int
 
 
 def queries(problem: Any, config: Config) -> int:

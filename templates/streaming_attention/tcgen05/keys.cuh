@@ -27,12 +27,12 @@ struct WindowRowKeys : WindowKeys<BN, 1> {
           if (!(kept >> bit & 1)) r_s[word + bit] = -kInfinity;
       }
     }
-    // Of 32 numbered keys, those before the `end`-th, as bits.
+    // The first `end` of 32 numbered keys, as a bit mask.
     static __device__ __forceinline__ uint32_t before(int end) {
       return end >= 32 ? ~0u : (1u << max(end, 0)) - 1;
     }
   };
-  // For a row of the block; its warp's first row is `first`.
+  // The mask of a row of the block; the first row of its warp is `first`.
   __device__ __forceinline__ RowMask row_mask(Work const& work, int row, int first) const {
     Sequence const& of = work.sequence;
     int const ahead = of.keys - of.queries + 1 + this->shift(of, work.first_query), end = work.query(row) + ahead;

@@ -20,5 +20,5 @@ def tiles(problem: Problem, config: Config) -> Array:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """Products and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
+    """Products and the bytes of TMA are exact; the other instructions are the minimum that the algorithm requires."""
     return work_of(problem, config, tiles(problem, config), float(cost(problem).bytes))

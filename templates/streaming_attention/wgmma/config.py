@@ -8,7 +8,8 @@ from ...flash_attention.wgmma.config import ROWS, Tiles, packed
 
 @dataclass(frozen=True, slots=True)
 class Config(Tiles):
-    packed_heads: int  # query heads of a KV head that share a tile's rows, limited to the power of two in their number
+    # query heads of a KV head that share a tile's rows, at most the largest power of two that divides their number
+    packed_heads: int
     cluster: int  # blocks of heads of one KV head that load K and V for each other; 1: each for itself
     blocks: int  # persistent blocks per device at one block per SM; 0: one block per row tile
 

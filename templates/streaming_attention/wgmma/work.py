@@ -13,7 +13,7 @@ from ..operator import cost
 from ..problem import Problem
 from .config import Config, queries, row_tiles, taken_heads
 
-PIECE = 16  # keys: the sinks are padded to a multiple
+PIECE = 16  # keys; the sinks are padded to a multiple of this
 
 
 def tiles(problem: Problem, config: Config) -> Array:
@@ -41,7 +41,7 @@ def _grid(problem: Problem, config: Config) -> Grid:
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
-    """wgmma and the bytes of TMA are exact; the other instructions are the minimum of the algorithm."""
+    """wgmma and the bytes of TMA are exact; the other instructions are the minimum that the algorithm requires."""
     dealt = replace(
         config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False
     )  # parameters that do not affect the distribution of row tiles are fixed

@@ -68,7 +68,7 @@ def _window_passes(problem: Problem, config: Config) -> Passes:
 
 
 def _tiles_within(begin: Array, end: Array, BM: int, tiles: Array) -> Array:
-    """Of `tiles` tiles of BM rows from row 0 on, the number that contain a row in [begin, end)."""
+    """The number of tiles that contain a row in [begin, end), out of `tiles` tiles of BM rows from row 0 on."""
     counts: Array = np.maximum(np.minimum(-(-end // BM), tiles) - np.maximum(begin // BM, 0), 0)
     return counts
 
