@@ -35,11 +35,11 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     query i matches the keys that equal i modulo head_dim, so that any mix-up of rows or columns shows.
     """
     dtype = problem.dtype.numpy
-    of_queries = (problem.batch, problem.seq_q, problem.heads, problem.head_dim)
-    of_keys = (problem.batch, problem.seq_k, problem.kv_heads, problem.head_dim)
-    of_values = (*of_keys[:3], problem.head_dim_v)
+    query_shape = (problem.batch, problem.seq_q, problem.heads, problem.head_dim)
+    key_shape = (problem.batch, problem.seq_k, problem.kv_heads, problem.head_dim)
+    value_shape = (*key_shape[:3], problem.head_dim_v)
     wide = dtype if kind == "normal" else np.float64  # float64 until the values of this kind are complete
-    q, k, v = (normal(rng, shape, wide) for shape in (of_queries, of_keys, of_values))
+    q, k, v = (normal(rng, shape, wide) for shape in (query_shape, key_shape, value_shape))
     if kind == "large_logits":
         q *= 50
     elif kind == "equal_keys":
@@ -99,8 +99,8 @@ def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     if problem.use_s_aux:  # including sequences without keys
         lse[:] = arrays["s_aux"][:, None]
     for sequence, queries, keys in sequences(problem, arrays):
-        alone = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
-        result = attention(sequence, arrays | alone, visibility(sequence), **options)
+        sequence_arrays = {"q": arrays["q"][:, queries], "k": arrays["k"][:, keys], "v": arrays["v"][:, keys]}
+        result = attention(sequence, arrays | sequence_arrays, visibility(sequence), **options)
         o[:, queries], lse[:, :, queries] = result["o"], result["lse"]
     return {"o": o, "lse": lse}
 

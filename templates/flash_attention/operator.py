@@ -33,8 +33,8 @@ LAYOUTS: Mapping[str, tuple[int, ...]] = {"bthd": (0, 1, 2, 3), "bhtd": (0, 2, 1
 def tolerance(problem: Any) -> Mapping[str, Tolerance]:
     """Tolerances of o and lse, used by every forward attention."""
     tf32 = getattr(problem, "precision", None) is Precision.TF32
-    of_o = tolerance_of(Reduction.SOFTMAX, Precision.TF32 if tf32 else problem.dtype)
-    return {"o": of_o, "lse": tolerance_of(Reduction.SUM, DType.FP32)}
+    o_tolerance = tolerance_of(Reduction.SOFTMAX, Precision.TF32 if tf32 else problem.dtype)
+    return {"o": o_tolerance, "lse": tolerance_of(Reduction.SUM, DType.FP32)}
 
 
 def cost(problem: Problem) -> Cost:

@@ -92,22 +92,22 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _gradients(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
-    of_logits = {"ds_aux": logit_gradients(problem, arrays, rounded=rounded)}
+    logit_gradient = {"ds_aux": logit_gradients(problem, arrays, rounded=rounded)}
     softcap = arrays["softcap"] if problem.use_softcap else 0.0
     if not problem.use_cu_seqlens:
-        return gradients(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap) | of_logits
+        return gradients(problem, arrays, visibility(problem), rounded=rounded, softcap=softcap) | logit_gradient
     totals = {f"d{name}": np.zeros(arrays[name].shape) for name in "qkv"}
     for sequence, queries, keys in sequences(problem, arrays):
-        alone = {name: arrays[name][:, queries] for name in ("q", "dout", "o")}
-        alone |= {name: arrays[name][:, keys] for name in ("k", "v")}
-        alone |= {name: arrays[name][:, :, queries] for name in ("lse", "dlse")}
+        sequence_arrays = {name: arrays[name][:, queries] for name in ("q", "dout", "o")}
+        sequence_arrays |= {name: arrays[name][:, keys] for name in ("k", "v")}
+        sequence_arrays |= {name: arrays[name][:, :, queries] for name in ("lse", "dlse")}
         sequence_gradients = gradients(
-            sequence, arrays | alone, visibility(cast(Problem, sequence)), rounded=rounded, softcap=softcap
+            sequence, arrays | sequence_arrays, visibility(cast(Problem, sequence)), rounded=rounded, softcap=softcap
         )
         totals["dq"][:, queries], totals["dk"][:, keys], totals["dv"][:, keys] = (
             sequence_gradients[f"d{name}"] for name in "qkv"
         )
-    return totals | of_logits
+    return totals | logit_gradient
 
 
 def tolerance(problem: Any, outputs: tuple[str, ...] = ("dq", "dk", "dv")) -> Mapping[str, Tolerance]:

@@ -38,8 +38,8 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
         rng.standard_normal(shape) for shape in ((problem.gate_heads,), (problem.bias_heads, problem.key_dim))
     )
     wide = np.float64 if problem.use_gate_in_kernel else problem.gate_dtype.numpy
-    of_gate = (*tokens, problem.value_heads, problem.key_dim)
-    g = random_tensor(rng, of_gate, wide, lambda generator, part: _gate(problem, generator, part, kind))
+    gate_shape = (*tokens, problem.value_heads, problem.key_dim)
+    g = random_tensor(rng, gate_shape, wide, lambda generator, part: _gate(problem, generator, part, kind))
     if problem.use_gate_in_kernel:
         g = _before_gate(problem, g, A_log, dt_bias)
     return {

@@ -45,11 +45,11 @@ def _with_pool(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
         return {**_with_lengths(compute, problem, arrays), "state_pool": np.zeros((0, *_stored_shape(problem)))}
     pool = arrays["state_pool"].astype(np.float64)
     entries = arrays["ssm_state_indices"] if problem.use_state_indices else np.arange(problem.sequences)
-    apart = replace(
+    without_pool = replace(
         problem, inplace_final_state=False, use_state_indices=False, use_initial_state=True, output_final_state=True
     )
     # -1 reads any entry, and writes none
-    results = _with_lengths(compute, apart, {**arrays, "initial_state": pool[entries]})
+    results = _with_lengths(compute, without_pool, {**arrays, "initial_state": pool[entries]})
     pool[entries[entries >= 0]] = results["final_state"][entries >= 0]
     for n in np.flatnonzero(entries < 0).tolist():
         results["o"][_tokens(problem, arrays, n)] = 0
@@ -93,11 +93,11 @@ def _by_sequence(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
     """`compute` for each packed sequence separately, and the results packed as by the kernels."""
     results = []
     for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
-        alone = replace(problem, use_cu_seqlens=False, seq_len=max(last - first, 1))
+        sequence_problem = replace(problem, use_cu_seqlens=False, seq_len=max(last - first, 1))
         tokens = {name: arrays[name][:, first:last] for name in ("q", "k", "v", "g", "beta")}
         state = arrays["initial_state"][n : n + 1]
         if last > first:
-            results.append(compute(alone, {**arrays, **tokens, "initial_state": state}))
+            results.append(compute(sequence_problem, {**arrays, **tokens, "initial_state": state}))
         else:  # a sequence without tokens keeps its state
             kept = state if problem.use_initial_state else np.zeros((1, *_stored_shape(problem)))
             results.append({"o": tokens["v"].astype(np.float64), "final_state": kept})
@@ -149,8 +149,8 @@ def _levels(bits: int, x: Array, k: Array, g: Array) -> Array:
         end = np.minimum(start + half, len(token))
         rows = keep(bits, x * np.exp(until[:, :, token + 1] - until[:, :, start]))
         columns = keep(bits, k * np.exp(until[:, :, end] - until[:, :, token + 1]))
-        of_level = (start[:, None] - half == start) & later[:, None] & ~later
-        scores = np.where(of_level, rows @ _t(columns), scores)
+        in_level = (start[:, None] - half == start) & later[:, None] & ~later
+        scores = np.where(in_level, rows @ _t(columns), scores)
     return scores
 
 

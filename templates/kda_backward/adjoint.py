@@ -21,10 +21,10 @@ def by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, 
             kept = arrays["dht"][n : n + 1] if problem.use_final_gradient else np.zeros(shape)
             results.append({"dh0": kept[: problem.use_initial_state].astype(np.float64)})
             continue
-        alone = replace(problem, use_cu_seqlens=False, seq_len=last - first)
+        sequence_problem = replace(problem, use_cu_seqlens=False, seq_len=last - first)
         tokens = {name: arrays[name][:, first:last] for name in _TOKENS}
         states = {name: arrays[name][n : n + 1] for name in ("initial_state", "dht")}
-        results.append(compute(alone, {**arrays, **tokens, **states}))
+        results.append(compute(sequence_problem, {**arrays, **tokens, **states}))
     gradients = {
         name: [result[name] for result in results if name in result] for name in ("dq", "dk", "dv", "dg", "dbeta")
     }

@@ -16,8 +16,8 @@ _FORWARD = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens", "initi
 def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     """kda's inputs of that kind, and random gradients of its outputs with the same distribution."""
     forward_inputs = forward.inputs(problem.forward(), rng, kind)
-    of_o = (problem.batch, problem.seq_len, problem.value_heads, problem.value_dim)
-    d_o = normal(rng, of_o, problem.dtype.numpy)
+    output_shape = (problem.batch, problem.seq_len, problem.value_heads, problem.value_dim)
+    d_o = normal(rng, output_shape, problem.dtype.numpy)
     dht = rng.standard_normal((problem.final_states, problem.value_heads, problem.state_rows, problem.state_columns))
     return {
         **{name: forward_inputs[name] for name in _FORWARD},

@@ -91,8 +91,8 @@ def _prepared(x: Operands, span: slice, keep: Keep) -> _Chunk:
     q_in, k_in, k_up = keep(q * np.exp(gate)), keep(k * np.exp(gate)), keep(k * np.exp(-gate))
     k_out = k * np.exp(gate[:, :, -1:] - gate)
     L, P = np.tril(k_in @ _t(k_up), -1), keep(np.tril(q_in @ _t(k_up)))
-    one = np.eye(L.shape[-1])
-    T, E = keep(np.linalg.inv(one + beta * L)), keep(np.linalg.inv(one + L * _t(beta)))
+    identity = np.eye(L.shape[-1])
+    T, E = keep(np.linalg.inv(identity + beta * L)), keep(np.linalg.inv(identity + L * _t(beta)))
     updates, d_o = keep(_t(T) @ keep(k_out)), keep(x.d_o[:, :, span])
     return _Chunk(q_in, k_in, k_up, k_out, updates, keep(P @ T), E, gate, d_o, beta)
 

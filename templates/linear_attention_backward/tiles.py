@@ -92,8 +92,8 @@ def default(problem: Problem, arch: Arch) -> Config:
     are kept in registers. σ(k) is computed in each sweep. The smallest budget that fits a tile, or the sums; three
     blocks per SM if they fit and no gradient of β needs registers."""
     width = next(width for width in reversed(widths(problem)) if width * problem.dtype.itemsize <= LOAD // 2)
-    few = problem.varlen or problem.dtype is DType.FP32
-    elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if few else 32
+    fewer_elements = problem.varlen or problem.dtype is DType.FP32
+    elements = 8 if width * problem.dtype.itemsize < CP_ASYNC else 16 if fewer_elements else 32
     BK = 64 if problem.channels >= 512 or problem.seq_len < LONG else 32
     BT = elements * THREADS // BK
     configs = [Config(BT, BK, THREADS, width, 1, False, budget) for budget in smem_budgets(arch)]

@@ -42,11 +42,11 @@ def cost(problem: Problem) -> Cost:
     """
     rows = problem.batch * problem.heads * problem.seq_q
     pairs = problem.batch * problem.heads * int(np.sum(attended_rows(problem)))
-    both = problem.head_dim + problem.head_dim_v
-    elements = problem.batch * problem.seq_k * problem.head_dim + rows * both
+    total_dim = problem.head_dim + problem.head_dim_v
+    elements = problem.batch * problem.seq_k * problem.head_dim + rows * total_dim
     integers = problem.batch * (1 + problem.max_pages)
     nbytes = problem.dtype.itemsize * elements + 4 * (rows + integers)
-    return Cost(flops=2 * both * pairs, bytes=nbytes, items=rows, item="query and head")
+    return Cost(flops=2 * total_dim * pairs, bytes=nbytes, items=rows, item="query and head")
 
 
 def mla_decode(

@@ -29,9 +29,9 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     lengths = _lengths(problem, rng)
     batch_inputs = dense.inputs(problem, rng, kind)  # type: ignore[arg-type]  # only sizes are read
     batch = replace(problem, use_cu_seqlens_q=False, batch=problem.sequences, seq_q=1, max_seqlen_q=0)
-    of_keys = dense.inputs(batch, rng, kind) if problem.use_cu_seqlens_q else batch_inputs  # type: ignore[arg-type]
-    of_both, descales = _stored(problem, rng, of_keys["k"], of_keys["v"])
-    table, caches = paged(problem, rng, lengths, of_both)
+    key_inputs = dense.inputs(batch, rng, kind) if problem.use_cu_seqlens_q else batch_inputs  # type: ignore[arg-type]
+    keys_and_values, descales = _stored(problem, rng, key_inputs["k"], key_inputs["v"])
+    table, caches = paged(problem, rng, lengths, keys_and_values)
     shared = {name: batch_inputs[name] for name in ("q", "softmax_scale")}
     return shared | {
         "cu_seqlens_q": _bounds(problem, rng),
@@ -45,15 +45,17 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
     }
 
 
-def _stored(problem: Problem, rng: np.random.Generator, *of_both: Array) -> tuple[tuple[Array, ...], Arrays]:
+def _stored(problem: Problem, rng: np.random.Generator, *keys_and_values: Array) -> tuple[tuple[Array, ...], Arrays]:
     """Keys and values [N, S, HK, D] in the dtype of the cache, and by name the scales [N, HK] of both."""
     shape = problem.descales, problem.kv_heads
     descales = {name: rng.uniform(0.02, 2, shape).astype(np.float32) for name in SCALES}
     if not problem.eight_bits:
-        return of_both, descales
-    by = (value[:, None, :, None] if problem.descales else np.ones(1) for value in descales.values())
+        return keys_and_values, descales
+    scales = (value[:, None, :, None] if problem.descales else np.ones(1) for value in descales.values())
     dtype, largest = problem.kv_cache_dtype.numpy, problem.kv_cache_dtype.largest
-    stored = ((x / scale).clip(-largest, largest).astype(dtype) for x, scale in zip(of_both, by, strict=True))
+    stored = (
+        (x / scale).clip(-largest, largest).astype(dtype) for x, scale in zip(keys_and_values, scales, strict=True)
+    )
     return tuple(stored), descales
 
 
@@ -138,8 +140,8 @@ def _packed(problem: Problem, arrays: Arrays, lengths: list[int], *, rounded: bo
 
 def _one_sequence(problem: Problem, arrays: Arrays, b: int, q: Array, length: int, *, rounded: bool) -> Arrays:
     """Attention of sequence b, whose queries are q [T, H, D]."""
-    of_both = ("head_dim", "dtype", "heads", "kv_heads", "window", "sinks")
-    sizes: dict[str, Any] = {name: getattr(problem, name) for name in of_both}
+    shared_fields = ("head_dim", "dtype", "heads", "kv_heads", "window", "sinks")
+    sizes: dict[str, Any] = {name: getattr(problem, name) for name in shared_fields}
     sequence = Sequence(**sizes, batch=1, seq_q=len(q), seq_k=length)
     position = np.arange(length)
     location = arrays["block_table"][b, position // problem.page_size], position % problem.page_size

@@ -99,9 +99,9 @@ class Problem:
 def _refusals(problem: Problem) -> Iterator[str]:
     if problem.page_size < 1 or problem.page_size & (problem.page_size - 1):
         yield f"page_size {problem.page_size}: paged_attention supports powers of two"
-    for name, least in (("max_pages", 1), ("pages", 1), ("window", 1), ("sinks", 0)):
-        if not least <= getattr(problem, name) <= dense.MAX_SEQ:
-            yield f"{name} {getattr(problem, name)}: paged_attention supports {least} to {dense.MAX_SEQ}"
+    for name, minimum in (("max_pages", 1), ("pages", 1), ("window", 1), ("sinks", 0)):
+        if not minimum <= getattr(problem, name) <= dense.MAX_SEQ:
+            yield f"{name} {getattr(problem, name)}: paged_attention supports {minimum} to {dense.MAX_SEQ}"
     if problem.use_cu_seqlens_q and problem.batch != 1:
         yield f"batch {problem.batch}: cu_seqlens_q packs the queries of all sequences into a batch of 1"
     if problem.eight_bits and problem.head_dim % 16:

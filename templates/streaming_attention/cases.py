@@ -32,9 +32,9 @@ def inputs(problem: Problem, rng: np.random.Generator, kind: str) -> Arrays:
 def _lengths(problem: Problem, rng: np.random.Generator) -> list[int]:
     if not problem.ragged:
         return [problem.seq_k] * problem.batch
-    most = problem.slots * (3 if problem.rolling else 1)
-    lengths = rng.integers(0, most, problem.batch, endpoint=True).tolist()
-    return [most, *lengths[1:-1], 0] if problem.batch > 1 else lengths
+    max_length = problem.slots * (3 if problem.rolling else 1)
+    lengths = rng.integers(0, max_length, problem.batch, endpoint=True).tolist()
+    return [max_length, *lengths[1:-1], 0] if problem.batch > 1 else lengths
 
 
 def _cached(problem: Problem, keys: Array, lengths: list[int]) -> Array:

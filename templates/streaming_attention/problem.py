@@ -73,9 +73,9 @@ class Problem:
 
 
 def _refusals(problem: Problem) -> Iterator[str]:
-    for name, least in (("window", 1), ("sinks", 0)):
-        if not least <= getattr(problem, name) <= dense.MAX_SEQ:
-            yield f"{name} {getattr(problem, name)}: streaming_attention supports {least} to {dense.MAX_SEQ}"
+    for name, minimum in (("window", 1), ("sinks", 0)):
+        if not minimum <= getattr(problem, name) <= dense.MAX_SEQ:
+            yield f"{name} {getattr(problem, name)}: streaming_attention supports {minimum} to {dense.MAX_SEQ}"
     if not problem.rolling and problem.slots != problem.seq_k:
         yield f"slots {problem.slots}: must equal seq_k {problem.seq_k}, unless the cache is rolling"
     if not problem._least_slots <= problem.slots <= dense.MAX_SEQ:

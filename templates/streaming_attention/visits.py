@@ -76,18 +76,20 @@ class Walks:
         parts = len(queries.first) // len(self.keys.first)
         prefix, start = (np.repeat(bound, parts) for bound in (self.keys.prefix, self.window_begin))
         nothing = np.zeros_like(prefix)
-        of_prefix = self._spans(nothing, np.minimum(prefix, queries.last + 1), narrow)
-        of_window = self._spans(np.maximum(queries.begin - start, nothing), queries.last + 1 - start, narrow)
-        tiles, narrows = (a + b for a, b in zip(of_prefix, of_window, strict=True))
+        prefix_spans = self._spans(nothing, np.minimum(prefix, queries.last + 1), narrow)
+        window_spans = self._spans(np.maximum(queries.begin - start, nothing), queries.last + 1 - start, narrow)
+        tiles, narrows = (a + b for a, b in zip(prefix_spans, window_spans, strict=True))
         return tiles - narrows, narrows
 
     def _spans(self, begin: Array, end: Array, narrow: int) -> tuple[int, int]:
         """Number of tiles, counted from key 0, that contain a key in [begin, end), and of those that need only `narrow`
         keys."""
         first, last = begin // self.BN, (end - 1) // self.BN
-        some = begin < end
+        nonempty = begin < end
         in_first = np.minimum(end - first * self.BN, self.BN)
-        at = np.minimum((begin - first * self.BN) // 16 * 16, self.BN - narrow)
-        narrow_first = in_first <= at + narrow
+        span_begin = np.minimum((begin - first * self.BN) // 16 * 16, self.BN - narrow)
+        narrow_first = in_first <= span_begin + narrow
         narrow_last = (last > first) & (end - last * self.BN <= narrow)
-        return int(np.sum((last - first + 1)[some])), int(np.sum(narrow_first[some]) + np.sum(narrow_last[some]))
+        return int(np.sum((last - first + 1)[nonempty])), int(
+            np.sum(narrow_first[nonempty]) + np.sum(narrow_last[nonempty])
+        )

@@ -27,8 +27,8 @@ def cost(problem: Problem) -> Cost:
     """
     pairs = problem.batch * problem.heads * int(np.sum(attended_keys(problem.forward)))
     keys = min(problem.seq_k, problem.forward.reach)
-    of_keys = 2 * (keys + problem.seq_k) * problem.kv_heads
-    elements = problem.batch * problem.head_dim * (4 * problem.seq_q * problem.heads + of_keys)
+    key_rows = 2 * (keys + problem.seq_k) * problem.kv_heads
+    elements = problem.batch * problem.head_dim * (4 * problem.seq_q * problem.heads + key_rows)
     lse_bytes = problem.lse_bytes * problem.batch * problem.heads * problem.seq_q
     return Cost(flops=10 * problem.head_dim * pairs, bytes=problem.dtype.itemsize * elements + lse_bytes)
 

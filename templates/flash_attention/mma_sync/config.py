@@ -47,8 +47,8 @@ def row_bytes(D: int, swizzle: Any) -> Any:
 def q_in_ring(D: int, c: Any, DV: int = 0) -> Any:
     """Whether Q, on its way to registers, is staged in the ring because a buffer of its own exceeds the budget. DV:
     head_dim_v (0: D)."""
-    of_keys, of_values = (row_bytes(width, c.swizzle) for width in (D, DV or D))
-    with_buffer = c.BM * of_keys + ring_bytes(of_keys, of_values, c) + shared_rows(c)
+    key_bytes, value_bytes = (row_bytes(width, c.swizzle) for width in (D, DV or D))
+    with_buffer = c.BM * key_bytes + ring_bytes(key_bytes, value_bytes, c) + shared_rows(c)
     return c.q_in_registers & (with_buffer > c.smem_budget)
 
 
@@ -57,16 +57,16 @@ def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
 
     Q and the ring, or Q staged in the ring; at the end O reuses the space of both.
     """
-    of_keys, of_values = (row_bytes(width, c.swizzle) for width in (D, DV or D))
-    query, ring = c.BM * of_keys, ring_bytes(of_keys, of_values, c)
+    key_bytes, value_bytes = (row_bytes(width, c.swizzle) for width in (D, DV or D))
+    query, ring = c.BM * key_bytes, ring_bytes(key_bytes, value_bytes, c)
     loaded = np.where(q_in_ring(D, c, DV), np.maximum(query, ring), query + ring)
-    return np.maximum(loaded, c.BM * of_values) + shared_rows(c)
+    return np.maximum(loaded, c.BM * value_bytes) + shared_rows(c)
 
 
-def ring_bytes(of_keys: Any, of_values: Any, c: Any) -> Any:
+def ring_bytes(key_bytes: Any, value_bytes: Any, c: Any) -> Any:
     """Size of the ring in bytes, from the bytes of a row of K and of V. With an even number of slots, half of them hold
     V; with an odd number, any slot holds either (ring_slots.cuh)."""
-    even, odd = c.stages // 2 * (of_keys + of_values), c.stages * np.maximum(of_keys, of_values)
+    even, odd = c.stages // 2 * (key_bytes + value_bytes), c.stages * np.maximum(key_bytes, value_bytes)
     return c.BN * np.where(c.stages % 2 == 0, even, odd)
 
 

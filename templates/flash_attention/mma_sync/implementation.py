@@ -136,8 +136,8 @@ def _registers(problem: Problem, arch: Arch, tile: tuple[int, int, int]) -> int:
     """The largest register estimate at which tiles of this size compile without spills."""
     if problem.use_softcap and tile == _WIDEST:
         return _REGISTERS_CAPPED
-    of_128 = problem.head_dim == problem.head_dim_v == 128 and not problem.use_cu_seqlens
-    return _REGISTERS_OF_128.get(arch.name, _REGISTERS) if of_128 else _REGISTERS
+    both_128 = problem.head_dim == problem.head_dim_v == 128 and not problem.use_cu_seqlens
+    return _REGISTERS_OF_128.get(arch.name, _REGISTERS) if both_128 else _REGISTERS
 
 
 IMPLEMENTATION = Implementation(

@@ -36,9 +36,9 @@ class Visits:
         starts, group_starts = (np.arange(0, problem.seq_q, step) for step in (BM, rows))
         begins = first_keys(problem)[starts]
         blocks = -(-np.maximum(_end_of_keys(problem, starts, BM) - begins, 0) // BN)
-        of_block = begins[group_starts // BM]  # first key of the tiles that the block of each group visits
-        first = first_keys(problem)[group_starts] - of_block
-        end = _end_of_keys(problem, group_starts, rows) - of_block
+        block_begins = begins[group_starts // BM]  # first key of the tiles that the block of each group visits
+        first = first_keys(problem)[group_starts] - block_begins
+        end = _end_of_keys(problem, group_starts, rows) - block_begins
         groups = np.where(first < end, -(-end // BN) - first // BN, 0)
         read = np.minimum(blocks * BN, problem.seq_k - begins)
         tiles = int(np.sum(groups))
@@ -188,8 +188,8 @@ def _copy_instructions(D: int, config: Any) -> float:
 
 def global_bytes(problem: Any, visits: Visits, element: int = ELEMENT) -> int:
     """Bytes read and written by the blocks of one head: K and V are read again for each row tile."""
-    both = element * (problem.head_dim + problem.head_dim_v)  # bytes of a row of K and of V, or of Q and of O
-    return (visits.rows_of_keys + problem.seq_q) * both + 4 * problem.seq_q
+    row_pair_bytes = element * (problem.head_dim + problem.head_dim_v)  # bytes of a row of K and of V, or of Q and of O
+    return (visits.rows_of_keys + problem.seq_q) * row_pair_bytes + 4 * problem.seq_q
 
 
 def _barriers_outside_the_loop(D: int, DV: int, config: Any) -> int:

@@ -68,21 +68,21 @@ def _group_tile(problem: Problem, config: Config) -> Instructions:
     several, capped = terms(problem) - 1, problem.use_softcap
     m, parts, keys = config.rows_per_warp // 16, config.d_warps, config.BN // 8
     columns, columns_v = problem.head_dim // 8, problem.head_dim_v // 8
-    both = columns + columns_v
-    query, p, keys_and_values = parts * m * 4 * columns, parts * m * 4 * keys, 2 * keys * both
+    total_columns = columns + columns_v
+    query, p, keys_and_values = parts * m * 4 * columns, parts * m * 4 * keys, 2 * keys * total_columns
     scores, row_values, shared = 4 * m * keys, 2 * m * parts, parts > 1
     # Splitting into two terms takes an addition, a mask and a subtraction; their products are added to sums in fp32.
     # With one term, only the addition remains for P.
     split = (p + keys_and_values + query) * several
     rounded = (p + ROUNDING * keys_and_values * (not config.round_on_arrival)) * (1 - several)
     return Instructions(
-        mma=(2 * several + 1) * m * keys * both / 2,
+        mma=(2 * several + 1) * m * keys * total_columns / 2,
         # scale, maximum and sum of each score; rescaling of O, which is too rare to count when lazy
         fma=(3 + 3 * capped) * scores
         + 6 * row_values
         + (0 if config.lazy_rescale else 4 * m * columns_v)
         + split
-        + several * 4 * m * keys * both,
+        + several * 4 * m * keys * total_columns,
         mufu=(1 + 2 * capped) * scores + row_values,
         alu=2 * split + rounded + 6 * row_values + parts * (columns + keys),
         wavefronts=keys_and_values + query * (not config.q_in_registers) + shared * (p + scores + row_values * parts),

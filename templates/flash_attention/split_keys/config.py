@@ -66,8 +66,10 @@ def smem_bytes(D: int, c: Any, DV: int = 0, element: int = ELEMENT) -> Any:
     (paged_attention/split_keys/byte_tiles.cuh)."""
     DV = DV or D
     tiles = c.BM * ELEMENT * D + ring_bytes(element * D, element * DV, c)
-    apart = DV + 16 if element == 1 else 8 * (DV // 8 | 1)
-    merged = c.BM * 4 * (DV if DV % 32 == 16 else apart)  # rows of O of a warp in fp32, in the space of its tiles
+    padded_stride = DV + 16 if element == 1 else 8 * (DV // 8 | 1)
+    merged = (
+        c.BM * 4 * (DV if DV % 32 == 16 else padded_stride)
+    )  # rows of O of a warp in fp32, in the space of its tiles
     return c.warps * (np.maximum(tiles, merged) + 8 * c.BM)
 
 
@@ -105,8 +107,9 @@ def merge_blocks(problem: Any, config: Any) -> int:
     return -(-parts // (WARP * config.warps))
 
 
-def default(problem: Any, arch: Arch, keys: int, least: int = 1, element: int = ELEMENT) -> Config:
-    """Four warps, and enough splits of `keys` keys to fill the SMs, at least `least` as long as each warp has a tile.
+def default(problem: Any, arch: Arch, keys: int, min_splits: int = 1, element: int = ELEMENT) -> Config:
+    """Four warps, and enough splits of `keys` keys to fill the SMs, at least `min_splits` as long as each warp has a
+    tile.
 
     `element`: bytes of an element of K or V.
     """
@@ -121,14 +124,14 @@ def default(problem: Any, arch: Arch, keys: int, least: int = 1, element: int = 
     steps = -(-keys // (config.BN * config.warps))
     blocks = row_tiles(problem, config) * problem.kv_heads * problem.batch
     splits = filling(blocks, arch.sm_count, steps)
-    return replace(config, splits=max(splits, max(n for n in SPLITS if n <= min(least, steps) or n == 1)))
+    return replace(config, splits=max(splits, max(n for n in SPLITS if n <= min(min_splits, steps) or n == 1)))
 
 
-def filling(blocks: int, sms: int, most: int) -> int:
-    """The fewest splits, up to `most`, that fill the waves of a grid at least 85 % as well as the best number of
+def filling(blocks: int, sms: int, max_splits: int) -> int:
+    """The fewest splits, up to `max_splits`, that fill the waves of a grid at least 85 % as well as the best number of
     splits.
 
     FlashAttention chooses its number of splits the same way (num_splits_heuristic). A wave is one block per SM.
     """
-    filled = {n: blocks * n / (sms * -(-blocks * n // sms)) for n in SPLITS if n <= max(most, 1)}
+    filled = {n: blocks * n / (sms * -(-blocks * n // sms)) for n in SPLITS if n <= max(max_splits, 1)}
     return next(n for n, share in filled.items() if share >= 0.85 * max(filled.values()))

@@ -66,5 +66,5 @@ def smem_bytes(D: int, DV: int, c: Any, work: int = WORK) -> Any:
     padded, padded_v = round_up(D, 16), round_up(DV, 16)
     values = np.where(c.value_columns == 0, padded_v, round_up(padded_v, np.maximum(c.value_columns, 1)))
     ring = c.stages * (tile_bytes(ELEMENT * padded, c.BN) + tile_bytes(ELEMENT * values, c.BN))
-    own = c.row_tiles * tile_bytes(ELEMENT * max(padded, padded_v), ROWS)
-    return own + ring + _BARRIER * (6 * c.row_tiles + 4 * c.stages) + _ADDRESS + work
+    row_tile_bytes = c.row_tiles * tile_bytes(ELEMENT * max(padded, padded_v), ROWS)
+    return row_tile_bytes + ring + _BARRIER * (6 * c.row_tiles + 4 * c.stages) + _ADDRESS + work

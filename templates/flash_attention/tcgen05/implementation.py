@@ -83,28 +83,29 @@ def block(entry: str, D: int, DV: int, work: int = WORK) -> Block:
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     tiles = -(-problem.longest // (ROWS * config.row_tiles // heads))
-    taken = tiles * (problem.heads // heads) * problem.sequences
+    work_items = tiles * (problem.heads // heads) * problem.sequences
     rows, keys = (1, ROWS // heads, heads), (1, config.BN, 1)
     maps = attention_maps(problem.head_dim, problem.head_dim_v, config.value_columns, rows, keys)
     optional, constants = optional_arguments(problem)
-    return block_plan(ENTRY, problem, config, taken, maps, (*_SCALARS, *optional), constants)
+    return block_plan(ENTRY, problem, config, work_items, maps, (*_SCALARS, *optional), constants)
 
 
 def block_plan(
     entry: str,
     problem: Any,
     config: Any,
-    taken: int,
+    work_items: int,
     maps: tuple[TensorMap, ...],
-    others: tuple[str, ...],
+    extra_arguments: tuple[str, ...],
     constants: Mapping[str, Scalar] = MappingProxyType({}),
     work: int = WORK,
 ) -> Plan:
-    """The launch of `taken` blocks; `others` are the arguments after the maps, `work` the bytes of a work item."""
+    """The launch of `work_items` blocks; `extra_arguments` are the arguments after the maps, `work` the bytes of a work
+    item."""
     D, DV = problem.head_dim, problem.head_dim_v
     smem, columns = int(smem_bytes(D, DV, config, work)), int(tensor_columns(DV, config))
-    arguments = (*(tensor_map.name for tensor_map in maps), *others)
-    launch = Launch(entry, (taken, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
+    arguments = (*(tensor_map.name for tensor_map in maps), *extra_arguments)
+    launch = Launch(entry, (work_items, 1, 1), ROWS * (config.row_tiles + 1), smem, arguments, tensor_columns=columns)
     read = {"smem_bytes": smem, "tensor_columns": columns, **spelled(maps), **constants}
     return Plan((launch,), read, maps=maps)
 
@@ -141,7 +142,7 @@ def polynomial(problem: Any, arch: Arch) -> int:
     as_long = 256 * 16 // arch.exp_lanes
     if as_long < 256 and as_long <= columns:
         return 0
-    return next((every for every in (8, 4) if as_long * (1 - 1 / every) <= columns), 3)
+    return next((period for period in (8, 4) if as_long * (1 - 1 / period) <= columns), 3)
 
 
 IMPLEMENTATION = Implementation(

@@ -72,12 +72,12 @@ def ctas(c: Any) -> Any:
     return np.where(c.warpgroups == 1, 2, 1)
 
 
-def walkers(taken: int, c: Config) -> int:
-    """Blocks of a persistent grid, or clusters of them, for `taken` work items: row tiles, or groups of as many as a
+def walkers(work_items: int, c: Config) -> int:
+    """Blocks of a persistent grid, or clusters of them, for `work_items` items: row tiles, or groups of as many as a
     cluster has blocks. Few work items get half as many blocks, so that tests cover blocks with several.
     """
-    most = taken if taken > _FEW_ROW_TILES else -(-taken // 2)
-    return min(c.blocks * int(ctas(c)) // c.cluster, most)
+    max_blocks = work_items if work_items > _FEW_ROW_TILES else -(-work_items // 2)
+    return min(c.blocks * int(ctas(c)) // c.cluster, max_blocks)
 
 
 def consumer_registers(c: Any) -> Any:
@@ -112,8 +112,8 @@ def register_estimate(D: int, c: Any, DV: int = 0, *, capped: bool = False) -> A
     widest = max(D, DV)
     scores = np.where(c.overlap == 2, 2, 1) * c.BN / 2
     over_both = _OTHER_REGISTERS_OVER_BOTH + 20 * (widest > 128) + 24 * (widest > 224)
-    rest = np.where(c.overlap == 2, over_both, _OTHER_REGISTERS)
-    return scores + c.BN / 4 + summed(DV or D, c) / 2 + rest + (_SOFTCAP_REGISTERS if capped else 0)
+    other_registers = np.where(c.overlap == 2, over_both, _OTHER_REGISTERS)
+    return scores + c.BN / 4 + summed(DV or D, c) / 2 + other_registers + (_SOFTCAP_REGISTERS if capped else 0)
 
 
 def l2_share(D: int, c: Any, l2_bytes: float, DV: int = 0) -> Any:
@@ -133,8 +133,8 @@ def smem_bytes(D: int, c: Any, DV: int = 0) -> Any:
     values = np.where(c.value_columns == 0, padded_v, uniform)
     ring = c.stages * (tile_bytes(ELEMENT * padded, c.BN) + tile_bytes(ELEMENT * values, c.BN))
     barriers = 2 * c.warpgroups + 4 * c.stages + _POSTS + 2
-    taken = _POSTS * _WORK + _DRAWN + _SCHEDULE
-    return c.warpgroups * tile_bytes(ELEMENT * max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + taken
+    work_bytes = _POSTS * _WORK + _DRAWN + _SCHEDULE
+    return c.warpgroups * tile_bytes(ELEMENT * max(padded, padded_v), ROWS) + ring + _BARRIER * barriers + work_bytes
 
 
 def block(entry: str, D: int, DV: int = 0) -> Block:

@@ -155,29 +155,29 @@ def tile_constraints(D: int, arch: Arch, DV: int = 0, *, capped: bool) -> tuple[
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
     tiles = -(-problem.longest // (ROWS * config.warpgroups // heads))
-    taken = -(-tiles // config.cluster) * (problem.heads // heads) * problem.sequences
+    work_items = -(-tiles // config.cluster) * (problem.heads // heads) * problem.sequences
     D, DV = problem.head_dim, problem.head_dim_v
     rows, keys = (1, ROWS // heads, heads), (1, config.BN // config.cluster, 1)
     maps = attention_maps(D, DV, config.value_columns, rows, keys)
     optional, constants = optional_arguments(problem)
     smem = int(smem_bytes(D, config, DV))
-    return block_plan(ENTRY, smem, config, taken, maps, (*_SCALARS, *optional), constants)
+    return block_plan(ENTRY, smem, config, work_items, maps, (*_SCALARS, *optional), constants)
 
 
 def block_plan(
     entry: str,
     smem: int,
     config: Any,
-    taken: int,
+    work_items: int,
     maps: tuple[TensorMap, ...],
-    others: tuple[str, ...],
+    extra_arguments: tuple[str, ...],
     constants: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """The launch for `taken` row tiles, or clusters of them, with `smem` bytes of shared memory; `others` are the
-    arguments after the maps."""
+    """The launch for `work_items` row tiles, or clusters of them, with `smem` bytes of shared memory; `extra_arguments`
+    are the arguments after the maps."""
     ticket = ("ticket",) if config.blocks else ()
-    arguments = (*(tensor_map.name for tensor_map in maps), *others, *ticket)
-    grid = (config.cluster * (walkers(taken, config) if config.blocks else taken), 1, 1)
+    arguments = (*(tensor_map.name for tensor_map in maps), *extra_arguments, *ticket)
+    grid = (config.cluster * (walkers(work_items, config) if config.blocks else work_items), 1, 1)
     launch = Launch(entry, grid, 128 * (config.warpgroups + 1), smem, arguments, config.cluster)
     return Plan(
         launches=(Launch(f"{entry}_clear", (1, 1, 1), _WARP, 0, ticket), launch) if config.blocks else (launch,),
@@ -243,8 +243,8 @@ def _pairs(problem: Problem, config: Config) -> bool:
     """Whether two blocks share loads: for DV above 96, where L2 is nearly as busy as the tensor cores, and if neither
     block waits for the other: no mask, no row tile without a neighbour. Blocks of packed sequences do not share.
     """
-    alone = problem.causal or problem.use_cu_seqlens
-    return problem.head_dim_v > 96 and not alone and row_tiles(problem, config) % 2 == 0
+    excluded = problem.causal or problem.use_cu_seqlens
+    return problem.head_dim_v > 96 and not excluded and row_tiles(problem, config) % 2 == 0
 
 
 IMPLEMENTATION = Implementation(

@@ -50,5 +50,8 @@ def spelled(maps: Iterable[TensorMap]) -> Mapping[str, str | int]:
         suffix = tensor_map.name.removeprefix(f"{tensor_map.argument}_{width}")
         names.setdefault(f"{tensor_map.argument}{suffix}_maps", {})[width] = f"&{tensor_map.name}"
         widths[f"{tensor_map.argument}_widths"] = widths.get(f"{tensor_map.argument}_widths", 0) | width
-    addresses = {name: ", ".join(of.get(width, "nullptr") for width in WIDTHS) for name, of in names.items()}
+    addresses = {
+        name: ", ".join(maps_by_width.get(width, "nullptr") for width in WIDTHS)
+        for name, maps_by_width in names.items()
+    }
     return {**addresses, **widths}

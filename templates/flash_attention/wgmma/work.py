@@ -55,11 +55,11 @@ def in_order(visited: Array, problem: Any, taken_heads: int) -> Array:
     """Key tiles of all row tiles in the order of execution, for any problem, from those of one head or group; a KV head
     has `taken_heads` of them: see panels/schedule.cuh."""
     heads = problem.batch * problem.kv_heads * taken_heads
-    near = max(1, _L2_BYTES // (ELEMENT * (problem.head_dim + problem.head_dim_v)) // problem.seq_k)  # KV heads
-    most = min(heads, near * taken_heads)
-    section = -(-heads // -(-heads // most))
-    full, rest = divmod(heads, section)
-    most_sections, last = np.repeat(visited, section, axis=0), np.repeat(visited, rest, axis=0)
+    heads_in_l2 = max(1, _L2_BYTES // (ELEMENT * (problem.head_dim + problem.head_dim_v)) // problem.seq_k)  # KV heads
+    max_heads = min(heads, heads_in_l2 * taken_heads)
+    section = -(-heads // -(-heads // max_heads))
+    full, remainder = divmod(heads, section)
+    most_sections, last = np.repeat(visited, section, axis=0), np.repeat(visited, remainder, axis=0)
     return np.concatenate([np.tile(most_sections, (full, 1)), last])
 
 
@@ -70,10 +70,10 @@ def shares(problem: Problem, config: Config) -> Array:
 
 def shared_out(visited: Array, config: Any) -> Array:
     """The same, from the row tiles in the order of execution."""
-    takers = [0] * walkers(len(visited), config)
+    loads = [0] * walkers(len(visited), config)
     for count in np.max(visited, axis=1).tolist():
-        heapreplace(takers, takers[0] + count)  # the next row tile goes to the first block that is done
-    return np.array(takers)
+        heapreplace(loads, loads[0] + count)  # the next row tile goes to the first block that is done
+    return np.array(loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
         lengthened = blocks / equal.ctas  # idle blocks make the mean block shorter
         return (replace(equal, ctas=blocks, longest_cta=equal.longest_cta * lengthened, dram_bytes=_dram(problem)),)
     grid = _grid(problem, _dealt(config))
-    taken, capped = _taken_heads(problem, config), problem.use_softcap
-    return work_of(problem, config, tiles(problem, config), grid, _dram(problem), taken_heads=taken, capped=capped)
+    row_groups, capped = _taken_heads(problem, config), problem.use_softcap
+    return work_of(problem, config, tiles(problem, config), grid, _dram(problem), taken_heads=row_groups, capped=capped)
 
 
 def work_of(

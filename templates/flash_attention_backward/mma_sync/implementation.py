@@ -89,8 +89,8 @@ def _holds_columns(D: int, c: Any) -> Any:
     return kv_columns(D, c) * (c.kv_slices - 1) < D // 8
 
 
-def _whole_rows(of: str, rows: Any, warps: Any) -> Constraint:
-    return Constraint(f"a warp owns 16 or 32 {of}", lambda c: (rows(c) == 16 * warps(c)) | (rows(c) == 32 * warps(c)))
+def _whole_rows(unit: str, rows: Any, warps: Any) -> Constraint:
+    return Constraint(f"a warp owns 16 or 32 {unit}", lambda c: (rows(c) == 16 * warps(c)) | (rows(c) == 32 * warps(c)))
 
 
 def plan(problem: Problem, config: Config) -> Plan:
@@ -126,15 +126,15 @@ def plan(problem: Problem, config: Config) -> Plan:
 def rows_launch(entry: str, problem: Any) -> Launch:
     """The launch of the kernel that writes `row_values`."""
     threads = problem.batch * problem.heads * problem.seq_q * row_lanes(problem.head_dim_v)
-    takes = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
-    return Launch(entry, (-(-threads // ROW_THREADS), 1, 1), ROW_THREADS, 0, takes)
+    arguments = ("dout", "o", "lse", "dlse", "row_values", "batch", "heads", "seq_q")
+    return Launch(entry, (-(-threads // ROW_THREADS), 1, 1), ROW_THREADS, 0, arguments)
 
 
 def logits_launch(problem: Problem) -> Launch:
     """The launch of the kernel that sums the gradient of s_aux, one block per head."""
-    takes = ("row_values", "s_aux", "ds_aux", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
+    arguments = ("row_values", "s_aux", "ds_aux", "batch", "heads", "seq_q", "cu_seqlens_q", "boundaries")
     warps = ROW_THREADS // WARP
-    return Launch("flash_attention_backward_ds_aux", (problem.heads, 1, 1), ROW_THREADS, 4 * warps, takes)
+    return Launch("flash_attention_backward_ds_aux", (problem.heads, 1, 1), ROW_THREADS, 4 * warps, arguments)
 
 
 def row_values(problem: Any) -> Workspace:

@@ -21,10 +21,10 @@ def row_lanes(D: int) -> int:
     return 1 << (D // 8 - 1).bit_length()
 
 
-def tiles(problem: Problem, rows: int, of: int) -> int:
-    """Blocks along x for tiles of `of` rows out of `rows` rows of K or Q; for packed sequences as in
+def tiles(problem: Problem, rows: int, tile_rows: int) -> int:
+    """Blocks along x for tiles of `tile_rows` rows out of `rows` rows of K or Q; for packed sequences as in
     packed_tiles.cuh."""
-    return rows // of + problem.sequences if problem.use_cu_seqlens else -(-rows // of)
+    return rows // tile_rows + problem.sequences if problem.use_cu_seqlens else -(-rows // tile_rows)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
@@ -58,13 +58,13 @@ def with_softcap(work: Work) -> Work:
 
 
 def in_grid(
-    problem: Problem, config: Any, work: Callable[[Problem, Any], Work], heads: int, rows: int, of: int
+    problem: Problem, config: Any, work: Callable[[Problem, Any], Work], heads: int, rows: int, tile_rows: int
 ) -> Work:
-    """Packed sequences are counted as if their lengths were equal, in a grid for any lengths: tiles of `of` rows of
-    each head."""
+    """Packed sequences are counted as if their lengths were equal, in a grid for any lengths: tiles of `tile_rows` rows
+    of each head."""
     if not problem.use_cu_seqlens:
         return work(problem, config)
-    base, ctas = work(cast(Problem, unpacked(problem)), config), heads * tiles(problem, rows, of)
+    base, ctas = work(cast(Problem, unpacked(problem)), config), heads * tiles(problem, rows, tile_rows)
     return replace(base, ctas=ctas, longest_cta=max(base.longest_cta * ctas / base.ctas, 1.0))
 
 
@@ -82,11 +82,11 @@ def rows_work(problem: Any) -> Work:
 
 def rows_in_tiles(problem: Problem, rows: int) -> Work:
     """dO and O are read once, in complete tiles of `rows` rows per head."""
-    DV, queries, every = problem.head_dim_v, query_rows(problem), problem.batch * problem.heads * rows
-    kept = VALUES_BYTES * every + problem.lse_bytes * queries
+    DV, queries, padded_rows = problem.head_dim_v, query_rows(problem), problem.batch * problem.heads * rows
+    kept = VALUES_BYTES * padded_rows + problem.lse_bytes * queries
     return work_of_rows(
-        -(-every * row_lanes(DV) // WARP),
-        l2_bytes=float(2 * ELEMENT * DV * every + kept),
+        -(-padded_rows * row_lanes(DV) // WARP),
+        l2_bytes=float(2 * ELEMENT * DV * padded_rows + kept),
         dram_bytes=float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * queries),
     )
 
@@ -130,26 +130,28 @@ def keys_work(problem: Problem, config: Config) -> Work:
 def work_of_keys(problem: Any, config: Any, passes: Passes, keys: int) -> Work:
     """Work of blocks with `keys` keys in total per head of K and V; `passes` is per head of K and V."""
     D, DV, m = problem.head_dim, problem.head_dim_v, config.BN_kv // config.kv_warps // 16
-    every = problem.batch * problem.kv_heads * config.kv_slices
+    all_heads = problem.batch * problem.kv_heads * config.kv_slices
     passed = int(np.sum(passes.blocks))
-    both = D + DV
-    columns, mean_columns = float(kv_columns(D, config) + kv_columns(DV, config)), both / 8 / config.kv_slices
+    total_dim = D + DV
+    columns, mean_columns = float(kv_columns(D, config) + kv_columns(DV, config)), total_dim / 8 / config.kv_slices
     scores = passes.steps * m * 8
-    matrices = passes.steps * 2 * (both / 8 + columns) + passes.visits * 2 * m * (both / 8)
+    matrices = passes.steps * 2 * (total_dim / 8 + columns) + passes.visits * 2 * m * (total_dim / 8)
     loads = sum(copy_wavefronts(dim, True, config.BM_kv, WARP * config.kv_warps) for dim in (D, DV))
-    copies = passed * 5 * config.BM_kv * both / 8 / WARP
-    key_bytes = ELEMENT * both * problem.batch * problem.kv_heads * keys  # bytes of K and V
+    copies = passed * 5 * config.BM_kv * total_dim / 8 / WARP
+    key_bytes = ELEMENT * total_dim * problem.batch * problem.kv_heads * keys  # bytes of K and V
     return Work(
-        ctas=every * len(passes.blocks),
+        ctas=all_heads * len(passes.blocks),
         warps=config.kv_warps,
-        mma=every * passes.steps * m * (both / 8 + mean_columns),
-        fma=every * 4 * scores,
-        mufu=every * scores,
-        alu=every * (scores + passes.visits * both / 8 + passes.steps * columns / 4 + copies),
-        smem_wavefronts=every * (matrices + 2 * passes.steps + passed * loads),
-        l2_bytes=float(every * passes.rows * (ELEMENT * both + 8)) + float(key_bytes * (config.kv_slices + 1)),
-        dram_bytes=float(ELEMENT * both * query_rows(problem) + 2 * key_bytes),
-        barriers=every * int(np.sum(np.maximum(passes.blocks, 1))) if keys else 0,  # one barrier if no tile is streamed
+        mma=all_heads * passes.steps * m * (total_dim / 8 + mean_columns),
+        fma=all_heads * 4 * scores,
+        mufu=all_heads * scores,
+        alu=all_heads * (scores + passes.visits * total_dim / 8 + passes.steps * columns / 4 + copies),
+        smem_wavefronts=all_heads * (matrices + 2 * passes.steps + passed * loads),
+        l2_bytes=float(all_heads * passes.rows * (ELEMENT * total_dim + 8)) + float(key_bytes * (config.kv_slices + 1)),
+        dram_bytes=float(ELEMENT * total_dim * query_rows(problem) + 2 * key_bytes),
+        barriers=all_heads * int(np.sum(np.maximum(passes.blocks, 1)))
+        if keys
+        else 0,  # one barrier if no tile is streamed
         longest_cta=unevenness(passes.blocks),
         chain=float(np.max(passes.blocks)),
         stages=config.kv_stages,
@@ -165,23 +167,23 @@ def queries_work(problem: Problem, config: Config) -> Work:
 def work_of_queries(problem: Any, config: Any, passes: Passes) -> Work:
     """Work of blocks of queries; `passes` is per query head."""
     D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
-    m, both, passed = config.BM_q // config.q_warps // 16, D + DV, int(np.sum(passes.blocks))
+    m, total_dim, passed = config.BM_q // config.q_warps // 16, D + DV, int(np.sum(passes.blocks))
     scores = passes.steps * m * 8
-    matrices = passes.steps * 2 * ((D + both) / 8) + passes.visits * 2 * m * (both / 8)
+    matrices = passes.steps * 2 * ((D + total_dim) / 8) + passes.visits * 2 * m * (total_dim / 8)
     loads = sum(copy_wavefronts(dim, True, config.BN_q, WARP * config.q_warps) for dim in (D, DV))
-    copies = passed * 5 * config.BN_q * both / 8 / WARP
+    copies = passed * 5 * config.BN_q * total_dim / 8 / WARP
     values = len(passes.blocks) * config.BM_q * 4 * VALUES_BYTES  # read by each lane that holds a part of the row
-    own = ELEMENT * (D + both) * query_rows(problem)  # bytes of Q, dO and dQ
+    own_bytes = ELEMENT * (D + total_dim) * query_rows(problem)  # bytes of Q, dO and dQ
     return Work(
         ctas=heads * len(passes.blocks),
         warps=config.q_warps,
-        mma=heads * passes.steps * m * (D + both) / 8,
+        mma=heads * passes.steps * m * (D + total_dim) / 8,
         fma=heads * 4 * scores,
         mufu=heads * scores,
-        alu=heads * (scores + passes.visits * both / 8 + passes.steps * D / 16 + copies),
+        alu=heads * (scores + passes.visits * total_dim / 8 + passes.steps * D / 16 + copies),
         smem_wavefronts=heads * (matrices + passed * loads),
-        l2_bytes=float(heads * (passes.rows * ELEMENT * both + values) + own),
-        dram_bytes=float(own + ELEMENT * both * key_rows(problem)),
+        l2_bytes=float(heads * (passes.rows * ELEMENT * total_dim + values) + own_bytes),
+        dram_bytes=float(own_bytes + ELEMENT * total_dim * key_rows(problem)),
         barriers=heads * int(np.sum(np.maximum(passes.blocks, 1))),
         longest_cta=unevenness(passes.blocks),
         chain=float(np.max(passes.blocks)),

@@ -21,8 +21,8 @@ _ENTRY = "flash_attention_backward_naive"
 def space(problem: Problem, arch: Arch) -> Space[Config]:
     """The space of the forward pass, whose threads share rows of DV elements; here they share rows of D as well."""
     D, rows_of_o = problem.head_dim, forward.space(problem, arch)
-    of_d = Constraint("threads share a row of D evenly", lambda c: D % c.columns == 0)
-    return Space(Config, rows_of_o.choices, (*rows_of_o.constraints, of_d))
+    divides_d = Constraint("threads share a row of D evenly", lambda c: D % c.columns == 0)
+    return Space(Config, rows_of_o.choices, (*rows_of_o.constraints, divides_d))
 
 
 def default(problem: Problem, _arch: Arch) -> Config:
@@ -34,40 +34,40 @@ def default(problem: Problem, _arch: Arch) -> Config:
 
 def plan(problem: Problem, config: Config) -> Plan:
     base = plan_of(_ENTRY, problem, config, tuple(argument.name for argument in (*ARGUMENTS, *OPTIONAL, DS_AUX)))
-    takes, threads = base.launches[0].arguments, config.threads
-    of_logits = (Launch(f"{_ENTRY}_ds_aux", (-(-problem.heads // threads), 1, 1), threads, 0, takes),)
-    launches = base.launches + of_logits * problem.use_s_aux
+    argument_names, threads = base.launches[0].arguments, config.threads
+    logit_launches = (Launch(f"{_ENTRY}_ds_aux", (-(-problem.heads // threads), 1, 1), threads, 0, argument_names),)
+    launches = base.launches + logit_launches * problem.use_s_aux
     return replace(base, launches=launches, constants={**base.constants})
 
 
-def plan_of(name: str, problem: Any, config: Config, takes: tuple[str, ...]) -> Plan:
+def plan_of(name: str, problem: Any, config: Config, arguments: tuple[str, ...]) -> Plan:
     """Two launches, `name`_dq and `name`_dkv, of a problem with the sizes of this one."""
 
     def launch(entry: str, blocks: int) -> Launch:
-        return Launch(f"{name}_{entry}", (blocks, 1, 1), config.threads, 0, takes)
+        return Launch(f"{name}_{entry}", (blocks, 1, 1), config.threads, 0, arguments)
 
-    of_queries, of_keys = _blocks(problem, config)
-    return Plan((launch("dq", of_queries), launch("dkv", of_keys)), lse_gradient_row(problem))
+    query_blocks, key_blocks = _blocks(problem, config)
+    return Plan((launch("dq", query_blocks), launch("dkv", key_blocks)), lse_gradient_row(problem))
 
 
 def _blocks(problem: Any, config: Config) -> tuple[int, int]:
     """Blocks of dQ, and of dK and dV, with one thread for each part of the wider of the two."""
     widest = max(problem.head_dim, problem.head_dim_v)
     items = (query_rows(problem) * problem.head_dim, key_rows(problem) * widest)
-    of_queries, of_keys = (-(-work_item // config.columns // config.threads) for work_item in items)
-    return of_queries, of_keys
+    query_blocks, key_blocks = (-(-work_item // config.columns // config.threads) for work_item in items)
+    return query_blocks, key_blocks
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """The work of packed sequences is counted as if their lengths were equal."""
     equal = unpacked(problem)
     launch_works = work_of_pairs(equal, config, int(np.sum(attended_keys(equal))), equal.seq_k, equal.seq_q)
-    least = cost(problem).bytes / 2
-    both = tuple(
-        replace(value, ctas=blocks, dram_bytes=max(value.dram_bytes, least))
+    min_bytes = cost(problem).bytes / 2
+    pass_works = tuple(
+        replace(value, ctas=blocks, dram_bytes=max(value.dram_bytes, min_bytes))
         for value, blocks in zip(launch_works, _blocks(problem, config), strict=True)
     )
-    return both + (_work_of_logits(problem, config),) * problem.use_s_aux
+    return pass_works + (_work_of_logits(problem, config),) * problem.use_s_aux
 
 
 def _work_of_logits(problem: Problem, config: Config) -> Work:
@@ -93,7 +93,7 @@ def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, m
     """
     D, DV, columns, element = problem.head_dim, problem.head_dim_v, config.columns, problem.dtype.itemsize
     pairs = problem.batch * problem.heads * attended / WARP
-    of_queries, of_keys = _blocks(problem, config)
+    query_blocks, key_blocks = _blocks(problem, config)
 
     def launch(ctas: int, shares: int, products: int, recomputed: int, chain: float, elements: int) -> Work:
         visits = pairs * shares
@@ -112,8 +112,8 @@ def work_of_pairs(problem: Any, config: Config, attended: int, most_keys: int, m
     for_dq = queries * 2 * (D + DV) + keys * (D + DV)
     for_dkv = queries * (D + 2 * DV) + keys * 2 * (D + DV)
     return (
-        launch(of_queries, D // columns, 1, 0, most_keys, for_dq),
-        launch(of_keys, max(D, DV) // columns, 2, 1, most_queries * group, for_dkv),
+        launch(query_blocks, D // columns, 1, 0, most_keys, for_dq),
+        launch(key_blocks, max(D, DV) // columns, 2, 1, most_queries * group, for_dkv),
     )
 
 

@@ -48,7 +48,7 @@ def q_smem_bytes(D: int, DV: int, c: Any, *, packed: bool = False) -> Any:
 
 
 def _smem_bytes(rows: tuple[Any, Any], row_tiles: Any, tile: Any, stages: Any, values: int) -> Any:
-    own = sum(tile_bytes(row, ROWS) for row in rows)
-    passing = sum(tile_bytes(row, tile) for row in rows)
+    owned_bytes = sum(tile_bytes(row, ROWS) for row in rows)
+    streamed_bytes = sum(tile_bytes(row, tile) for row in rows)
     barriers = _BARRIER * (row_tiles + 4 * stages + 8 * row_tiles)
-    return row_tiles * own + stages * (passing + values * tile) + barriers + _ADDRESS
+    return row_tiles * owned_bytes + stages * (streamed_bytes + values * tile) + barriers + _ADDRESS

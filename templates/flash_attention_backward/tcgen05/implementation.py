@@ -98,13 +98,13 @@ def plan(problem: Problem, config: Config) -> Plan:
     kv_tensor, q_tensor = int(allocated(kv_columns(D, DV, config))), int(allocated(q_columns(D, config)))
     kv_grid = (tiles(problem, problem.seq_k, ROWS * config.kv_row_tiles), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_row_tiles), H, B)
-    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *PASS_SCALARS)
-    q_takes = (*Q_MAPS, *("dq",) * packed, *PASS_SCALARS)
+    kv_arguments = (*KV_MAPS, *("dk", "dv") * packed, *PASS_SCALARS)
+    q_arguments = (*Q_MAPS, *("dq",) * packed, *PASS_SCALARS)
     return Plan(
         launches=(
             rows_launch(problem, config.BM_kv),
-            Launch(f"{ENTRY}dkv", kv_grid, threads, kv_smem, kv_takes, tensor_columns=kv_tensor),
-            Launch(f"{ENTRY}dq", q_grid, threads, q_smem, q_takes, tensor_columns=q_tensor),
+            Launch(f"{ENTRY}dkv", kv_grid, threads, kv_smem, kv_arguments, tensor_columns=kv_tensor),
+            Launch(f"{ENTRY}dq", q_grid, threads, q_smem, q_arguments, tensor_columns=q_tensor),
         ),
         constants={
             **constants(problem, kv_smem, q_smem),
@@ -139,7 +139,7 @@ def polynomial(columns: int, arch: Arch) -> int:
     """The fewest exponentials on the FMA pipe that keep the special function unit no busier than the tensor cores, for
     `columns` columns of products and sums: 256 columns take as long as all exponentials at 16 per clock."""
     as_long = 256 * 16 // arch.exp_lanes
-    return next((every for every in _POLYNOMIALS if as_long * (1 - 1 / every if every else 1) <= columns), 3)
+    return next((period for period in _POLYNOMIALS if as_long * (1 - 1 / period if period else 1) <= columns), 3)
 
 
 IMPLEMENTATION = Implementation(

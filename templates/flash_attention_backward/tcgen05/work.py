@@ -27,15 +27,15 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 def keys_work(problem: Problem, config: Config) -> Work:
     """dK and dV: tiles of queries are streamed, from the first that attends any key of the block."""
-    D, DV, every = problem.head_dim, problem.head_dim_v, problem.batch * problem.kv_heads
+    D, DV, all_heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.kv_heads
     steps = key_steps(problem, ROWS * config.kv_row_tiles, config.BM_kv)
     rows = int(sum(row_bytes(D, DV, config)))  # bytes per row of K and V, and of Q and dO
-    passed, own = every * int(np.sum(steps)), every * len(steps) * config.kv_row_tiles * ROWS
-    stored = every * round_up(problem.seq_k, ROWS)
+    passed, owned_rows = all_heads * int(np.sum(steps)), all_heads * len(steps) * config.kv_row_tiles * ROWS
+    stored = all_heads * round_up(problem.seq_k, ROWS)
     return _pass_work(
         problem,
         steps,
-        blocks=every * len(steps),
+        blocks=all_heads * len(steps),
         row_tiles=config.kv_row_tiles,
         tile=config.BM_kv,
         stages=config.kv_stages,
@@ -43,7 +43,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         summed=round_up(D, 16) + round_up(DV, 16),
         values=2,  # per score, read from shared memory, four at once
         gradients=2,
-        l2_bytes=float(rows * (own + stored) + passed * config.BM_kv * (rows + VALUES_BYTES)),
+        l2_bytes=float(rows * (owned_rows + stored) + passed * config.BM_kv * (rows + VALUES_BYTES)),
         dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
     )
 
@@ -52,8 +52,8 @@ def queries_work(problem: Problem, config: Config) -> Work:
     """dQ: tiles of keys are streamed, up to the last that any query of the block attends."""
     D, DV, heads = problem.head_dim, problem.head_dim_v, problem.batch * problem.heads
     steps = query_steps(problem, ROWS * config.q_row_tiles, config.BN_q)
-    of_q, of_dout = (int(row_byte) for row_byte in row_bytes(D, DV, config))
-    passed, own = heads * int(np.sum(steps)), heads * len(steps) * config.q_row_tiles * ROWS
+    q_bytes, dout_bytes = (int(row_byte) for row_byte in row_bytes(D, DV, config))
+    passed, owned_rows = heads * int(np.sum(steps)), heads * len(steps) * config.q_row_tiles * ROWS
     stored = heads * round_up(problem.seq_q, ROWS)
     return _pass_work(
         problem,
@@ -66,7 +66,11 @@ def queries_work(problem: Problem, config: Config) -> Work:
         summed=round_up(D, 16),
         values=0,
         gradients=1,
-        l2_bytes=float(own * values_read(config) + (own + passed * config.BN_q) * (of_q + of_dout) + stored * of_q),
+        l2_bytes=float(
+            owned_rows * values_read(config)
+            + (owned_rows + passed * config.BN_q) * (q_bytes + dout_bytes)
+            + stored * q_bytes
+        ),
         dram_bytes=float(ELEMENT * ((2 * D + DV) * query_rows(problem) + (D + DV) * key_rows(problem))),
     )
 

@@ -45,9 +45,9 @@ def registers(warpgroups: Any, *, packed: bool) -> Any:
 def kv_register_estimate(D: int, DV: int, c: Any, *, capped: bool = False) -> Any:
     """Registers of a thread that sums dK and dV: the sums, scores, products, P and dS in 16 bits, and the rest. If
     split, a thread that sums dV has no products and no dS."""
-    both = (D + DV) / 2 + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv + _OF_CAPS[c.kv_warpgroups] * capped
+    unsplit = (D + DV) / 2 + np.where(c.kv_chained, 1.5, 1.25) * c.BM_kv + _OF_CAPS[c.kv_warpgroups] * capped
     split = np.maximum(D / 2 + 1.25 * c.BM_kv, DV / 2 + 0.75 * c.BM_kv)
-    return np.where(c.kv_split, split, both) + _OTHER_REGISTERS
+    return np.where(c.kv_split, split, unsplit) + _OTHER_REGISTERS
 
 
 def q_register_estimate(D: int, c: Any) -> Any:
@@ -86,6 +86,6 @@ def row_bytes(D: int, DV: int, c: Any) -> tuple[Any, Any]:
 
 
 def _smem_bytes(rows: tuple[Any, Any], owners: Any, tile: Any, stages: Any, values: int) -> Any:
-    own = sum(tile_bytes(row, ROWS) for row in rows)
-    passing = sum(tile_bytes(row, tile) for row in rows)
-    return owners * own + stages * (passing + values * tile) + _BARRIER * (owners + 4 * stages)
+    owned_bytes = sum(tile_bytes(row, ROWS) for row in rows)
+    streamed_bytes = sum(tile_bytes(row, tile) for row in rows)
+    return owners * owned_bytes + stages * (streamed_bytes + values * tile) + _BARRIER * (owners + 4 * stages)

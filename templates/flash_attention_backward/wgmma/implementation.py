@@ -132,13 +132,13 @@ def plan(problem: Problem, config: Config) -> Plan:
     kv_smem, q_smem = (int(smem(D, DV, config, packed=packed)) for smem in (kv_smem_bytes, q_smem_bytes))
     kv_grid = (tiles(problem, problem.seq_k, ROWS * int(kv_owners(config))), HK, B)
     q_grid = (tiles(problem, problem.seq_q, ROWS * config.q_warpgroups), H, B)
-    kv_takes = (*KV_MAPS, *("dk", "dv") * packed, *PASS_SCALARS)
-    q_takes = (*Q_MAPS, *("dq",) * packed, *PASS_SCALARS)
+    kv_arguments = (*KV_MAPS, *("dk", "dv") * packed, *PASS_SCALARS)
+    q_arguments = (*Q_MAPS, *("dq",) * packed, *PASS_SCALARS)
     return Plan(
         launches=(
             rows_launch(problem, config.BM_kv),
-            Launch(f"{ENTRY}dkv", kv_grid, 128 * (config.kv_warpgroups + 1), kv_smem, kv_takes),
-            Launch(f"{ENTRY}dq", q_grid, 128 * (config.q_warpgroups + 1), q_smem, q_takes),
+            Launch(f"{ENTRY}dkv", kv_grid, 128 * (config.kv_warpgroups + 1), kv_smem, kv_arguments),
+            Launch(f"{ENTRY}dq", q_grid, 128 * (config.q_warpgroups + 1), q_smem, q_arguments),
         ),
         constants=constants(problem, kv_smem, q_smem),
         workspaces=(row_values(problem, config.BM_kv),),
@@ -163,15 +163,15 @@ def row_values(problem: Problem, BM: int) -> Workspace:
 def constants(problem: Problem, kv_smem: int, q_smem: int) -> dict[str, Scalar]:
     """Constants that the templates of two passes read."""
     sizes = {"row_threads": ROW_THREADS, "row_lanes": row_lanes(problem.head_dim_v)}
-    of_passes = {"kv_smem_bytes": kv_smem, "q_smem_bytes": q_smem}
-    return {**sizes, **of_passes, **lse_gradient_row(problem), **gradient_rows(problem)}
+    pass_sizes = {"kv_smem_bytes": kv_smem, "q_smem_bytes": q_smem}
+    return {**sizes, **pass_sizes, **lse_gradient_row(problem), **gradient_rows(problem)}
 
 
 def gradient_rows(problem: Problem) -> dict[str, str]:
     """`<name>_rows_argument` → the address of a sequence's rows of a gradient, and the row stride; null if only TMA
     stores."""
-    values, of_keys = {}, ("seq.first_key", "seq_k", "kv_head", "kv_heads")
-    coordinates = {"dk": of_keys, "dv": of_keys, "dq": ("seq.first_query", "seq_q", "head", "heads")}
+    values, key_coordinates = {}, ("seq.first_key", "seq_k", "kv_head", "kv_heads")
+    coordinates = {"dk": key_coordinates, "dv": key_coordinates, "dq": ("seq.first_query", "seq_q", "head", "heads")}
     for name, (first, rows, head, heads) in coordinates.items():
         step = f"{name}_{rows}_stride"
         address = f"{name} + {first} * {step} + {head} * {name}_{heads}_stride"
@@ -180,9 +180,9 @@ def gradient_rows(problem: Problem) -> dict[str, str]:
 
 
 @cache
-def pass_maps(columns: int, value_columns: int, BM: int, BN: int, own: int) -> tuple[TensorMap, ...]:
-    """Boxes of `own` rows of a block, and of the streamed tiles: panels of D columns, and of DV."""
-    rows = {f"{name}_rows": (name, own) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
+def pass_maps(columns: int, value_columns: int, BM: int, BN: int, owned_rows: int) -> tuple[TensorMap, ...]:
+    """Boxes of `owned_rows` rows of a block, and of the streamed tiles: panels of D columns, and of DV."""
+    rows = {f"{name}_rows": (name, owned_rows) for name in ("k", "v", "dk", "dv", "q", "dout", "dq")}
     tiles = {"q_tiles": ("q", BM), "dout_tiles": ("dout", BM), "k_tiles": ("k", BN), "v_tiles": ("v", BN)}
     width = dict.fromkeys("qk", columns) | {"dq": columns, "dk": columns}
 
@@ -190,7 +190,7 @@ def pass_maps(columns: int, value_columns: int, BM: int, BN: int, own: int) -> t
         wide = width.get(argument, value_columns)
         return TensorMap(name, argument, (1, height, 1, wide), swizzle=2 * wide)
 
-    return tuple(boxes(name, *of) for name, of in (rows | tiles).items())
+    return tuple(boxes(name, *box) for name, box in (rows | tiles).items())
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -202,7 +202,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     """
     D, DV = problem.head_dim, problem.head_dim_v
     columns, passes = max(panel_width(D), panel_width(DV)), product(_of_keys(D + DV), _of_queries(problem))
-    configs = (Config(*of_keys, *of_queries, columns) for of_keys, of_queries in passes)
+    configs = (Config(*key_config, *query_config, columns) for key_config, query_config in passes)
     what = f"the smallest tiles of head_dim {D} and head_dim_v {DV}"
     return first_fit(space(problem, arch).allowed(configs), arch, what)
 

@@ -32,17 +32,17 @@ def rows_work(problem: Problem, config: Config) -> Work:
 def keys_work(problem: Problem, config: Config) -> Work:
     """dK and dV: tiles of queries are streamed, from the first that attends any key of the block."""
     D, DV, owners = problem.head_dim, problem.head_dim_v, int(kv_owners(config))
-    every = problem.batch * problem.kv_heads
+    all_heads = problem.batch * problem.kv_heads
     steps = key_steps(problem, ROWS * owners, config.BM_kv)
-    passed = every * int(np.sum(steps))
+    passed = all_heads * int(np.sum(steps))
     # score products of 64 keys and a tile; the product with V or dO is computed once
     scores = 2 if config.kv_split else 1
     warps = passed * owners * _WARPS
     lanes = 16 * config.BM_kv / _WARP
     rows = int(sum(row_bytes(D, DV, config)))  # bytes per row of K and V, and of Q and dO
-    own, stored = every * len(steps) * owners * ROWS, every * round_up(problem.seq_k, ROWS)
+    owned_rows, stored = all_heads * len(steps) * owners * ROWS, all_heads * round_up(problem.seq_k, ROWS)
     return Work(
-        ctas=every * len(steps),
+        ctas=all_heads * len(steps),
         warps=_WARPS * (config.kv_warpgroups + 1),
         fma=warps * lanes * (4 if config.kv_split else 3),
         mufu=warps * lanes * (2 if config.kv_split else 1),
@@ -51,9 +51,9 @@ def keys_work(problem: Problem, config: Config) -> Work:
         * owners
         * _operand_bytes(config.BM_kv, scores * round_up(D, 16) + round_up(DV, 16), D + DV)
         / 128,
-        l2_bytes=float(rows * own + passed * config.BM_kv * (rows + VALUES_BYTES) + rows * stored),
+        l2_bytes=float(rows * owned_rows + passed * config.BM_kv * (rows + VALUES_BYTES) + rows * stored),
         dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
-        barriers=float(every * len(steps)),
+        barriers=float(all_heads * len(steps)),
         longest_cta=unevenness(steps),
         chain=float(np.max(steps)),
         stages=config.kv_stages,
@@ -69,8 +69,8 @@ def queries_work(problem: Problem, config: Config) -> Work:
     passed = heads * int(np.sum(steps))
     warps = passed * groups * _WARPS
     lanes = 16 * config.BN_q / _WARP
-    of_q, of_dout = (int(row_byte) for row_byte in row_bytes(D, DV, config))
-    own = heads * len(steps) * groups * ROWS
+    q_bytes, dout_bytes = (int(row_byte) for row_byte in row_bytes(D, DV, config))
+    owned_rows = heads * len(steps) * groups * ROWS
     stored = heads * round_up(problem.seq_q, ROWS)
     return Work(
         ctas=heads * len(steps),
@@ -80,7 +80,9 @@ def queries_work(problem: Problem, config: Config) -> Work:
         alu=warps * (lanes / 2 + 60),
         smem_wavefronts=passed * groups * _operand_bytes(config.BN_q, round_up(D, 16) + round_up(DV, 16), D) / 128,
         l2_bytes=float(
-            own * (of_q + of_dout + 4 * VALUES_BYTES) + passed * config.BN_q * (of_q + of_dout) + stored * of_q
+            owned_rows * (q_bytes + dout_bytes + 4 * VALUES_BYTES)
+            + passed * config.BN_q * (q_bytes + dout_bytes)
+            + stored * q_bytes
         ),
         dram_bytes=float(ELEMENT * ((2 * D + DV) * query_rows(problem) + (D + DV) * key_rows(problem))),
         barriers=float(heads * len(steps)),

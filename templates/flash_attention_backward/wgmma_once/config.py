@@ -53,8 +53,8 @@ def smem_bytes(D: int, c: Any, *, packed: bool) -> Any:
     """Bytes of K, V, the rings of Q, dO and their values; dS of two tiles; parts; barriers and the index of the
     block."""
     row = ELEMENT * padded(D, c.columns)
-    own, ring = 2 * BLOCK_KEYS * row, c.stages * TILE_ROWS * (2 * row + VALUES_BYTES)
-    copied = own + ring + _BARRIER * (WARPGROUPS + 4 * c.stages + packed)
+    owned_bytes, ring = 2 * BLOCK_KEYS * row, c.stages * TILE_ROWS * (2 * row + VALUES_BYTES)
+    copied = owned_bytes + ring + _BARRIER * (WARPGROUPS + 4 * c.stages + packed)
     slopes = 2 * ELEMENT * BLOCK_KEYS * TILE_ROWS
     aligned = -(-copied // _TILE_UNIT) * _TILE_UNIT
     return aligned + slopes + c.parts * part_bytes(D) + _BARRIER * (5 + 2 * c.parts)

@@ -87,12 +87,12 @@ def plan(problem: Problem, config: Config) -> Plan:
     D, B, H, HK = problem.head_dim, problem.batch, problem.heads, problem.kv_heads
     packed = problem.use_cu_seqlens
     lanes, smem = row_lanes(D), int(smem_bytes(D, config, packed=packed))
-    own, spare = registers(packed=packed)
+    consumer_registers, producer_registers = registers(packed=packed)
     tile_dims = B, H, query_tiles(problem)
     rows = B * H * query_tiles(problem) * TILE_ROWS
-    rows_take = ("dout", "o", "lse", "dlse", "row_values", "turns", "ticket", *_QUERIES)
+    rows_arguments = ("dout", "o", "lse", "dlse", "row_values", "turns", "ticket", *_QUERIES)
     maps = ("k_rows", "v_rows", "q_tiles", "dout_tiles", "dk_rows", "dv_rows", *("dk", "dv") * packed)
-    once_takes = (
+    once_arguments = (
         *maps,
         "row_values",
         "dq_sums",
@@ -102,21 +102,21 @@ def plan(problem: Problem, config: Config) -> Plan:
         *_SIZES,
         *_BOUNDS,
     )
-    dq_takes = ("dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k", *_BOUNDS)
+    dq_arguments = ("dq", "dq_sums", "softmax_scale", "batch", "heads", "seq_q", "seq_k", *_BOUNDS)
     blocks = tiles(problem, problem.seq_k, BLOCK_KEYS) * HK * B
     return Plan(
         launches=(
-            Launch(f"{_ENTRY}rows", (-(-rows * lanes // ROW_THREADS), 1, 1), ROW_THREADS, 0, rows_take),
-            Launch(f"{_ENTRY}once", (blocks, 1, 1), 128 * (WARPGROUPS + 1), smem, once_takes),
-            Launch(f"{_ENTRY}dq", (-(-rows // 2 * D // 8 // ROW_THREADS), 1, 1), ROW_THREADS, 0, dq_takes),
+            Launch(f"{_ENTRY}rows", (-(-rows * lanes // ROW_THREADS), 1, 1), ROW_THREADS, 0, rows_arguments),
+            Launch(f"{_ENTRY}once", (blocks, 1, 1), 128 * (WARPGROUPS + 1), smem, once_arguments),
+            Launch(f"{_ENTRY}dq", (-(-rows // 2 * D // 8 // ROW_THREADS), 1, 1), ROW_THREADS, 0, dq_arguments),
         ),
         constants={
             "row_threads": ROW_THREADS,
             "row_lanes": lanes,
             "tile_rows": TILE_ROWS,
             "smem_bytes": smem,
-            "registers": own,
-            "spare_registers": spare,
+            "registers": consumer_registers,
+            "spare_registers": producer_registers,
             **lse_gradient_row(problem),
             **_gradient_rows(problem),
         },

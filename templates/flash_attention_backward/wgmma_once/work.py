@@ -28,17 +28,17 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 
 def keys_work(problem: Problem, config: Config) -> Work:
     """dK, dV and parts of dQ: tiles of queries are streamed, back to the first that attends any key of the block."""
-    D, every = problem.head_dim, problem.batch * problem.kv_heads
+    D, all_heads = problem.head_dim, problem.batch * problem.kv_heads
     steps = key_steps(problem)
-    passed = every * int(np.sum(steps))
+    passed = all_heads * int(np.sum(steps))
     warps = passed * WARPGROUPS * _WARPS
     lanes = 16 * TILE_ROWS / _WARP
     row = ELEMENT * int(padded(D, config.columns))
-    block_keys = every * len(steps) * BLOCK_KEYS
+    block_keys = all_heads * len(steps) * BLOCK_KEYS
     loaded = 2 * row * block_keys + passed * TILE_ROWS * (2 * row + VALUES_BYTES)
-    stored = 2 * row * every * round_up(problem.seq_k, ROWS)
+    stored = 2 * row * all_heads * round_up(problem.seq_k, ROWS)
     return Work(
-        ctas=every * len(steps),
+        ctas=all_heads * len(steps),
         warps=_WARPS * (WARPGROUPS + 1),
         fma=warps * lanes * 3,
         mufu=warps * lanes,
@@ -46,7 +46,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         smem_wavefronts=passed * _shared_bytes(D, config.held) / 128,
         l2_bytes=float(loaded + stored + passed * part_bytes(D)),
         dram_bytes=float(2 * _query_bytes(problem) + 4 * _key_bytes(problem) + _sum_bytes(problem)),
-        barriers=float(every * len(steps)),
+        barriers=float(all_heads * len(steps)),
         longest_cta=_latest(steps) / max(float(np.mean(steps)), 1e-9),
         chain=float(np.max(steps)),
         stages=config.stages,
@@ -78,10 +78,10 @@ def key_steps(problem: Problem) -> Array:
 def sections(problem: Problem) -> list[int]:
     """Heads of K and V whose blocks start together, section by section: sections of equal size, for which Q, dO and the
     sums of dQ fit in half of L2 (`Owned` of the template)."""
-    every, group = problem.batch * problem.kv_heads, problem.heads // problem.kv_heads
-    fit = min(every, max(1, _SECTION_BYTES // (8 * problem.head_dim) // group // problem.seq_q))
-    count = (2 * every + fit) // (2 * fit)
-    return [every // count + (i < every % count) for i in range(count)]
+    all_heads, group = problem.batch * problem.kv_heads, problem.heads // problem.kv_heads
+    fit = min(all_heads, max(1, _SECTION_BYTES // (8 * problem.head_dim) // group // problem.seq_q))
+    count = (2 * all_heads + fit) // (2 * fit)
+    return [all_heads // count + (i < all_heads % count) for i in range(count)]
 
 
 def _latest(steps: Array) -> float:
@@ -93,8 +93,8 @@ def _shared_bytes(D: int, held: int) -> int:
     """Bytes that a tile moves in shared memory: operands of wgmma, dS, and a part of dQ, which is written and read."""
     scores = WARPGROUPS * ((2 - held) * ROWS + 2 * TILE_ROWS) * round_up(D, 16)
     sums = 2 * WARPGROUPS * TILE_ROWS * D
-    of_part = TILE_ROWS * BLOCK_KEYS + BLOCK_KEYS * D
-    return ELEMENT * (scores + sums + of_part + TILE_ROWS * BLOCK_KEYS) + 2 * part_bytes(D)
+    part_elements = TILE_ROWS * BLOCK_KEYS + BLOCK_KEYS * D
+    return ELEMENT * (scores + sums + part_elements + TILE_ROWS * BLOCK_KEYS) + 2 * part_bytes(D)
 
 
 def _query_bytes(problem: Problem) -> int:

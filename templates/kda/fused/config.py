@@ -61,8 +61,8 @@ def register_estimate(K: int, c: Any, rows: Any, operands: Operands = BF16_OPERA
     `a_token` hold q, k and g of each token."""
     tokens = rows * c.C / 32
     packed = operands.registers / (operands.step / 2)  # registers of an operand, relative to those of its accumulators
-    other = 40 + 6 * (operands.nbytes - BF16) + 8 * (operands.registers - 4)
-    carries = rows * K / 32 + tokens * (1 + packed + c.partials) + other
+    constant = 40 + 6 * (operands.nbytes - BF16) + 8 * (operands.registers - 4)
+    carries = rows * K / 32 + tokens * (1 + packed + c.partials) + constant
     return np.maximum(carries, np.maximum(100 + a_token * c.C // c.prep_groups, c.C + 60))
 
 

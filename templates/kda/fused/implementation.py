@@ -85,8 +85,8 @@ def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
         return
     allowed = space(problem, arch)
     for config in _candidates(problem, arch):
-        most = _THREADS_OF_CHUNKS if config.prep_groups == 1 else threads_with_registers(problem)
-        if threads(problem.key_dim, config) <= most and allowed.refusal(config) is None:
+        max_threads = _THREADS_OF_CHUNKS if config.prep_groups == 1 else threads_with_registers(problem)
+        if threads(problem.key_dim, config) <= max_threads and allowed.refusal(config) is None:
             yield config
 
 
@@ -100,8 +100,8 @@ def threads_with_registers(problem: Problem) -> int:
 def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
     for BV in widths(problem, arch):
         if warps_prepare_chunks(problem):
-            few = (4,) if BV > 16 else ()
-            yield from (Config(16, BV, rows_of(BV), groups, 1, 1, groups) for groups in (7, 6, *few))
+            small_groups = (4,) if BV > 16 else ()
+            yield from (Config(16, BV, rows_of(BV), groups, 1, 1, groups) for groups in (7, 6, *small_groups))
         if _crowded(problem) and arch.compute_capability >= 100:  # four groups, at 168 registers, spill up to 16 bytes
             yield Config(16, BV, rows_of(BV), 3, 1, 2, 3)
         for groups, stages, producers in producing(problem):

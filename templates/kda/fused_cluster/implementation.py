@@ -99,8 +99,8 @@ def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
     """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk needs, but the
     longer it takes: single warps take turns with several."""
     for stages, producers in ((12, 6), (8, 4), (6, 3), (4, 2), (2, 1)):
-        alone = (1,) if producers > 2 and warps_prepare_chunks(problem) else ()
-        yield from ((groups, stages, producers) for groups in (*alone, 2, 4, 8, 16))
+        single_warp = (1,) if producers > 2 and warps_prepare_chunks(problem) else ()
+        yield from ((groups, stages, producers) for groups in (*single_warp, 2, 4, 8, 16))
 
 
 IMPLEMENTATION = Implementation(

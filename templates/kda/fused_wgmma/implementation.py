@@ -98,8 +98,10 @@ def default(problem: Problem, arch: Arch) -> Config:
     """Few producers. Blocks of one warpgroup, in which every thread has enough registers for every option, or of two if
     there would be more blocks than a large device has SMs, since each block prepares chunks for all its columns. Pairs
     of blocks if a head has several."""
-    many = problem.sequences * problem.value_heads * problem.value_dim > COLUMNS * arch.sm_count
-    candidates = [Config(columns, cluster, 8, FEW) for columns in WIDTHS[:: -1 if many else 1] for cluster in (2, 1)]
+    exceeds_sms = problem.sequences * problem.value_heads * problem.value_dim > COLUMNS * arch.sm_count
+    candidates = [
+        Config(columns, cluster, 8, FEW) for columns in WIDTHS[:: -1 if exceeds_sms else 1] for cluster in (2, 1)
+    ]
     return first_fit(space(problem, arch).allowed(candidates), arch, f"chunks of key_dim {problem.key_dim}")
 
 

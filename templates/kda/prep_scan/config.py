@@ -76,8 +76,8 @@ def by_registers(problem: Problem, c: Any) -> bool:
     """Whether M and P are computed from registers: by one warp, for 16 tokens, with safe gates, and with inputs that
     can be operands directly. Gates of 32 bits would be two operands, with as many instructions as this saves."""
     direct = problem.safe_gate and not problem.use_gate_in_kernel and problem.gate_dtype.itemsize == BF16
-    alone = c.C == 16 and prep_threads(problem.key_dim, c) == WARP and problem.key_dim % 64 == 0
-    return bool(direct and alone and operands_of(problem) == BF16_OPERANDS)
+    single_warp = c.C == 16 and prep_threads(problem.key_dim, c) == WARP and problem.key_dim % 64 == 0
+    return bool(direct and single_warp and operands_of(problem) == BF16_OPERANDS)
 
 
 def large_gate_barriers(problem: Problem, config: Any) -> int:
@@ -111,5 +111,5 @@ def register_estimate(K: int, c: Any, operands: Operands = BF16_OPERANDS) -> Any
     tokens = c.rows * c.C / 32
     packed = operands.registers / (operands.step / 2)  # registers of an operand, relative to those of its accumulators
     ahead = np.where(c.ahead > 0, tokens * operands.nbytes / 4 + c.ahead * c.C / 4, 0)
-    other = np.where(c.loader, 30, 44) + 8 * (operands.registers - 4)
-    return c.rows * K / 32 + tokens * (1 + packed + c.partials) + ahead + other
+    constant = np.where(c.loader, 30, 44) + 8 * (operands.registers - 4)
+    return c.rows * K / 32 + tokens * (1 + packed + c.partials) + ahead + constant

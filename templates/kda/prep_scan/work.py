@@ -60,7 +60,7 @@ def scan_work(problem: Problem, config: Config) -> Work:
     mma = chunks * V // 16 * scan_mma(K, C, operands)
     _, scan = instructions(problem, config)
     ctas = blocks * problem.sequences * problem.value_heads
-    other = cost(problem).bytes - key_bytes(problem)  # v, o and the states
+    other_bytes = cost(problem).bytes - key_bytes(problem)  # v, o and the states
     return Work(
         ctas=ctas,
         warps=int(scan_threads(config)) // WARP,
@@ -69,7 +69,7 @@ def scan_work(problem: Problem, config: Config) -> Work:
         alu=chunks * scan.alu,
         smem_wavefronts=chunks * (scan.wavefronts + (blocks * image + problem.dtype.itemsize * C * V) / 128),
         l2_bytes=float(_scan_bytes(problem, config, chunks * blocks)),
-        dram_bytes=float(other + chunks * image),
+        dram_bytes=float(other_bytes + chunks * image),
         barriers=chunks * blocks + (config.ahead > 0) * ctas,  # one per chunk, and one before the first
         chain=-(-problem.mean_len // C),
         stages=config.stages,
@@ -99,8 +99,8 @@ def images(problem: Problem, C: int) -> int:
 def prepared_row_bytes(problem: Problem, outputs: bool = True) -> int:
     """Bytes that preparing a token and head reads, including q only for `outputs`: q and k are read twice if normalized
     in the kernel by threads that are no part of a warp, since their norm is computed first."""
-    again = problem.use_qk_l2norm_in_kernel and WARP % (problem.key_dim // 4) != 0
-    keys = (1 + outputs) * problem.dtype.itemsize * (1 + again)
+    read_twice = problem.use_qk_l2norm_in_kernel and WARP % (problem.key_dim // 4) != 0
+    keys = (1 + outputs) * problem.dtype.itemsize * (1 + read_twice)
     return problem.key_dim * (keys + problem.gate_dtype.itemsize) + problem.beta_dtype.itemsize
 
 
@@ -169,9 +169,9 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     wide = operands.nbytes / 2  # relative to 16-bit tiles
     # Four tiles are stored, P and M multiplied, the updates multiplied and stored. A single warp reads k^ once for P
     # and M, and in bf16 T' once for all updates.
-    alone = prep_threads(K, config) == WARP
-    kept = 4 * blocks * (steps - 1) * (alone and operands == BF16_OPERANDS)
-    prep_wavefronts = wide * (2.5 * elements + (20 if alone else 24) * blocks * steps) - kept
+    single_warp = prep_threads(K, config) == WARP
+    kept = 4 * blocks * (steps - 1) * (single_warp and operands == BF16_OPERANDS)
+    prep_wavefronts = wide * (2.5 * elements + (20 if single_warp else 24) * blocks * steps) - kept
     if by_registers(
         problem, config
     ):  # three tiles are stored; gates and k¯ are transposed, pair by pair; the decay is stored and loaded

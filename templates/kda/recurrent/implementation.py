@@ -83,7 +83,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     With a pool there are few tokens, so fewer are staged: more blocks fit, and more loads of states are in flight.
     """
     allowed = space(problem, arch)
-    wanted = [
+    candidates = [
         Config(BV, columns, splits, BT)
         for columns in (4, 2, 1)
         for splits in (8, 16, 4)
@@ -91,7 +91,7 @@ def default(problem: Problem, arch: Arch) -> Config:
         for BT in ((2, 4) if problem.inplace_final_state else (4,))
         if problem.key_dim // splits * columns <= _VALUES
     ]
-    return next(config for config in wanted if allowed.refusal(config) is None)
+    return next(config for config in candidates if allowed.refusal(config) is None)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:

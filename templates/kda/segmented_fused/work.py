@@ -70,20 +70,22 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     first = min(problem.mean_len, chunks[0] * config.C)
     inner, scanned = chunks[1:-1], chunks[1:]
     blocks, map_blocks = V // config.BV, (K + V) // config.map_columns
-    whole = Visits((chunks[0],), first, blocks, V, outputs=True)
+    first_segment = Visits((chunks[0],), first, blocks, V, outputs=True)
     maps = Visits(tuple(inner), sum(inner) * config.C, map_blocks, K + V, outputs=False)
-    rest = Visits(tuple(scanned), problem.mean_len - first, blocks, V, outputs=True)
+    later_segments = Visits(tuple(scanned), problem.mean_len - first, blocks, V, outputs=True)
     heads, last = problem.sequences * problem.value_heads, state_bytes(problem)
     start = FP32 * K * V * problem.initial_states * problem.value_heads
     stored = FP32 * heads * K * ((len(inner) + bool(scanned)) * V + len(inner) * K)
     ends = 0 if scanned else last - start
     return (
-        _launch_work(problem, config, (whole, maps), map_blocks, int(map_threads(K, config)), start + stored + ends),
+        _launch_work(
+            problem, config, (first_segment, maps), map_blocks, int(map_threads(K, config)), start + stored + ends
+        ),
         merge_work(problem, config),
         _launch_work(
             problem,
             config,
-            (rest,),
+            (later_segments,),
             blocks,
             int(scan_threads(K, config)),
             (FP32 * heads * len(scanned) * K * V + last - start) * bool(scanned),

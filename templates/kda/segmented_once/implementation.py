@@ -103,10 +103,10 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 
 def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
-    allowed, most = space(problem, arch), min(THREADS, threads_with_registers(problem))
+    allowed, max_threads = space(problem, arch), min(THREADS, threads_with_registers(problem))
     for rows, (groups, stages, producers) in product((32, 16), producing(problem)):
         config = Config(16, rows, stages, 1, groups, producers, _segments(problem))
-        if pass_threads(problem, config) <= most and allowed.refusal(config) is None:
+        if pass_threads(problem, config) <= max_threads and allowed.refusal(config) is None:
             yield config
 
 

@@ -86,7 +86,7 @@ def _scan(problem: Problem, config: Config, part: int, products: int, states: in
     rows = _tokens(problem, problem.value_heads) * V * element * (1 + reverse)  # v, or do and dv
     kept = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span)
     operands = image_of(problem).operands
-    left = operands.nbytes * V * (kept * K + count * CHUNK)
+    stored_bytes = operands.nbytes * V * (kept * K + count * CHUNK)
     ends = 4 * states * problem.value_heads * K * V
     tiles = steps * V // 16
     wavefronts = warps * operands.nbytes // 2 * (4 * steps * (products // 2) + 3 * steps + 8)
@@ -99,8 +99,8 @@ def _scan(problem: Problem, config: Config, part: int, products: int, states: in
         fma=count * (8 * tiles + V / 2),
         alu=count * (8 * tiles + V),
         smem_wavefronts=count * (wavefronts + (columns * part + 2 * CHUNK * V) / 128),
-        l2_bytes=float(count * columns * part + rows + left + ends),
-        dram_bytes=float(count * part + rows + left + ends),
+        l2_bytes=float(count * columns * part + rows + stored_bytes + ends),
+        dram_bytes=float(count * part + rows + stored_bytes + ends),
         barriers=count * columns,
         chain=-(-problem.mean_len // CHUNK),
         stages=config.stages,
@@ -123,11 +123,11 @@ def _gradients(problem: Problem, config: Config) -> Work:
     outputs = _tokens(problem, problem.heads) * 2 * K * element + tokens * problem.beta_dtype.itemsize
     norms, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
     small = count * slabs * (_BETAS + _LENGTHS * norms + _RATE * gated + 2 * _BIAS * problem.use_dt_bias)
-    left, made = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
+    gate_bytes, remade_bytes = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
     ends = count // problem.group * config.slab_warps  # warps that compute gradients of rows before their normalization
-    again = (_tokens(problem, problem.heads) * 2 * K * element + ends * _LENGTHS) * norms
-    again += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
-    again += tokens * K * problem.gate_dtype.itemsize * gated
+    reread_bytes = (_tokens(problem, problem.heads) * 2 * K * element + ends * _LENGTHS) * norms
+    reread_bytes += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
+    reread_bytes += tokens * K * problem.gate_dtype.itemsize * gated
     a_pair = 6 if image.twice else 8  # the sums of S ⊙ dS use bf16 products, and additions in 32 bits
     levels = 4 if operands.products > 1 else 1  # levels of pairs of tokens, for an exact dg
     made_mma = spans * (config.span - 1) * 6 * (K // 16) * steps
@@ -148,8 +148,8 @@ def _gradients(problem: Problem, config: Config) -> Work:
         mufu=count * (10 + 9 * gated) * elements,
         alu=count * (24 * elements + slabs * 8 * steps),
         smem_wavefronts=shared,
-        l2_bytes=states + slabs * values + tokens * keys + outputs + small + again + left + made,
-        dram_bytes=states + values + tokens * keys + outputs + count * 4 * CHUNK + left,
+        l2_bytes=states + slabs * values + tokens * keys + outputs + small + reread_bytes + gate_bytes + remade_bytes,
+        dram_bytes=states + values + tokens * keys + outputs + count * 4 * CHUNK + gate_bytes,
         barriers=problem.batch * problem.heads * chunks(problem) * norms + shares * slabs * 2 * V // config.values,
         chain=problem.group * V // config.values * -(-slabs // config.slab_warps),
         stages=2,
@@ -165,7 +165,7 @@ def _made_bytes(problem: Problem, config: Config) -> int:
     gated, norms = problem.use_gate_in_kernel, problem.use_qk_l2norm_in_kernel
     keys = problem.key_dim * (2 * problem.dtype.itemsize + problem.gate_dtype.itemsize)
     small = chunks(problem) * slabs * (_BETAS + _LENGTHS * norms)
-    every = problem.pieces(CHUNK * config.span) * config.span  # chunks, including empty ones
+    padded_chunks = problem.pieces(CHUNK * config.span) * config.span  # chunks, including empty ones
     return _tokens(problem, problem.value_heads) * keys + heads * (
-        small + every * slabs * (_RATE * gated + _BIAS * problem.use_dt_bias)
+        small + padded_chunks * slabs * (_RATE * gated + _BIAS * problem.use_dt_bias)
     )

@@ -62,11 +62,19 @@ def default(_problem: Problem, _arch: Arch) -> Config:
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """Each warp reads q, k and g by itself; a token of reverse repeats span / 2 steps of forward besides its own."""
     steps = problem.batch * problem.value_heads * _blocks(problem) * problem.seq_len  # tokens, summed over warps
-    again = (config.span + 1) / 2
+    recomputed_steps = (config.span + 1) / 2
     floor = cost(problem).bytes
     return (
         _passes(problem, config, steps, steps=1, fma=5, smem=4, dram=floor),
-        _passes(problem, config, steps, steps=again, fma=5 * again + 32, smem=4 * again + 8, dram=floor),
+        _passes(
+            problem,
+            config,
+            steps,
+            steps=recomputed_steps,
+            fma=5 * recomputed_steps + 32,
+            smem=4 * recomputed_steps + 8,
+            dram=floor,
+        ),
         _sum_work(problem),
         *gate_work(problem, problem.seq_len),
     )
@@ -94,14 +102,14 @@ def _sum_work(problem: Problem) -> Work:
     rows = problem.batch * problem.value_heads * problem.seq_len
     additions = rows * _blocks(problem) * (3 * problem.key_dim + 1)
     written = problem.key_dim * (2 * problem.dtype.itemsize + problem.gate_dtype.itemsize)
-    left = gate_sums_bytes(problem, problem.seq_len)
+    gate_bytes = gate_sums_bytes(problem, problem.seq_len)
     return Work(
         ctas=rows,
         warps=1,
         fma=additions / COLUMNS,
         alu=3 * additions / COLUMNS,
-        l2_bytes=4 * additions + rows * written + left,
-        dram_bytes=4 * additions + rows * written + left,
+        l2_bytes=4 * additions + rows * written + gate_bytes,
+        dram_bytes=4 * additions + rows * written + gate_bytes,
         chain=_blocks(problem),
     )
 

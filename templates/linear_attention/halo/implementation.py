@@ -84,14 +84,14 @@ def halo_tokens(problem: Problem, config: Config) -> int:
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     """k and v of the halo are extra reads, mostly from L2: the preceding tile has just read them."""
-    again = halo_tokens(problem, config)
-    share = again / problem.seq_len
+    reread_tokens = halo_tokens(problem, config)
+    share = reread_tokens / problem.seq_len
     launch = tiled(
         problem,
         config,
         ctas=blocks(problem, config),
         tensors_read=3,
-        exchanged=2 * again * problem.batch * problem.channels * problem.dtype.itemsize
+        exchanged=2 * reread_tokens * problem.batch * problem.channels * problem.dtype.itemsize
         + tile_beta_bytes(problem, config)
         + state_bytes(problem, 0),
         dram_bytes=cost(problem).bytes,

@@ -42,7 +42,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     lanes = problem.elements / WARP
     states = 2 * 16 * _stored(problem, config) * problem.channels  # written and read
     betas = problem.sequences * problem.channels * (beta_bytes(problem, 1) + 8 * problem.varlen)
-    again = tensor_bytes(problem, 2) + states
+    reread_bytes = tensor_bytes(problem, 2) + states
     main = Work(
         ctas=_blocks(problem, config),
         warps=config.threads // WARP,
@@ -50,11 +50,11 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         mufu=lanes * 6,
         alu=lanes * 40,
         l2_bytes=tensor_bytes(problem, 7)
-        + again
+        + reread_bytes
         + betas
         + state_bytes(problem, 1, 1)
         + beta_sums.part_bytes(problem, problem.sequences),
-        dram_bytes=cost(problem).bytes + again,
+        dram_bytes=cost(problem).bytes + reread_bytes,
         chain=2 * -(-problem.seq_len * problem.batch // (problem.sequences * config.span)),
     )
     return (main, *beta_sums.work(problem, problem.sequences))

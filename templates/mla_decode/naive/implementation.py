@@ -20,8 +20,8 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     attended = attended_rows(problem)
-    of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
-    return (replace(of_pairs, dram_bytes=cost(problem).bytes, chain=float(np.max(attended))),)
+    pair_work = dense.work_of_pairs(problem, config, int(np.sum(attended)))
+    return (replace(pair_work, dram_bytes=cost(problem).bytes, chain=float(np.max(attended))),)
 
 
 IMPLEMENTATION = Implementation(

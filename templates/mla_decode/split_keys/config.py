@@ -131,8 +131,8 @@ def default(problem: Problem, arch: Arch) -> Config:
 def with_splits(problem: Problem, arch: Arch, config: Config) -> Config:
     steps = -(-problem.seq_k // config.BN)
     splits = filling(row_tiles(problem, config) * problem.batch, arch.sm_count, steps)
-    least = min(RAGGED[config.BM] if problem.batch > 1 else 1, steps)
-    return replace(config, splits=max(splits, max(n for n in SPLITS if n <= least)))
+    min_splits = min(RAGGED[config.BM] if problem.batch > 1 else 1, steps)
+    return replace(config, splits=max(splits, max(n for n in SPLITS if n <= min_splits)))
 
 
 def _shape(problem: Problem, arch: Arch) -> Config:

@@ -46,10 +46,10 @@ def work(problem: Problem, config: Config) -> tuple[Work, ...]:
 
 def _attend(problem: Problem, config: Config, visits: Visits) -> Work:
     D, DV, BM, BN = problem.head_dim, problem.head_dim_v, config.BM, config.BN
-    of_sequence = visits.tiles(BN)
-    tiles, rows = problem.batch * int(np.sum(of_sequence)), _rows(problem)
-    blocks = config.splits * problem.batch * len(of_sequence)
-    active = visits.parts * problem.batch * len(of_sequence)
+    row_tile_tiles = visits.tiles(BN)
+    tiles, rows = problem.batch * int(np.sum(row_tile_tiles)), _rows(problem)
+    blocks = config.splits * problem.batch * len(row_tile_tiles)
+    active = visits.parts * problem.batch * len(row_tile_tiles)
     groups = BM * config.parts // config.warps // 16  # mma tiles of 16 rows per warp
     scored, weighed = BM * BN * D / 16**3 * 2, BM * BN * DV / 16**3 * 2  # mma per tile
     keys = 4 * D / 16 * config.warps * (groups + BN / config.parts / 16)  # wavefronts of Q and of K
@@ -71,7 +71,7 @@ def _attend(problem: Problem, config: Config, visits: Visits) -> Work:
         l2_bytes=float(read + looked_up + written + shares + _INT * _lengths_read(problem, config, visits, active)),
         dram_bytes=float(floor.bytes - rows * (ELEMENT * DV + 4) + written),
         barriers=float(tiles * (1 + 2 * named) + active * (1 + named * (2 if visits.parts == 1 else 1))),
-        longest_cta=visits.most * blocks * int(np.max(of_sequence) > 0) / max(tiles, 1) or 1.0,
+        longest_cta=visits.most * blocks * int(np.max(row_tile_tiles) > 0) / max(tiles, 1) or 1.0,
         chain=float(visits.most),
         stages=config.stages,
     )

@@ -91,13 +91,13 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     attend, *merge = work_on_mma(problem, config.tile)
     D, DV, BN = problem.head_dim, problem.head_dim_v, config.BN
     visits = Visits.of(problem, config.tile)
-    of_sequence = visits.tiles(BN)
-    visited = problem.batch * int(np.sum(of_sequence))
-    walks = problem.batch * int(np.sum(-(-of_sequence // visits.most)))  # shares of row tiles that have a tile
+    row_tile_tiles = visits.tiles(BN)
+    visited = problem.batch * int(np.sum(row_tile_tiles))
+    walks = problem.batch * int(np.sum(-(-row_tile_tiles // visits.most)))  # shares of row tiles that have a tile
     idle = walks * ROWS * config.late * DV / PRODUCT  # before a block's first tile, zeros are multiplied
     from_shared = 2 * ROWS * (D - config.held) + BN * (D + 2 * ROWS + DV)  # operands of both warpgroups per tile
     into_shared = BN * (D + 2 * ROWS)  # the tile, and P
-    holding = visits.parts * problem.batch * len(of_sequence) if config.held else 0
+    holding = visits.parts * problem.batch * len(row_tile_tiles) if config.held else 0
     return (
         replace(
             attend,

@@ -87,10 +87,10 @@ def default(problem: Problem, arch: Arch) -> Config:
 def _splits(problem: Problem, arch: Arch, config: Config) -> int:
     """The fewest splits that fill the SMs, but at least a few for sequences with few row tiles: a long one would
     otherwise keep a few SMs busy while others idle."""
-    most = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
+    max_splits = min(problem.reach, problem.seq_k) // (_LEAST * config.BN)
     ragged = problem.batch > 1 and problem.seq_q * (problem.heads // problem.kv_heads) <= _TILES * config.BM
-    least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
-    return max(filling(blocks(problem, config), arch.sm_count, most), least)
+    min_splits = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, max_splits))
+    return max(filling(blocks(problem, config), arch.sm_count, max_splits), min_splits)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:

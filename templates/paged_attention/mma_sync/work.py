@@ -49,10 +49,10 @@ def blocks(problem: Problem, config: Config) -> int:
     """Blocks for the shares of the row tiles of all KV heads; with packed queries, for the maximum possible number of
     tiles."""
     group, N = problem.heads // problem.kv_heads, problem.sequences
-    most = N * -(-problem.longest * group // config.BM)
+    max_tiles = N * -(-problem.longest * group // config.BM)
     if problem.use_cu_seqlens_q:
-        most = min(most, (problem.seq_q * group + N * (config.BM - 1)) // config.BM)
-    return most * config.splits * problem.kv_heads
+        max_tiles = min(max_tiles, (problem.seq_q * group + N * (config.BM - 1)) // config.BM)
+    return max_tiles * config.splits * problem.kv_heads
 
 
 def _attend(problem: Problem, config: Config, visited: Visits, cut: Shared) -> Work:
@@ -109,7 +109,7 @@ def keys_a_lane(problem: Problem, config: Config) -> int:
     chunks = problem.head_dim * problem.kv_cache_dtype.itemsize // 16
     widest = WARP * config.warps // chunks
     regular = (gcd(chunks, 8) if config.swizzle or problem.eight_bits else 1) > 1 and widest >= 8
-    a_pass = widest // 8 * 8 if regular else widest
-    of_warp = min((31 + 2 * chunks - gcd(chunks, 32)) // chunks, a_pass)
-    last = (config.BN - 1) // a_pass
-    return -(-(last * of_warp + min(of_warp, config.BN - last * a_pass)) // WARP)
+    pass_rows = widest // 8 * 8 if regular else widest
+    warp_rows = min((31 + 2 * chunks - gcd(chunks, 32)) // chunks, pass_rows)
+    last = (config.BN - 1) // pass_rows
+    return -(-(last * warp_rows + min(warp_rows, config.BN - last * pass_rows)) // WARP)

@@ -49,8 +49,8 @@ def parts(problem: Problem, rows: tuple[int, ...]) -> tuple[Workspace, ...]:
 def default(problem: Problem, arch: Arch) -> Config:
     """A batch has at least a few splits, so that blocks of short sequences are available for longer ones."""
     equal = unpacked(problem)
-    least = RAGGED if equal.batch > 1 else 1
-    return shared.default(equal, arch, min(equal.reach, equal.seq_k), least, equal.kv_cache_dtype.itemsize)
+    min_splits = RAGGED if equal.batch > 1 else 1
+    return shared.default(equal, arch, min(equal.reach, equal.seq_k), min_splits, equal.kv_cache_dtype.itemsize)
 
 
 def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:

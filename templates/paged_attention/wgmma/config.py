@@ -66,8 +66,8 @@ def shares(problem: Problem, c: Any) -> int:
 
 def blocks(problem: Problem, c: Config) -> int:
     """Blocks of the grid."""
-    taken = shares(problem, c)
-    return dense.walkers(taken, c.tile) if c.blocks else taken
+    work_items = shares(problem, c)
+    return dense.walkers(work_items, c.tile) if c.blocks else work_items
 
 
 def merge_blocks(problem: Problem) -> int:
@@ -79,8 +79,8 @@ def row_tiles(problem: Problem, queries: int) -> int:
     """Row tiles of `queries` queries over all sequences, for heads that share rows; with packed queries, the maximum
     possible number."""
     N = problem.sequences
-    most = N * -(-problem.longest // queries)
-    return min(most, (problem.seq_q + N * (queries - 1)) // queries) if problem.use_cu_seqlens_q else most
+    max_tiles = N * -(-problem.longest // queries)
+    return min(max_tiles, (problem.seq_q + N * (queries - 1)) // queries) if problem.use_cu_seqlens_q else max_tiles
 
 
 def box_rows(problem: Problem, c: Any) -> int:

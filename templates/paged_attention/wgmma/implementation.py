@@ -137,8 +137,8 @@ def others(optional: tuple[str, ...]) -> tuple[str, ...]:
 
 def merge_launch(entry: str, problem: Problem, optional: tuple[str, ...], workspace_names: tuple[str, ...]) -> Launch:
     """The launch after `entry` that merges the parts it left in workspaces."""
-    taken = ("o", "lse", *SCALARS, *(name for name in optional if name != "o"), *workspace_names)
-    return Launch(f"{entry}_merge", (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, taken)
+    arguments = ("o", "lse", *SCALARS, *(name for name in optional if name != "o"), *workspace_names)
+    return Launch(f"{entry}_merge", (merge_blocks(problem), 1, 1), MERGE_THREADS, 0, arguments)
 
 
 def optional_arguments(problem: Problem, *, split: bool) -> tuple[tuple[str, ...], dict[str, Scalar]]:
@@ -180,10 +180,10 @@ def default(problem: Problem, arch: Arch) -> Config:
 def splits(problem: Problem, BN: int, queries: int, blocks: int, at_once: int) -> int:
     """The fewest splits with which `blocks` blocks fill the SMs, but at least a few for sequences with few row tiles of
     `queries` queries, as in mma_sync."""
-    most = min(problem.reach, problem.seq_k) // (_LEAST * BN)
+    max_splits = min(problem.reach, problem.seq_k) // (_LEAST * BN)
     ragged = problem.batch > 1 and problem.seq_q <= _TILES * queries
-    least = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, most))
-    return max(filling(blocks, at_once, most), least)
+    min_splits = max(n for n in SPLITS if n == 1 or n <= min(RAGGED * ragged, max_splits))
+    return max(filling(blocks, at_once, max_splits), min_splits)
 
 
 IMPLEMENTATION = Implementation(

@@ -43,8 +43,8 @@ def cut_of(problem: Problem, config: Any) -> Shared:
     """How the tiles that all rows of a sequence attend are split."""
     steps = int(places(problem, config, problem.seq_q, 1)[0])
     steps = max(-(-steps // config.BN), 1)
-    most = -(-steps // config.splits)
-    return Shared(steps, most, -(-steps // most))
+    max_steps = -(-steps // config.splits)
+    return Shared(steps, max_steps, -(-steps // max_steps))
 
 
 def tiles(problem: Problem, config: Config, cut: Shared) -> Array:
@@ -70,12 +70,12 @@ def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> tuple[W
     return (leaving(problem, cut.parts, unsplit, stored_bytes(problem, config)),)
 
 
-def leaving(problem: Problem, parts: int, whole: Work, stored: int) -> Work:
+def leaving(problem: Problem, parts: int, unsplit: Work, stored: int) -> Work:
     """The work of blocks that write `parts` parts of each row for the merge instead of results."""
     D, items = problem.head_dim, problem.batch * problem.heads * problem.seq_q
     part_bytes = items * parts * (4 * D + 8)
     dram = cost(problem).bytes - items * (ELEMENT * D + 4) + part_bytes
-    return replace(whole, l2_bytes=whole.l2_bytes - stored + part_bytes, dram_bytes=dram)
+    return replace(unsplit, l2_bytes=unsplit.l2_bytes - stored + part_bytes, dram_bytes=dram)
 
 
 def _dealing(config: Config) -> Config:

@@ -21,10 +21,10 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 def visits(problem: Problem, config: Config) -> Visits:
     """Visits of one head, or of packed heads. Their number grows as T · (sinks + window)."""
     queries = config.BM // packed(problem, config)  # queries of each head per block
-    of_warp = min(config.rows_per_warp, queries)
-    blocks, parts = -(-problem.seq_q // queries), queries // of_warp
+    warp_queries = min(config.rows_per_warp, queries)
+    blocks, parts = -(-problem.seq_q // queries), queries // warp_queries
     walks = Walks(Keys.of(problem, queries, blocks), config.BN)
-    spans = walks.spans(Keys.of(problem, of_warp, blocks * parts), config.narrow)
+    spans = walks.spans(Keys.of(problem, warp_queries, blocks * parts), config.narrow)
     full, narrow = (count * (config.BM // config.rows_per_warp // parts) for count in spans)
     steps = (full * config.BN + narrow * config.narrow) // 16
     return Visits(walks.tiles, full + narrow, steps, int(np.sum(walks.keys_read)))

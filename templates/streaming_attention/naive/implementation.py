@@ -37,8 +37,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 def work_of(problem: Any, config: Config, cost: Cost) -> tuple[Work, ...]:
     """Work if queries attend a window and sinks, with the tensor bytes of `cost`."""
     attended = attended_keys(problem)
-    of_pairs = dense.work_of_pairs(problem, config, int(np.sum(attended)))
-    return (replace(of_pairs, dram_bytes=cost.bytes, chain=float(np.max(attended))),)
+    pair_work = dense.work_of_pairs(problem, config, int(np.sum(attended)))
+    return (replace(pair_work, dram_bytes=cost.bytes, chain=float(np.max(attended))),)
 
 
 IMPLEMENTATION = Implementation(

@@ -34,10 +34,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    taken = blocks(problem, config) * (problem.heads // heads) * problem.batch
+    work_items = blocks(problem, config) * (problem.heads // heads) * problem.batch
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, config.BN, 1)
     maps = attention_maps(D, D, config.value_columns, rows, keys, piece=PIECE)
-    return dense.block_plan(ENTRY, problem, config, taken, maps, (*wgmma.SCALARS, "cache_seqlens"))
+    return dense.block_plan(ENTRY, problem, config, work_items, maps, (*wgmma.SCALARS, "cache_seqlens"))
 
 
 def default(problem: Problem, arch: Arch) -> Config:

@@ -75,11 +75,11 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
 
 def plan(problem: Problem, config: Config) -> Plan:
     heads = int(packed(problem.heads, problem.kv_heads, config))
-    taken = row_tiles(problem, config) * int(taken_heads(problem, config)) * problem.kv_heads * problem.batch
+    work_items = row_tiles(problem, config) * int(taken_heads(problem, config)) * problem.kv_heads * problem.batch
     D, rows, keys = problem.head_dim, (1, ROWS // heads, heads), (1, config.BN // config.cluster, 1)
     maps = attention_maps(D, D, config.value_columns, rows, keys, piece=PIECE)
     smem = int(smem_bytes(D, config))
-    return dense.block_plan(ENTRY, smem, config, taken, maps, (*SCALARS, "cache_seqlens"))
+    return dense.block_plan(ENTRY, smem, config, work_items, maps, (*SCALARS, "cache_seqlens"))
 
 
 def default(problem: Problem, arch: Arch) -> Config:
@@ -103,19 +103,23 @@ def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
     """
     D, heads = problem.head_dim, _packs(problem)
     columns = panel_width(D)
-    alone = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads[-1], 1, 0)
+    unclustered = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads[-1], 1, 0)
     sms = arch.sm_count
-    taken = row_tiles(problem, alone) * (problem.heads // heads[-1]) * problem.batch
-    if _most_tiles(problem, alone) <= _SHORT and taken >= _SHORT * sms:
-        return replace(alone, blocks=sms)
-    pairs = [count for count in heads if _groups(problem, replace(alone, packed_heads=count)) % 2 == 0]
-    return replace(alone, packed_heads=pairs[-1], cluster=2) if pairs and D > 96 and not problem.ragged else alone
+    work_items = row_tiles(problem, unclustered) * (problem.heads // heads[-1]) * problem.batch
+    if _most_tiles(problem, unclustered) <= _SHORT and work_items >= _SHORT * sms:
+        return replace(unclustered, blocks=sms)
+    pairs = [count for count in heads if _groups(problem, replace(unclustered, packed_heads=count)) % 2 == 0]
+    return (
+        replace(unclustered, packed_heads=pairs[-1], cluster=2)
+        if pairs and D > 96 and not problem.ragged
+        else unclustered
+    )
 
 
 def _packs(problem: Problem) -> tuple[int, ...]:
     """One head, the most that can share rows, or half of these, so that two blocks have the same keys."""
-    most = dense.packs(problem)[-1]
-    return tuple(sorted({1, max(most // 2, 1), most}))
+    max_heads = dense.packs(problem)[-1]
+    return tuple(sorted({1, max(max_heads // 2, 1), max_heads}))
 
 
 def _groups(problem: Problem, c: Any) -> Any:

@@ -96,8 +96,8 @@ def default(problem: Problem, arch: Arch) -> Config:
     """The default of flash_attention_backward for the same head_dim, with narrow spans of half a tile of keys."""
     tiles: dict[str, Any] = asdict(dense.default(problem, arch))
     tiles["narrow"] = tiles["BN_q"] // 2 if tiles["BN_q"] > 16 else 0
-    alike = problem.batch * problem.kv_heads * max(-(-problem.first_keys // SINK_KEYS), 1)
-    splits = next((n for n in (1, 2, 4, 8, 16, 32, 64) if n * alike >= _BLOCKS), 128)
+    tiles_of_sinks = problem.batch * problem.kv_heads * max(-(-problem.first_keys // SINK_KEYS), 1)
+    splits = next((n for n in (1, 2, 4, 8, 16, 32, 64) if n * tiles_of_sinks >= _BLOCKS), 128)
     for BM, warps in _SINKS:
         config = Config(**tiles, BM_sink=BM, sink_warps=warps, sink_stages=2, sink_splits=splits)
         if arch.fits_smem(sink_smem_bytes(problem.head_dim, config)):

@@ -60,9 +60,9 @@ def _window_passes(problem: Problem, config: Config) -> Passes:
     last = np.minimum(first + config.BN_kv, problem.seq_k) - 1 - before
     queries = np.maximum(np.minimum(last + reach, problem.seq_q) - begin, 0) * (first < problem.seq_k)
     tiles = -(-queries // BM)
-    of_warps = np.repeat(first, parts) + np.tile(np.arange(parts), blocks) * keys
+    warp_keys = np.repeat(first, parts) + np.tile(np.arange(parts), blocks) * keys
     start, end = np.repeat(begin + before, parts), np.repeat(tiles, parts)
-    visits = int(np.sum(_tiles_within(of_warps - start, of_warps + keys - 1 + problem.window - start, BM, end)))
+    visits = int(np.sum(_tiles_within(warp_keys - start, warp_keys + keys - 1 + problem.window - start, BM, end)))
     group = problem.heads // problem.kv_heads
     return Passes(tiles, visits, visits * BM // 16, int(np.sum(queries))) * group
 
@@ -77,8 +77,8 @@ def _key_passes(problem: Problem, config: Config) -> Passes:
     """Key tiles of the blocks of queries, in full tiles and narrow spans."""
     blocks = -(-problem.seq_q // config.BM_q)
     walks = Walks(Keys.of(problem.forward, config.BM_q, blocks), config.BN_q)
-    of_warps = Keys.of(problem.forward, config.BM_q // config.q_warps, blocks * config.q_warps)
-    full, narrow = walks.spans(of_warps, config.narrow)
+    warp_queries = Keys.of(problem.forward, config.BM_q // config.q_warps, blocks * config.q_warps)
+    full, narrow = walks.spans(warp_queries, config.narrow)
     steps = (full * config.BN_q + narrow * config.narrow) // 16
     return Passes(walks.tiles, full + narrow, steps, int(np.sum(walks.keys_read)))
 
@@ -87,15 +87,15 @@ def sinks_work(problem: Problem, config: Config) -> Work:
     """dK and dV of 16 sinks, over a part of their queries: every warp computes its share of each tile."""
     D, group = problem.head_dim, problem.heads // problem.kv_heads
     columns, mean_columns = float(kv_columns(D, config)), D / 8 / config.kv_slices
-    heads, alike = problem.batch * problem.kv_heads, config.kv_slices * problem.batch * problem.kv_heads
+    heads, block_sets = problem.batch * problem.kv_heads, config.kv_slices * problem.batch * problem.kv_heads
     first = np.arange(_sink_tiles(problem)) * SINK_KEYS
     queries = problem.seq_q - np.maximum(first - (problem.seq_k - problem.seq_q), 0)
     tiles = group * -(-queries // config.BM_sink)
-    passed, read = alike * int(np.sum(tiles)), alike * group * int(np.sum(queries))
+    passed, read = block_sets * int(np.sum(tiles)), block_sets * group * int(np.sum(queries))
     steps = passed * config.BM_sink / 16
     blocks = heads * sink_blocks(problem, config)
     sums = 16.0 * blocks * _quads(problem, config)
-    keys = 2 * ELEMENT * D * alike * config.sink_splits * problem.first_keys
+    keys = 2 * ELEMENT * D * block_sets * config.sink_splits * problem.first_keys
     loads = 2 * copy_wavefronts(D, True, config.BM_sink, WARP * config.sink_warps)
     matrices = steps * 4 * (D / 8 + columns) + passed * config.sink_warps * 4 * (D / 8)
     return Work(

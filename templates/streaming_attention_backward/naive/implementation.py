@@ -14,8 +14,8 @@ from ..problem import Problem
 
 
 def plan(problem: Problem, config: Config) -> Plan:
-    takes = tuple(argument.name for argument in ARGUMENTS)
-    return dense.plan_of("streaming_attention_backward_naive", problem, config, takes)
+    arguments = tuple(argument.name for argument in ARGUMENTS)
+    return dense.plan_of("streaming_attention_backward_naive", problem, config, arguments)
 
 
 def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
