@@ -1,4 +1,4 @@
-"""The progress of a parallel search over several problems on stderr: a live table, or a line every few seconds."""
+"""The progress of problems that are searched in parallel, on stderr: a live table, or a line when something changes."""
 
 import time
 from types import TracebackType
@@ -6,21 +6,27 @@ from types import TracebackType
 from rich.live import Live
 from rich.table import Table
 
+from tuner import operators
 from tuner.base.fields import formatted
 from tuner.cli.output import say, stderr
 from tuner.search.fleet import FleetProgress
+from tuner.search.work_unit import Unit
+from tuner.spec.command_line import minimal_fields
+from tuner.spec.problem import from_fields
 
-_EVERY_S = 5.0  # between lines if stderr is not a terminal
+_EVERY_S = 5.0  # at least, between two lines if stderr is no terminal
+_UNCHANGED_S = 60.0  # between two equal ones
 _MOST_ROWS = 16
 
 
 class FleetDisplay:
-    """Shows the progress of a search over many problems; nothing if `quiet`."""
+    """Shows the progress of a search of many problems; nothing if `quiet`. `worker` is the singular noun for one."""
 
-    def __init__(self, workers: str, quiet: bool) -> None:
-        self._workers, self._quiet = workers, quiet  # kind of workers: GPUs, or workers of a farm
+    def __init__(self, worker: str, quiet: bool) -> None:
+        self._worker, self._quiet = worker, quiet
         self._live = Live(console=stderr, refresh_per_second=4) if stderr.is_terminal and not quiet else None
-        self._last, self._done = 0.0, -1
+        self._last, self._printed = float("-inf"), (0, 0)  # when a line was printed, and its counts
+        self._titles: dict[str, str] = {}
 
     def __enter__(self) -> "FleetDisplay":
         if self._live:
@@ -34,24 +40,38 @@ class FleetDisplay:
     def show(self, progress: FleetProgress) -> None:
         if self._live:
             self._live.update(self._table(progress))
-            return
-        now = time.monotonic()
-        if not self._quiet and (now - self._last >= _EVERY_S or progress.done != self._done):
-            self._last, self._done = now, progress.done
+        elif not self._quiet and self._due(progress):
+            self._last, self._printed = time.monotonic(), (progress.done, progress.configs)
             say(f"  {self._summary(progress)}")
 
+    def _due(self, progress: FleetProgress) -> bool:
+        passed, (done, configs) = time.monotonic() - self._last, self._printed
+        if progress.done != done or passed >= _UNCHANGED_S:
+            return True
+        return progress.configs != configs and passed >= _EVERY_S
+
     def _table(self, progress: FleetProgress) -> Table:
-        table = Table(title=self._summary(progress), title_justify="left", box=None, show_header=False)
-        for unit in progress.running[:_MOST_ROWS]:
-            table.add_row("  searching", f"{unit.operator} {formatted(unit.problem)}")
+        table = Table(title=self._summary(progress), title_justify="left", box=None, show_header=False, expand=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        for unit, seconds in progress.running[:_MOST_ROWS]:
+            table.add_row(f"{seconds:.0f} s", self._title(unit))
         if len(progress.running) > _MOST_ROWS:
             table.add_row("", f"and {len(progress.running) - _MOST_ROWS} more")
         return table
 
+    def _title(self, unit: Unit) -> str:
+        """The operator, and the fields of the problem that differ from their defaults."""
+        if unit.key not in self._titles:
+            problem = from_fields(operators.load(unit.operator).problem, unit.problem)
+            self._titles[unit.key] = f"{unit.operator} {formatted(minimal_fields(problem))}"
+        return self._titles[unit.key]
+
     def _summary(self, progress: FleetProgress) -> str:
         rate = 60 * progress.configs / max(progress.seconds, 1.0)
         failed = f", {progress.failed} without a record" if progress.failed else ""
+        plural = "" if progress.workers == 1 else "s"
         return (
-            f"{progress.workers} {self._workers} · {progress.done}/{progress.problems} problems{failed} · "
-            f"{progress.configs} configs, {rate:.0f} a minute"
+            f"{progress.workers} {self._worker}{plural} · {progress.step}: {progress.done}/{progress.problems} problems"
+            f"{failed} · {progress.configs} configs, {rate:.0f} a minute"
         )

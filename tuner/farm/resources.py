@@ -1,7 +1,7 @@
-"""What a worker publishes as names of Dask resources: its code, its GPU, and the GPU's UUID.
+"""What a worker publishes about itself, as names of Dask resources: its code, its GPU's model, and that GPU's UUID.
 
-A task requires the resource with the code and GPU of its search, so workers with other code or another GPU never
-receive it.
+A task requires the resource that names the code and the GPU of its search, so a worker with other code or another GPU
+never receives it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ NO_GPU = "none"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A worker's code (`tuner.search.code_version`) and the name of its GPU, or NO_GPU."""
+    """A worker's code (`tuner.search.code_version`), and the name of its GPU or NO_GPU."""
 
     code: str
     gpu: str
@@ -21,16 +21,20 @@ class Description:
     def resource(self) -> str:
         return f"{_PREFIX}{self.code}{_GPU}{self.gpu}"
 
+    @property
+    def with_gpu(self) -> str:
+        return "without a GPU" if self.gpu == NO_GPU else f"with GPU {self.gpu}"
+
     def __str__(self) -> str:
-        return f"{self.code}, GPU {self.gpu}"
+        return f"{self.code}, {self.with_gpu}"
 
 
-def described(resource: str) -> Description | None:
-    """Return the description in a resource's name; None for other resources."""
+def description_in(resource: str) -> Description | None:
+    """The description that a resource names; None for a resource of another program."""
     code, separator, gpu = resource.removeprefix(_PREFIX).partition(_GPU)
     return Description(code, gpu) if separator and resource.startswith(_PREFIX) else None
 
 
-def of_device(uuid: str) -> str:
-    """Return the resource of the worker that has a particular GPU."""
+def device_resource(uuid: str) -> str:
+    """The resource of the worker with this GPU."""
     return f"{_PREFIX}device {uuid}"

@@ -1,11 +1,11 @@
-"""Searches of many problems in parallel, on any executor (see `session.Searches`).
+"""Searches of many problems in parallel on any executor: see `session.Searches`.
 
-The executor's processes search complete problems and store every attempt in the database of the search. This process
-schedules the problems, and reads the results from the database.
+Each problem is one unit of work. The executor's processes store their attempts in the database of the search. This
+process decides which units follow, and reads the outcomes from the database.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,40 +30,41 @@ from tuner.spec.problem import canonical, to_fields
 from tuner.store import record_lines
 from tuner.store.sql import Holder, Store
 
-_LOOK_S = 0.5  # interval at which running tasks are checked
-_RENEW_S = 60.0  # interval at which the search renews its entry in the database
+_REFRESH_S = 0.5  # between two updates of the progress
+_RENEW_S = 60.0  # between two renewals of the search's claim
 
 
 @dataclass(frozen=True)
 class FleetProgress:
-    """The progress of a search over many problems."""
+    """The state of a search of many problems."""
 
+    step: str  # what the problems below are for: the search itself, or the portfolio
     workers: int
     problems: int
     done: int
-    failed: int  # finished problems without a record
-    running: tuple[Unit, ...]
-    configs: int  # attempts since the search started
-    seconds: float
+    failed: int  # of those done: without a record
+    running: tuple[tuple[Unit, float], ...]  # with the seconds since their submission
+    configs: int  # tried since the search began
+    seconds: float  # since the search began
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that run units, at most `capacity()` at a time. They have the GPU if the units are measured."""
+    """Processes that perform `capacity()` units at once. If `measured`, they have the GPU of the search."""
 
     executor: Executor
     capacity: Callable[[], int]
     measured: bool = False
-    db: str = ""  # URL of the database without a password; empty: workers use their own environment
-    processes: int | None = None  # maximum number of compiler and checker processes per worker
+    db: str = ""  # the database's URL for them, without a password; empty: as their environment says
+    processes: int | None = None  # compiling and checking processes of each; None: one per core
     show: Callable[[FleetProgress], None] = lambda _: None
 
 
 def run(request: CampaignRequest, workers: Workers, stopped: Callable[[], bool] = lambda: False) -> Campaign:
-    """Run the searches of a request on `workers`. When `stopped()` returns True, no further problem starts.
+    """Run the searches of a request on `workers`. Once `stopped()` returns True, no further problem starts.
 
-    If the unit of a problem fails, only that problem is affected: its outcome has no record and states the reason.
-    Raises UsageError if a worker has different code or a different database.
+    If the unit of a problem fails, only that problem is lost: its outcome has no record and contains the reason. Raises
+    UsageError if a worker has other code or another database.
     """
     with opened(request, workers) as searches:
         return campaign(request.searches, searches, _unwatched, stopped, request.terms)
@@ -71,24 +72,33 @@ def run(request: CampaignRequest, workers: Workers, stopped: Callable[[], bool] 
 
 @contextmanager
 def opened(request: CampaignRequest, workers: Workers) -> Iterator["Fleet"]:
-    """Provide the context in which `run` searches. While it is open, workers find the search alive in the database."""
+    """The fleet that `run` searches with. While it is open, workers see in the database that the search is alive."""
     with Store.open(request.db) as store, Compiler(1) as compiler, Checker(1) as checker:
         if any(search.retry for search in request.searches):
             forgive(request.gpu, store)
-        with _living(store) as (name, renew):
+        with _announced(store) as (name, renew):
             yield Fleet(request, workers, store, (compiler, checker), name, renew)
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A unit that can start once the units at the positions `after` have finished."""
+    """A unit that can be created once the units at the positions `after` are done."""
 
     make: Callable[[], Unit]
     after: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A submitted unit."""
+
+    position: int
+    unit: Unit
+    began: float  # of time.monotonic
+
+
 class Fleet:
-    """See `session.Searches`. Results are read back from the store."""
+    """See `session.Searches`. Outcomes are read from the store."""
 
     def __init__(
         self,
@@ -114,23 +124,25 @@ class Fleet:
         self._first_row, self._stage, self._began = store.last_attempt(), 0, time.monotonic()
 
     def results(self, requests: Sequence[SearchRequest], stopped: Callable[[], bool]) -> dict[int, UnitResult]:
-        """Return the outcome of each problem by position, without problems that were not started."""
-        begun: dict[Wave, int] = {}
+        """The result of each problem, by position; problems that did not start are left out."""
+        last_studies: dict[Wave, int] = {}  # as of the start of a wave
 
         def make(request: SearchRequest, wave: Wave) -> Unit:
-            if wave not in begun:
-                begun[wave] = self._store.last_study()
-            return unit_of(replace(request, history_until=begun[wave]), self._settings, stage=0)
+            if wave not in last_studies:
+                last_studies[wave] = self._store.last_study()
+            return unit_of(replace(request, history_until=last_studies[wave]), self._settings, stage=0)
 
         order = waves(requests)
         tasks = [
             _Task(
                 lambda request=request, wave=wave: make(request, wave),  # type: ignore[misc]
-                frozenset(i for i, one in enumerate(order) if one.family == wave.family and one.number < wave.number),
+                frozenset(
+                    i for i, other in enumerate(order) if other.family == wave.family and other.number < wave.number
+                ),
             )
             for request, wave in zip(requests, order, strict=True)
         ]
-        return self._run(tasks, stopped)
+        return self._run(tasks, "searching", stopped)
 
     def search_all(
         self,
@@ -138,7 +150,7 @@ class Fleet:
         watch: Watch,  # noqa: ARG002  # part of the protocol
         stopped: Callable[[], bool],
     ) -> list[Outcome]:
-        """Return the outcomes in the order of the requests, without problems that were not started."""
+        """Outcomes in the order of the requests; problems that did not start are left out."""
         results = self.results(requests, stopped)
         outcomes = []
         for position, result in sorted(results.items()):
@@ -147,50 +159,51 @@ class Fleet:
         return outcomes
 
     def extend_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:  # noqa: ARG002  # part of the protocol
-        return self._go_on(wanted, "tried")
+        return self._continue(wanted, "tried")
 
     def check_all(self, wanted: Wanted, watch: Watch) -> list[Outcome]:  # noqa: ARG002  # part of the protocol
-        return self._go_on(wanted, "judged")
+        return self._continue(wanted, "judged")
 
-    def _go_on(self, wanted: Wanted, what: str) -> list[Outcome]:
-        """Try configs of other problems on searched problems, each on the GPU on which the problem is measured."""
+    def _continue(self, wanted: Wanted, what: str) -> list[Outcome]:
+        """Try or check configs of other problems on searched ones, each on the GPU that measured the problem."""
         self._stage += 1
-        given_up = {problem for problem, result in self._results.items() if result.error}
-        positions = [i for i, (one, configs) in enumerate(wanted) if configs and one.request.problem not in given_up]
+        failed = {problem for problem, result in self._results.items() if result.error}
+        positions = [
+            i for i, (outcome, configs) in enumerate(wanted) if configs and outcome.request.problem not in failed
+        ]
         tasks = [_Task(lambda i=i: self._later(*wanted[i], what)) for i in positions]  # type: ignore[misc]
         outcomes = [outcome for outcome, _ in wanted]
-        for number, result in self._run(tasks, lambda: False).items():
+        for number, result in self._run(tasks, "portfolio", lambda: False).items():
             outcome = outcomes[positions[number]]
             if not result.error:
-                kept = self._results[outcome.request.problem]
-                kept = replace(result, reused=kept.reused, seconds=kept.seconds, why_stopped=kept.why_stopped)
-                self._results[outcome.request.problem] = kept
-                outcomes[positions[number]] = self._outcome(outcome.request, kept)
+                first = self._results[outcome.request.problem]
+                merged = replace(result, reused=first.reused, seconds=first.seconds, why_stopped=first.why_stopped)
+                self._results[outcome.request.problem] = merged
+                outcomes[positions[number]] = self._outcome(outcome.request, merged)
         return outcomes
 
     def _later(self, outcome: Outcome, configs: Sequence[Instance], what: str) -> Unit:
-        named = tuple((config.implementation.name, to_fields(config.config)) for config in configs)
+        fields = tuple((config.implementation.name, to_fields(config.config)) for config in configs)
         device = self._results[outcome.request.problem].device
         record = record_lines.to_line(outcome.record) if outcome.record else ""
-        more: dict[str, Any] = {"stage": self._stage, "device": device, "record": record, what: named}
+        more: dict[str, Any] = {"stage": self._stage, "device": device, "record": record, what: fields}
         return unit_of(outcome.request, self._settings, **more)
 
-    def _run(self, tasks: Sequence[_Task], stopped: Callable[[], bool]) -> dict[int, UnitResult]:
-        """Return the results by position; those of all tasks unless the search was stopped."""
+    def _run(self, tasks: Sequence[_Task], step: str, stopped: Callable[[], bool]) -> dict[int, UnitResult]:
+        """The results of all tasks by position, or of those that started before `stopped()` returned True."""
         waiting, done = dict(enumerate(tasks)), dict[int, UnitResult]()
-        running: dict[Future[UnitResult], tuple[int, Unit]] = {}
+        running: dict[Future[UnitResult], _Running] = {}
         try:
             while running or (waiting and not stopped()):
                 if not stopped():
                     self._start(waiting, running, done)
-                finished, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                finished, _ = wait(running, timeout=_REFRESH_S, return_when=FIRST_COMPLETED)
                 if not running:
-                    time.sleep(_LOOK_S)
+                    time.sleep(_REFRESH_S)
                 for future in finished:
-                    position, _ = running.pop(future)
-                    done[position] = _result(future)
-                    del future  # Dask does not recompute a result without references when its worker is lost
-                self._show(len(tasks), done, [unit for _, unit in running.values()])
+                    done[running.pop(future).position] = _result(future)
+                    del future  # Dask recomputes a result that is still referenced when its worker is lost
+                self._show(step, len(tasks), done, running.values())
                 self._renew()
         except BaseException:
             for future in running:
@@ -199,35 +212,35 @@ class Fleet:
         return done
 
     def _start(
-        self,
-        waiting: dict[int, _Task],
-        running: dict[Future[UnitResult], tuple[int, Unit]],
-        done: dict[int, UnitResult],
+        self, waiting: dict[int, _Task], running: dict[Future[UnitResult], _Running], done: dict[int, UnitResult]
     ) -> None:
         ready = (position for position, task in waiting.items() if task.after <= done.keys())
         for position in list(ready)[: max(0, self._workers.capacity() - len(running))]:
             unit = waiting.pop(position).make()
             try:
-                running[self._workers.executor.submit(perform, unit)] = position, unit
-            except RuntimeError as error:  # an executor without living processes accepts no tasks
+                future = self._workers.executor.submit(perform, unit)
+            except RuntimeError as error:  # an executor whose processes have ended accepts no units
                 done[position] = UnitResult(error=f"{type(error).__name__}: {error}")
+            else:
+                running[future] = _Running(position, unit, time.monotonic())
 
-    def _show(self, problems: int, done: Mapping[int, UnitResult], running: Sequence[Unit]) -> None:
-        failed = sum(not result.record for result in done.values())
+    def _show(self, step: str, problems: int, done: Mapping[int, UnitResult], running: Iterable[_Running]) -> None:
+        now = time.monotonic()
         self._workers.show(
             FleetProgress(
+                step,
                 self._workers.capacity(),
                 problems,
                 len(done),
-                failed,
-                tuple(running),
+                sum(not result.record for result in done.values()),
+                tuple((task.unit, now - task.began) for task in running),
                 self._store.count_attempts(self._first_row),
-                time.monotonic() - self._began,
+                now - self._began,
             )
         )
 
     def _outcome(self, request: SearchRequest, result: UnitResult) -> Outcome:
-        """Return the stored results of a problem, as a local search would return them."""
+        """The outcome of a problem as a search in this process would return it, from the store."""
         after = 0 if request.resume else self._first_row
         outcome = study.recall(request, self._store, self._evaluator(request, result), after)
         record = record_lines.from_line(result.record) if result.record else None
@@ -249,7 +262,7 @@ class Fleet:
 
 
 def _result(future: Future[UnitResult]) -> UnitResult:
-    """Return the error of a failed unit, which affects only its problem; raise it if the request itself is wrong."""
+    """The result of a unit. A failure costs the unit's problem; a UsageError ends the whole search."""
     try:
         return future.result()
     except UsageError:
@@ -261,15 +274,15 @@ def _result(future: Future[UnitResult]) -> UnitResult:
 
 
 @contextmanager
-def _living(store: Store) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Provide the name of a live search, and a function that renews its entry in the database."""
-    name, holder, renewed_s = uuid4().hex, Holder.current(), time.monotonic()
+def _announced(store: Store) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A name for the search, claimed in the database while the search is alive, and the renewal of that claim."""
+    name, holder, renewed = uuid4().hex, Holder.current(), time.monotonic()
 
     def renew() -> None:
-        nonlocal renewed_s
-        if time.monotonic() - renewed_s > _RENEW_S:
+        nonlocal renewed
+        if time.monotonic() - renewed > _RENEW_S:
             store.renew_claims(holder)
-            renewed_s = time.monotonic()
+            renewed = time.monotonic()
 
     store.claim(CAMPAIGNS, [name], holder)
     try:

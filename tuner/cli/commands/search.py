@@ -186,11 +186,11 @@ def _search(
         _refuse_large_edges(first, serving)
     prepare(page)
     if side_by_side:
-        words = "stopping: problems under way are finished, no other begins (Ctrl-C again: at once)"
+        words = "stopping: the problems under way are finished, no other starts (Ctrl-C again: stop now)"
     else:
         words = (
             f"stopping: checking what was found so far, at most {request.check_seconds:g} s a config "
-            "(Ctrl-C again: at once)"
+            "(Ctrl-C again: stop now)"
         )
         _say_that_there_are_more(evidence)
     with _interruptible(words) as stop:
@@ -212,7 +212,7 @@ def _on_gpus(
     if request.db == MEMORY:
         raise UsageError("--gpus needs a database that several processes share: give --db a file or a server")
     say(f"searching on {', '.join(map(str, gpus))}")
-    with GpuExecutor(gpus, say) as executor, FleetDisplay("GPUs", quiet) as display:
+    with GpuExecutor(gpus, say) as executor, FleetDisplay("GPU", quiet) as display:
         workers = fleet.Workers(executor, executor.capacity, measured=True, db=request.db or "", show=display.show)
         try:
             return fleet.run(request, workers, stopped)

@@ -1,4 +1,4 @@
-"""`tuner search --farm ADDRESS`: search problems on the workers of a Dask scheduler."""
+"""`tuner search --farm ADDRESS`: a search whose problems run on the workers of a Dask scheduler."""
 
 from collections.abc import Callable
 
@@ -20,27 +20,27 @@ def farmed(
     predicted: bool,
     quiet: bool,
 ) -> Campaign:
-    """Search on the workers that have the GPU or, for an architecture, by prediction on workers without one.
+    """Search on the workers that have the GPU of the request; for an architecture, on workers without a GPU.
 
-    Raises UsageError if the database is not on a server or the address is unsafe, and MachineError if there is no
-    suitable worker.
+    Raises UsageError if the database is no server or the address is not safe, and MachineError if no worker fits.
     """
-    from tuner.farm.client import Farm  # so that Dask is imported only when it is used
+    from tuner.farm.client import Farm  # only a farm needs Dask
     from tuner.farm.resources import NO_GPU, Description
 
     db = without_password(request.db or locations.database())
     target = request.gpu
     measured = not predicted and target.name != target.arch.name
     wanted = Description(code_here(), target.name if measured else NO_GPU)
-    with Farm(address, insecure=insecure) as farm, FleetDisplay("workers", quiet) as display:
-        farm.require(wanted)
+    with Farm(address, insecure=insecure) as farm:
+        farm.require(wanted, say)
         for sentence in farm.refused(wanted):
             say(sentence)
-        workers = fleet.Workers(
-            farm.executor(wanted),
-            lambda: farm.capacity(wanted),
-            measured=measured,
-            db=db,
-            show=display.show,
-        )
-        return fleet.run(request, workers, stopped)
+        with FleetDisplay("worker", quiet) as display:
+            workers = fleet.Workers(
+                farm.executor(wanted),
+                lambda: farm.capacity(wanted),
+                measured=measured,
+                db=db,
+                show=display.show,
+            )
+            return fleet.run(request, workers, stopped)
