@@ -309,6 +309,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["search", "stale", "table", "first-call"])
     parser.add_argument("--gpu", action="append", help="only this architecture [default: all of the file]")
+    parser.add_argument("--operator", action="append", help="only this operator [default: all of the file]")
     parser.add_argument("--order", type=int, default=0, help="only shapes of this order [default: all]")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after so long")
     parser.add_argument("--budget", type=int, help="tries a problem [default: of the file]")
@@ -316,6 +317,8 @@ def main() -> int:
     options = parser.parse_args()
     asked = read()
     asked = replace(asked, budget=options.budget or asked.budget)
+    if options.operator:
+        asked = replace(asked, shapes=tuple(shape for shape in asked.shapes if shape.operator.name in options.operator))
     if options.what == "search":
         targets = tuple(map(gpu, options.gpu)) if options.gpu else asked.gpus
         orders = range(options.order, options.order + 1) if options.order else range(1, 100)
