@@ -58,6 +58,15 @@ class Server:
         """End all sessions at once and roll back their transactions."""
         self._run("pg_ctl", "-D", self._data, "-w", "-m", "fast", "stop")
 
+    def cpu_s(self) -> float:
+        """CPU seconds of all processes of the server, those that have ended included."""
+        import psutil  # comes with Dask
+
+        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        ended = postmaster.cpu_times()
+        living = [process.cpu_times() for process in (postmaster, *postmaster.children(recursive=True))]
+        return float(ended.children_user + ended.children_system + sum(times.user + times.system for times in living))
+
     def _run(self, name: str, *arguments: object) -> None:
         command = [str(self._binaries / name), *map(str, arguments)]
         groups: list[int] | None = [] if self._user else None

@@ -74,7 +74,8 @@ class Farm(Closing):
         return _FarmExecutor(self._client.get_executor(pure=False), wanted, work)
 
     def _why_none(self, wanted: Description) -> str:
-        same_code = any(description.code == wanted.code for description in self.workers())
+        codes = {description.code for description in self.workers()}
+        same_code = not codes or wanted.code in codes
         workers = [
             f"{count} {description.with_gpu if same_code else f'with {description}'}"
             for description, count in self.workers().items()
