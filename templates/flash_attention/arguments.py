@@ -81,7 +81,7 @@ def given_logits(s_aux: Any, keys: Any, axis: int) -> Any:
     """Returns s_aux. Raises UsageError if dim `axis` of `keys` is empty: no kernel runs then, so lse would not be
     s_aux."""
     if 0 in tuple(getattr(keys, "shape", ()))[axis : axis + 1]:
-        raise UsageError("s_aux: give it with keys: without any no kernel runs, and lse would not be s_aux")
+        raise UsageError("s_aux: pass it with keys: without keys no kernel runs, and lse would not be s_aux")
     return s_aux
 
 

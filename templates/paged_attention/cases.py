@@ -71,7 +71,9 @@ def _bounds(problem: Problem, rng: np.random.Generator) -> Array:
     if not problem.use_cu_seqlens_q:
         return np.zeros(0, np.int32)
     if N * problem.longest < rows:
-        raise UsageError(f"max_seqlen_q {problem.longest}: {N} sequences of no more queries each have less than {rows}")
+        raise UsageError(
+            f"max_seqlen_q {problem.longest}: {N} sequences of at most that many queries hold fewer than {rows}"
+        )
     inner = np.sort(rng.integers(0, rows, N - 1, endpoint=True))
     inner[:2] = inner[:1]
     boundaries = np.concatenate([[0], inner, [rows]])

@@ -48,9 +48,9 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 
 def _refuse(problem: Any) -> None:
     if problem.use_softcap:
-        raise AbsentError("torch has no softcap")
+        raise AbsentError("the peer applies no softcap")
     if problem.use_cu_seqlens_q:
-        raise AbsentError("torch needs the same number of queries in every sequence")
+        raise AbsentError("the peer needs the same number of queries in every sequence")
     if problem.eight_bits:
         raise AbsentError("torch needs keys and values of the dtype of q")
 

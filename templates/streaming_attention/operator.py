@@ -122,9 +122,7 @@ OPERATOR = Operator(
     gradient=Gradient(
         "streaming_attention_backward",
         upstream={"o": "dout"},
-        unsupported=dict.fromkeys(
-            ("seq_k", "cache_seqlens", "rolling"), "the gradient of cached keys would be incomplete"
-        ),
+        unsupported=dict.fromkeys(("seq_k", "cache_seqlens", "rolling"), "cached keys were computed by earlier calls"),
     ),
     folder=Path(__file__).parent,
 )

@@ -27,9 +27,9 @@ def _masked(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
 def _visible(problem: Any) -> Visible:
     """The mask: query i is at position i + S - T, and sees sinks and the window up to itself."""
     if problem.rolling:
-        raise AbsentError("torch has no rolling cache")
+        raise AbsentError("the peer supports no rolling cache")
     if problem.ragged:
-        raise AbsentError("a torch mask does not support different lengths")
+        raise AbsentError("the mask of the peer does not support different lengths")
     if problem.seq_q > problem.seq_k:
         raise AbsentError("torch's softmax over no keys is NaN: T may not exceed S")
     shift, window, sinks = problem.seq_k - problem.seq_q, problem.window, problem.sinks

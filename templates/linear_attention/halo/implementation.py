@@ -29,7 +29,7 @@ def refusal(problem: Problem, _arch: Arch) -> str | None:
     if problem.beta_bound > MAX_BETA:
         return f"beta_bound {problem.beta_bound}: must be at most {MAX_BETA}, or the halo gets too long"
     if problem.use_initial_state:
-        return "use_initial_state: use_initial_state: an initial state may outweigh any number of tokens"
+        return "use_initial_state: an initial state may outweigh any number of tokens"
     return None
 
 

@@ -31,7 +31,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     constraints = (
         *tiles.constraints,
         Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
-        Constraint("P V takes 16 keys per step", lambda c: c.narrow % (16 * c.d_warps) == 0),
+        Constraint("P V consumes 16 keys per step", lambda c: c.narrow % (16 * c.d_warps) == 0),
         Constraint(
             "8-bit tiles need a third stage: they are loaded while two widened tiles are read",
             lambda c: (c.stages > 2) | (not problem.eight_bits),

@@ -17,7 +17,7 @@ ENTRY = "streaming_attention_mma_sync"
 
 CONSTRAINTS = (
     Constraint("a narrow span is half a tile at most", lambda c: 2 * c.narrow <= c.BN),
-    Constraint("P V takes 16 keys per step", lambda c: c.narrow % (16 * c.d_warps) == 0),
+    Constraint("P V consumes 16 keys per step", lambda c: c.narrow % (16 * c.d_warps) == 0),
     Constraint("packed heads have complete mma tiles of 16 rows", lambda c: 16 * c.packed_heads <= c.BM),
     Constraint(
         "packed heads index rows by bits, so that BM is a power of two",

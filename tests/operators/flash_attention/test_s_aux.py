@@ -60,12 +60,12 @@ def test_a_query_without_keys_has_the_logit_alone() -> None:
 
 def test_logits_without_any_key_are_refused_by_name() -> None:
     q, k = (np.zeros((1, rows, 4, 24), np.float16) for rows in (3, 0))
-    with pytest.raises(UsageError, match="s_aux: give it with keys"):
+    with pytest.raises(UsageError, match="s_aux: pass it with keys"):
         dispatcher.flash_attention(q, k, k, s_aux=LOGITS)
-    with pytest.raises(UsageError, match="s_aux: give it with keys"):
+    with pytest.raises(UsageError, match="s_aux: pass it with keys"):
         dispatcher.flash_attention(*(array.swapaxes(1, 2) for array in (q, k, k)), s_aux=LOGITS, layout="bhtd")
     table, lengths = np.zeros((1, 0), np.int32), np.zeros(1, np.int32)
-    with pytest.raises(UsageError, match="s_aux: give it with keys"):
+    with pytest.raises(UsageError, match="s_aux: pass it with keys"):
         dispatcher.paged_attention(q, q, q, table, lengths, s_aux=LOGITS)
 
 
