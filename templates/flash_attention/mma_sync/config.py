@@ -1,5 +1,5 @@
-"""The search space parameters of mma_sync, and the sizes derived from it; every function accepts a config or columns of
-many configs."""
+"""The search space parameters of mma_sync, and the sizes derived from them; every function accepts a config or columns
+of many configs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ class Tiles:
     stages: int  # slots for tiles of K and V: one is read while the others are filled
     smem_budget: int  # bytes of shared memory a block may use; Q in registers gets its own buffer only if it fits
     min_ctas: int  # blocks that must fit the registers of an SM
-    q_in_registers: bool  # instead of reading Q from shared memory again for each tile
+    q_in_registers: bool  # Q is kept in registers, and is not read from shared memory again for each tile
     swizzle: bool  # 16-byte chunks of a row are permuted; otherwise rows are padded to an odd number of chunks
     lazy_rescale: bool  # O is rescaled only when a maximum grows by more than a factor of 2^8
 

@@ -1,5 +1,5 @@
-"""The search space parameters of mma_tf32, and the sizes derived from it; every function accepts a config or columns of
-many configs."""
+"""The search space parameters of mma_tf32, and the sizes derived from them; every function accepts a config or columns
+of many configs."""
 
 from dataclasses import dataclass
 from typing import Any

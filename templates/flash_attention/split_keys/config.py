@@ -22,7 +22,7 @@ class Config:
     warps: int
     stages: int  # slots per warp for tiles of K and V: one is read while the others are filled
     splits: int  # blocks that share the keys of a row tile
-    q_in_registers: bool  # instead of reading Q from shared memory again for each tile
+    q_in_registers: bool  # Q is kept in registers, and is not read from shared memory again for each tile
 
 
 def refusal(problem: Any, _arch: Arch) -> str | None:

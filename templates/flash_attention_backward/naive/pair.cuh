@@ -29,7 +29,7 @@ struct QueryRow {
   __device__ __forceinline__ QueryRow(T const* q, T const* dout, T const* o, float lse, float const* dlse)
       : q(q), dout(dout), shift(shift_of(lse)), delta(delta_of(dot<DV>(dout, o), lse, dlse)) {}
 
-  // `scale`: of the softmax, or a Softcap.
+  // `scale`: scale of the softmax, or a Softcap.
   template <class Scale>
   __device__ __forceinline__ Pair with(T const* k, T const* v, Scale const& scale) const {
     Score const score = score_of(dot<D>(q, k), scale);

@@ -134,7 +134,7 @@ struct Loader {
   Barriers<Pass> barriers;
   unsigned char* s_block;  // generic address of `smem`
 
-  // `maps`: of the first and of the second tensor.
+  // `maps`: tensor maps of the first and of the second tensor.
   __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int head, int batch) const {
     if (!loads()) return;
     for (int owner = 0; owner < Pass::kOwners; ++owner) {
@@ -144,7 +144,7 @@ struct Loader {
         load<kOwnRows>(role, Pass::own(role, owner), maps, full, row + kOwnRows * owner, head, batch);
     }
   }
-  // `g_values`: of the first head, tile after tile; those of each further head are `head_values` further.
+  // `g_values`: values of the first head, tile after tile; those of each further head are `head_values` further.
   __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Walk const& walk,
                                              float const* g_values, int64_t head_values) const {
     Slot<Pass::kStages> at;

@@ -49,7 +49,7 @@ struct Step {
   }
 };
 
-// A thread's part of the backward sweep. FLOOR: of the keys; LAST: the problem has gradients of final states.
+// A thread's part of the backward sweep. FLOOR: floor of the keys; LAST: the problem has gradients of final states.
 template <class Tile, class Trace, int FLOOR, class Weights, bool kVarlen, bool LAST>
 struct Reverse {
   static constexpr int V = Tile::V;
