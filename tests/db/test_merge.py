@@ -49,12 +49,12 @@ def contents(database: str) -> dict[str, list[object]]:
         sessions = {session.id: session.seed for session in store.studies()}
         verdicts = store.verdicts([stored.id for stored in tried])
         return {
-            "attempts": sorted((sessions.get(each.study or 0), str(each.attempt)) for each in tried),
-            "verdicts": sorted(str(verdicts[each.id]) for each in tried if each.id in verdicts),
+            "attempts": sorted((sessions.get(candidate.study or 0), str(candidate.attempt)) for candidate in tried),
+            "verdicts": sorted(str(verdicts[candidate.id]) for candidate in tried if candidate.id in verdicts),
             "records": sorted(map(str, store.all_records())),
             "races": sorted(map(str, store.races("scan"))),
             "proofs": sorted(map(str, store.proofs("scan", "H200"))),
-            "devices": sorted(str(each.facts) for each in store.devices()),
+            "devices": sorted(str(device.facts) for device in store.devices()),
             "ended": sorted(str((session.seed, session.why)) for session in store.studies()),
         }
 
@@ -73,13 +73,13 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_every_table_is_merged_or_left_on_purpose() -> None:
-    assert {each.table for each in MERGED} | set(LEFT) == set(METADATA.tables.values())
+    assert {table.table for table in MERGED} | set(LEFT) == set(METADATA.tables.values())
 
 
 def test_two_databases_merged_hold_what_both_held(tmp_path: Path, elsewhere: str) -> None:
     into = filled(tmp_path / "ours.db", 1, 2)
     filled(elsewhere, 3, 4)
-    assert merge(into, elsewhere).added == dict.fromkeys((each.table.name for each in MERGED), 2)
+    assert merge(into, elsewhere).added == dict.fromkeys((table.table.name for table in MERGED), 2)
     both = filled(tmp_path / "both.db", 1, 2, 3, 4)
     assert contents(into) == contents(both)
 
@@ -265,7 +265,7 @@ def test_the_command_prints_what_each_source_added(tmp_path: Path) -> None:
     done = CliRunner().invoke(build(), ["merge", str(tmp_path / "team.db"), *sources, "--json"])
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
-    assert [(each["from"], each["added"]["attempts"], each["replaced"]) for each in document["merged"]] == [
+    assert [(merged["from"], merged["added"]["attempts"], merged["replaced"]) for merged in document["merged"]] == [
         (sources[0], 1, 0),
         (sources[1], 1, 1),
     ]

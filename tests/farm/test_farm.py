@@ -122,7 +122,7 @@ def farmed(place: Place, asked: CampaignRequest, count: int) -> Campaign:
 
 
 def dateless(found: Campaign) -> list[TuningRecord | None]:
-    return [replace(each.record, created="") if each.record else None for each in found.outcomes]
+    return [replace(outcome.record, created="") if outcome.record else None for outcome in found.outcomes]
 
 
 def test_one_worker_two_and_none_find_the_same_records_and_a_crash_costs_its_verdict_only(
@@ -141,7 +141,7 @@ def test_one_worker_two_and_none_find_the_same_records_and_a_crash_costs_its_ver
         result = farmed(place, asked[count], count)
         assert dateless(result) == dateless(alone)
         assert result.families == alone.families
-        verdicts = [tried.verdict for each in result.outcomes for tried in each.tried if tried.verdict]
+        verdicts = [tried.verdict for outcome in result.outcomes for tried in outcome.tried if tried.verdict]
         assert {verdict.ok for verdict in verdicts} == {True, False}
 
 

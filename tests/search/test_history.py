@@ -279,6 +279,6 @@ def test_times_of_another_gpu_of_the_model_are_timed_again_before_they_are_compa
     fastest = min(best, key=lambda tried: tried.attempt.value or 1e9)
     assert fastest.instance.key in {tried.instance.key for tried in outcome.tried[:8]}
     assert study.search(request, store, OnDevice("GPU-a", 0)).reused == 20
-    assert {each.versions["device"] for each in store.studies()} == {"GPU-a", "GPU-b"}
+    assert {stored.versions["device"] for stored in store.studies()} == {"GPU-a", "GPU-b"}
     known = study.recall(request, store, OnDevice("GPU-b", 1000))
     assert {tried.row for tried in known.tried} == {tried.row for tried in outcome.tried}

@@ -529,8 +529,8 @@ def _start(db: Path, budget: int) -> "subprocess.Popen[str]":
 def _rows(db: Path) -> list[tuple[str, str]]:
     with Store.open(db) as store:
         return [
-            (each.attempt.identity.implementation, str(each.attempt.config))
-            for each in store.attempts("flash_attention")
+            (stored.attempt.identity.implementation, str(stored.attempt.config))
+            for stored in store.attempts("flash_attention")
         ]
 
 

@@ -30,8 +30,8 @@ def find(snapshot: Snapshot) -> Match | None:
 
 def database(folder: Path, *records: TuningRecord) -> Path:
     with Store.open(folder / "tuner.db") as store:
-        for each in records:
-            store.promote(each)
+        for candidate in records:
+            store.promote(candidate)
     return folder / "tuner.db"
 
 

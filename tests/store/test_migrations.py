@@ -88,7 +88,7 @@ def test_a_step_is_named_after_its_revision() -> None:
 
 def test_an_older_database_is_migrated_and_keeps_its_rows(older: Path, tmp_path: Path) -> None:
     with Store.open(older, migrations=next_program(tmp_path)) as store:
-        assert [each.attempt for each in store.attempts("scan")] == [attempt()]
+        assert [stored.attempt for stored in store.attempts("scan")] == [attempt()]
     assert hosts(older) == ["here"]
 
 
@@ -169,7 +169,7 @@ def test_a_database_from_before_races_keeps_its_rows_and_takes_races(tmp_path: P
         (line,) = connection.execute("SELECT record FROM records").fetchone()
         assert "sm_mhz" not in line  # as such a program wrote it
     with Store.open(path) as store:
-        assert [each.attempt for each in store.attempts("scan")] == [attempt()]
+        assert [stored.attempt for stored in store.attempts("scan")] == [attempt()]
         assert store.records() == [measured]
         assert store.races("scan") == []
         store.append_race(race())
@@ -183,9 +183,9 @@ def test_rows_from_before_plans_were_known_have_none(tmp_path: Path) -> None:
     row = {name: value for name, value in attempt_row(attempt(), None, "2026-11-21T10:00:00").items() if name != "plan"}
     insert(tmp_path / "tuner.db", "attempts", row)
     with Store.open(tmp_path / "tuner.db") as store:
-        assert [each.attempt for each in store.attempts("scan")] == [attempt(plan="")]
+        assert [stored.attempt for stored in store.attempts("scan")] == [attempt(plan="")]
         store.append([attempt(plan="f00d")])
-        assert [each.attempt.identity.plan for each in store.attempts("scan")] == ["", "f00d"]
+        assert [stored.attempt.identity.plan for stored in store.attempts("scan")] == ["", "f00d"]
 
 
 def test_a_database_with_a_device_twice_keeps_its_first_row(tmp_path: Path) -> None:

@@ -81,7 +81,11 @@ def test_a_problem_without_a_record_is_served_by_the_nearest_in_octaves(tmp_path
 def test_what_stands_behind_the_best_match_is_known_in_order(tmp_path: Path) -> None:
     records = snapshot(tmp_path, record(16, problem={"T": 100}), record(32, problem={"T": 4000}), record(64))
     every = records.matches(query(T=1000), always)
-    assert [(each.record.config["BT"], each.distance > 0) for each in every] == [(64, False), (32, True), (16, True)]
+    assert [(stored.record.config["BT"], stored.distance > 0) for stored in every] == [
+        (64, False),
+        (32, True),
+        (16, True),
+    ]
 
 
 def test_distance_is_euclidean_over_all_extents(tmp_path: Path) -> None:
@@ -358,7 +362,7 @@ def test_the_lines_of_a_file_do_not_depend_on_the_order_of_the_records(tmp_path:
 def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     tuned.write(tmp_path / "H200.jsonl", [record(16), record(32)])
     tuned.write(tmp_path / "H200.jsonl", [record(64)])
-    assert [each.config["BT"] for each in tuned.read(tmp_path / "H200.jsonl")] == [64]
+    assert [stored.config["BT"] for stored in tuned.read(tmp_path / "H200.jsonl")] == [64]
     assert list(tmp_path.iterdir()) == [tmp_path / "H200.jsonl"]
 
 

@@ -101,7 +101,7 @@ def test_a_lost_answer_to_a_commit_stores_rows_once(running: "Server") -> None:
         assert [stored.id for stored in store.attempts("scan")] == [row, other]
         assert store.verdicts([row, other]) == {row: OK}
         assert (store.all_records(), store.races("scan"), len(store.devices())) == ([record()], [race()], 1)
-        assert [(each.id, each.why) for each in store.studies()] == [(number, "done")]
+        assert [(stored.id, stored.why) for stored in store.studies()] == [(number, "done")]
         with pytest.raises(StoreError, match="no study 1 is running"):
             store.end_study(number, "done twice")
     proxy.close()

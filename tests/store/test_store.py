@@ -39,7 +39,7 @@ def _empty(url: str) -> None:
 def test_attempts_come_back_in_the_order_in_which_they_were_appended(store: Store) -> None:
     given = [attempt(BT) for BT in (64, 16, 128, 32)]
     ids = store.append(given)
-    assert [(each.id, each.attempt) for each in store.attempts("scan")] == list(zip(ids, given, strict=True))
+    assert [(stored.id, stored.attempt) for stored in store.attempts("scan")] == list(zip(ids, given, strict=True))
 
 
 def test_equal_attempts_are_two_rows(store: Store) -> None:
@@ -57,7 +57,7 @@ def test_attempts_are_found_by_each_part_of_their_identity(store: Store, name: s
     here, there = attempt(), attempt(**{name: other})
     store.append([here, there])
     result = store.attempts("scan", **{name: getattr(there.identity, name)})
-    assert [each.attempt for each in result] == [there]
+    assert [entry.attempt for entry in result] == [there]
 
 
 def test_attempts_of_another_operator_are_not_found(store: Store) -> None:
@@ -69,7 +69,7 @@ def test_an_attempt_remembers_its_study(store: Store) -> None:
     number = store.begin_study(**study())
     store.append([attempt()], number)
     store.append([attempt()])
-    assert [each.study for each in store.attempts("scan")] == [number, None]
+    assert [stored.study for stored in store.attempts("scan")] == [number, None]
 
 
 def test_attempts_of_an_unknown_study_are_refused_and_none_is_kept(store: Store) -> None:
@@ -119,8 +119,8 @@ def test_the_record_that_was_stored_last_is_current_whatever_its_date_and_older_
 
 def test_current_records_are_chosen_by_operator_and_gpu_and_limited(store: Store) -> None:
     stored = [record(operator=name, gpu=gpu) for name in ("kda", "scan") for gpu in ("B200", "H200")]
-    for each in reversed(stored):
-        store.promote(each)
+    for row in reversed(stored):
+        store.promote(row)
     assert store.records() == stored
     assert store.records("scan") == stored[2:]
     assert store.records(gpu="H200") == stored[1::2]
@@ -131,10 +131,10 @@ def test_sessions_are_chosen_by_operator_and_problem(store: Store) -> None:
     numbers = [
         store.begin_study(**study(operator=name, gpu=gpu)) for name in ("kda", "scan") for gpu in ("B200", "H200")
     ]
-    assert [each.id for each in store.studies()] == numbers
-    assert [each.id for each in store.studies("scan")] == numbers[2:]
-    assert [each.id for each in store.studies("scan", gpu="H200")] == numbers[3:]
-    assert [each.id for each in store.studies_of([numbers[3], numbers[0], 99])] == [numbers[0], numbers[3]]
+    assert [stored.id for stored in store.studies()] == numbers
+    assert [stored.id for stored in store.studies("scan")] == numbers[2:]
+    assert [stored.id for stored in store.studies("scan", gpu="H200")] == numbers[3:]
+    assert [stored.id for stored in store.studies_of([numbers[3], numbers[0], 99])] == [numbers[0], numbers[3]]
     store.begin_study(**study(gpu="H200"))
     problem = study()["problem"]
     assert store.searched("scan") == {(problem, "B200"), (problem, "H200")}
@@ -181,17 +181,17 @@ def test_a_record_without_its_evidence_is_refused(store: Store, change: dict[str
 
 def test_of_the_proofs_of_equal_code_the_newest_counts(store: Store) -> None:
     later, elsewhere = proof(WRONG), proof(driver="12.8")
-    for each in (proof(), elsewhere, later, proof(gpu="H100")):
-        store.append_proof(each)
-    kept = {each.code: (each.problem, each.verdict.ok) for each in store.proofs("scan", "H200")}
+    for new in (proof(), elsewhere, later, proof(gpu="H100")):
+        store.append_proof(new)
+    kept = {stored.code: (stored.problem, stored.verdict.ok) for stored in store.proofs("scan", "H200")}
     assert kept == {later.code: (later.problem, False), elsewhere.code: (elsewhere.problem, True)}
     assert store.proofs("other", "H200") == []
 
 
 def test_an_application_reads_of_proofs_what_a_device_found_right(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuner.db") as store:
-        for each in (proof(), proof(WRONG, source="bad"), proof(driver="12.8"), proof(WRONG, driver="12.8")):
-            store.append_proof(each)
+        for new in (proof(), proof(WRONG, source="bad"), proof(driver="12.8"), proof(WRONG, driver="12.8")):
+            store.append_proof(new)
     snapshot = Snapshot.load([tmp_path / "tuner.db"])
     verdicts = {(code.source, code.driver): ok for code, ok in snapshot.proofs("scan", "H200").items()}
     assert verdicts == {("5eed", "13.0"): True, ("bad", "13.0"): False, ("5eed", "12.8"): False}
@@ -247,8 +247,8 @@ def test_a_sound_database_has_nothing_to_say(store: Store) -> None:
 
 
 def test_exported_records_are_imported_once(store: Store, tmp_path: Path) -> None:
-    for each in (record(), record(gpu="B200"), record(evidence=Evidence.MEASURED, problem={"T": 7})):
-        store.promote(each)
+    for new in (record(), record(gpu="B200"), record(evidence=Evidence.MEASURED, problem={"T": 7})):
+        store.promote(new)
     assert store.export_jsonl(tmp_path / "out.jsonl") == 3
     with Store.open(":memory:") as other:
         assert other.import_jsonl(tmp_path / "out.jsonl") == 3

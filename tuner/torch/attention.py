@@ -129,7 +129,9 @@ def _autocast(*given: Any) -> Any:
     if not torch.is_autocast_enabled(device):
         return given
     dtype = torch.get_autocast_dtype(device)
-    return tuple(each.to(dtype) if each.is_floating_point() and each.dtype != torch.float64 else each for each in given)
+    return tuple(
+        tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor for tensor in given
+    )
 
 
 def _heads_last(q: Any, k: Any, v: Any, attn_mask: Any, *, is_causal: bool, enable_gqa: bool) -> bool:
@@ -176,9 +178,9 @@ def _dense(
 def _rows(query: Any, key: Any, value: Any, *, enable_gqa: bool) -> tuple[Any, ...]:
     """Return the three as [B, T, H, D], [B, S, HK, D] and [B, S, HK, DV]."""
     given = query, key, value
-    if any(each.ndim < 3 for each in given) or len({each.shape[:-3] for each in given}) > 1:
+    if any(tensor.ndim < 3 for tensor in given) or len({tensor.shape[:-3] for tensor in given}) > 1:
         raise _UnservedError("tensors of two dims, and batches that are not the same, are not served")
-    if len({each.dtype for each in given}) > 1 or query.dtype not in _DTYPES:
+    if len({tensor.dtype for tensor in given}) > 1 or query.dtype not in _DTYPES:
         raise _UnservedError(f"{query.dtype}, {key.dtype} and {value.dtype} are not served")
     heads, kv_heads = query.shape[-3], key.shape[-3]
     if (heads != kv_heads and not enable_gqa) or value.shape[-3] != kv_heads or heads % kv_heads:
@@ -239,19 +241,19 @@ def _broadcasts(mask: Any, shape: tuple[int, ...]) -> bool:
 def _jagged(query: Any, key: Any, value: Any, attn_mask: Any, options: Mapping[str, Any], *, enable_gqa: bool) -> Any:
     """Attention over sequences of different lengths: [B, H, T, D] with a different T per sequence."""
     given = query, key, value
-    if attn_mask is not None or any(not each.is_nested or each.layout != torch.jagged for each in given):
+    if attn_mask is not None or any(not tensor.is_nested or tensor.layout != torch.jagged for tensor in given):
         raise _UnservedError(
             "nested tensors with attn_mask, in another layout than jagged, or beside dense ones, are not served"
         )
     if query.shape[1] != key.shape[1] and not enable_gqa:
         raise _UnservedError(f"{query.shape[1]} heads of query and {key.shape[1]} of key are not served")
-    rows = tuple(each.transpose(1, 2) for each in given)
+    rows = tuple(tensor.transpose(1, 2) for tensor in given)
     q_bounds, k_bounds = rows[0].offsets(), rows[1].offsets()
-    if any(each.lengths() is not None for each in rows):
+    if any(row.lengths() is not None for row in rows):
         raise _UnservedError("nested tensors with gaps are not served")
     if options["causal"] and q_bounds is not k_bounds and not torch.equal(q_bounds, k_bounds):
         raise _UnservedError("is_causal of nested tensors with more keys than queries, or fewer, is not served")
-    queries, keys = (int(each.diff().max()) for each in (q_bounds, k_bounds))
-    q, k, v = (each.values() for each in rows)
+    queries, keys = (int(bounds.diff().max()) for bounds in (q_bounds, k_bounds))
+    q, k, v = (row.values() for row in rows)
     o = flash_attn_varlen_func(q, k, v, q_bounds.int(), k_bounds.int(), queries, keys, **options)
     return torch.nested.nested_tensor_from_jagged(o, offsets=q_bounds).transpose(1, 2)

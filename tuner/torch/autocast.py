@@ -25,9 +25,9 @@ def cast(operator: Operator[Any], call: Callable[..., Any], device: str) -> Call
         bound = parameters.bind(*args, **kwargs)
         for names in together:
             tensors = {name: bound.arguments[name] for name in names if _casts(bound.arguments.get(name))}
-            if len({each.dtype for each in tensors.values()}) > 1:
+            if len({tensor.dtype for tensor in tensors.values()}) > 1:
                 wanted = torch.get_autocast_dtype(device)
-                bound.arguments.update({name: each.to(wanted) for name, each in tensors.items()})
+                bound.arguments.update({name: tensor.to(wanted) for name, tensor in tensors.items()})
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             return call(*bound.args, **bound.kwargs)
 
@@ -36,8 +36,12 @@ def cast(operator: Operator[Any], call: Callable[..., Any], device: str) -> Call
 
 def _together(operator: Operator[Any]) -> Iterable[tuple[str, ...]]:
     """Return the parameters whose tensors share a dtype, which is a field of the Problem; none that a call updates."""
-    shown = [each for each in operator.arguments if each.supplied and not each.written and isinstance(each.dtype, str)]
-    fields = {each.name: _leading(operator, str(each.dtype)) for each in shown}
+    shown = [
+        argument
+        for argument in operator.arguments
+        if argument.supplied and not argument.written and isinstance(argument.dtype, str)
+    ]
+    fields = {argument.name: _leading(operator, str(argument.dtype)) for argument in shown}
     for field in dict.fromkeys(fields.values()):
         yield tuple(name for name in fields if fields[name] == field)
 
@@ -46,8 +50,8 @@ def _leading(operator: Operator[Any], field: str) -> str:
     """Return the field of a Problem that determines the default of this one: `dtype`, or the field itself."""
     if field == "dtype" or not hasattr(operator.problem, "dtype"):
         return field
-    problems = [operator.problem(dtype=each) for each in (DType.FP16, DType.BF16)]
-    return "dtype" if all(getattr(each, field) is each.dtype for each in problems) else field
+    problems = [operator.problem(dtype=dtype) for dtype in (DType.FP16, DType.BF16)]
+    return "dtype" if all(getattr(problem, field) is problem.dtype for problem in problems) else field
 
 
 def _casts(given: Any) -> bool:

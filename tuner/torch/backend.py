@@ -63,7 +63,7 @@ def _forward(
     """Return o, lse and the values for dropout, of [B, T, H, D], or of [T, H, D] with the offsets of sequences."""
     windows = _windows(dropout_p, others | {"return_debug_mask": return_debug_mask})
     packed = cum_seq_q is not None
-    rows = [addressable(each[None] if packed else each) for each in (query, key, value)]
+    rows = [addressable(tensor[None] if packed else tensor) for tensor in (query, key, value)]
     o, lse = torch.ops.tuner.flash_attention(
         *rows, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal, scale), **windows
     )
@@ -92,12 +92,12 @@ def _backward(
 ) -> tuple[Any, ...]:
     windows = _windows(dropout_p, others)
     packed = cum_seq_q is not None
-    rows = [addressable(each[None] if packed else each) for each in (grad_out, query, key, value, out)]
+    rows = [addressable(tensor[None] if packed else tensor) for tensor in (grad_out, query, key, value, out)]
     lse = dense(logsumexp[None] if packed else logsumexp)
-    found = torch.ops.tuner.flash_attention_backward(
+    gradients = torch.ops.tuner.flash_attention_backward(
         *rows, lse, *_bounds(cum_seq_q, cum_seq_k), **_options(cum_seq_q, max_q, is_causal, scale), **windows
     )[:3]  # no sinks, which would need a gradient
-    return tuple(each[0] for each in found) if packed else tuple(found)
+    return tuple(gradient[0] for gradient in gradients) if packed else tuple(gradients)
 
 
 def _sdpa_forward(
@@ -111,7 +111,7 @@ def _sdpa_forward(
     scale: float | None = None,
 ) -> tuple[Any, ...]:
     """`_forward` on [B, H, T, D]; its backward call receives the lengths."""
-    q, k, v = (each.transpose(1, 2) for each in (query, key, value))
+    q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     queries, keys = query.shape[2], key.shape[2]
     o, lse, *rest = _forward(q, k, v, None, None, queries, keys, dropout_p, is_causal, return_debug_mask, scale=scale)
     return (o.transpose(1, 2), lse, None, None, queries, keys, *rest)
@@ -120,9 +120,9 @@ def _sdpa_forward(
 def _sdpa_backward(
     grad_out: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, *told: Any, **options: Any
 ) -> Any:
-    do, q, k, v, o = (each.transpose(1, 2) for each in (grad_out, query, key, value, out))
-    found = _backward(do, q, k, v, o, lse, None, None, *told[2:], **options)
-    return tuple(each.transpose(1, 2) for each in found)
+    do, q, k, v, o = (tensor.transpose(1, 2) for tensor in (grad_out, query, key, value, out))
+    gradients = _backward(do, q, k, v, o, lse, None, None, *told[2:], **options)
+    return tuple(gradient.transpose(1, 2) for gradient in gradients)
 
 
 KERNELS = {

@@ -161,7 +161,7 @@ def _gate(function: str, g: Any, A_log: Any, dt_bias: Any, lower_bound: float | 
 
 def _kda(tensors: tuple[Any, ...], others: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
     *rows, beta = tensors
-    whole = {name: None if each is None else dense(each) for name, each in others.items()}
+    whole = {name: None if other is None else dense(other) for name, other in others.items()}
     o, final_state = torch.ops.tuner.kda(*map(addressable, rows), beta, **whole, **options)
     return o, final_state if options["output_final_state"] else None
 

@@ -50,7 +50,7 @@ class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
             "ssm_state_indices of states that are not updated in place": indices is not None and not pooled,
             "beta a channel": beta.ndim == v.ndim,
             "a pool of states of less than fp32": pooled and state is not None and state.dtype != torch.float32,
-            "gradients": torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v, g, beta)),
+            "gradients": torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v, g, beta)),
         }
         return _accepted(unserved)
 

@@ -132,7 +132,7 @@ def flash_attn_varlen_func(
     unserved = {"seqused_k": seqused_k, "k_descale": k_descale, "v_descale": v_descale}
     refuse(name, unserved, _THEIRS, "without block_table")
     o, lse = torch.ops.tuner.flash_attention(
-        *(addressable(each)[None] for each in padded(q, k, v)),
+        *(addressable(tensor)[None] for tensor in padded(q, k, v)),
         dense(int32(cu_seqlens_q)),
         dense(int32(cu_seqlens_k)),
         _logits(s_aux),

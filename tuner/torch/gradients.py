@@ -48,16 +48,16 @@ class Differentiable:
         by_place = zip(signature(self.operator.call).parameters, inputs, strict=False)
         given = {**dict(by_place), **(keyword_only_inputs or {})}
         self._refuse(given)
-        found = output if isinstance(output, tuple) else (output,)
-        results = dict(zip((each.name for each in self.operator.outputs), found, strict=True))
+        outputs = output if isinstance(output, tuple) else (output,)
+        results = dict(zip((output.name for output in self.operator.outputs), outputs, strict=True))
         wanted = {name: value for name, value in {**given, **results}.items() if name in taken}
         tensors = _tensors(wanted)
         ctx.save_for_backward(*tensors.values())
         ctx.set_materialize_grads(False)  # zeros for an unused output would be read for nothing
         ctx.outputs = {name: (value.shape, value.dtype, value.device) for name, value in results.items()}
-        ctx.mark_non_differentiable(*(each for name, each in results.items() if name not in self._upstream))
+        ctx.mark_non_differentiable(*(result for name, result in results.items() if name not in self._upstream))
         ctx.tensors = tuple(tensors)
-        ctx.shapes = {name: each.shape for name, each in _tensors(given).items()}
+        ctx.shapes = {name: tensor.shape for name, tensor in _tensors(given).items()}
         ctx.options = {name: value for name, value in wanted.items() if name not in tensors}
         ctx.parameters = tuple(given)[: len(inputs)]
 
@@ -66,14 +66,14 @@ class Differentiable:
         tensors = dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
         taken = dict(self._taken(ctx.outputs, upstream))
         every = (*tensors.values(), *taken.values())
-        differentiable = torch.is_grad_enabled() and any(each.requires_grad for each in every)
+        differentiable = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in every)
         # torch.func's transforms request gradients of gradients even if they are unused:
         # `undifferentiable` handles these.
         if differentiable and not any(map(torch._C._functorch.is_functorch_wrapped_tensor, every)):
             raise InputError(f"{self.operator.name}: its gradient has none of its own: leave out create_graph=True")
-        found = getattr(torch.ops.tuner, self.backward.name)(**tensors, **taken, **ctx.options)
-        found = found if isinstance(found, tuple) else (found,)
-        given = dict(zip((each.name for each in self.backward.outputs), found, strict=True))
+        result = getattr(torch.ops.tuner, self.backward.name)(**tensors, **taken, **ctx.options)
+        result = result if isinstance(result, tuple) else (result,)
+        given = dict(zip((output.name for output in self.backward.outputs), result, strict=True))
         return tuple(
             given[self.gradient.of_parameter(name)].reshape(ctx.shapes[name]) if needed and name in ctx.shapes else None
             for name, needed in zip(ctx.parameters, ctx.needs_input_grad, strict=False)  # torch omits defaults
@@ -100,14 +100,15 @@ class Differentiable:
     ) -> Iterator[tuple[str, Any]]:
         """Return (parameter, gradient) of each used output, with zeros where the backward call requires a gradient."""
         parameters = signature(self.backward.call).parameters
-        for (name, (shape, dtype, device)), each in zip(outputs.items(), upstream, strict=True):
+        for (name, (shape, dtype, device)), gradient in zip(outputs.items(), upstream, strict=True):
             if (parameter := self._upstream.get(name)) is None:
                 continue
             needed = parameters[parameter].default is Parameter.empty
-            if each is None and needed:
+            if gradient is None and needed:
                 yield parameter, torch.zeros(shape, dtype=dtype, device=device)
-            elif each is not None and (needed or each.numel()):  # an output that was not requested is empty
-                yield parameter, dense(each)  # it may be a view that repeats one element, such as the gradient of a sum
+            elif gradient is not None and (needed or gradient.numel()):  # an output that was not requested is empty
+                # `dense`, since it may be a view that repeats one element, such as the gradient of a sum
+                yield parameter, dense(gradient)
 
 
 def kernel(operator: Operator[Any], op: Any, keep: Callable[..., None], compute: Callable[..., Any]) -> Any:
@@ -134,7 +135,7 @@ def kernel(operator: Operator[Any], op: Any, keep: Callable[..., None], compute:
             return (*compute(ctx, *upstream), None)
 
     def call(*args: Any, **named: Any) -> Any:
-        if not (torch.is_grad_enabled() and any(each.requires_grad for each in _tensors_in(args))):
+        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _tensors_in(args))):
             with torch._C._AutoDispatchBelowAutograd():
                 return op(*args, **named)
         by_place = [*args, *(defaults[name] for name in names[len(args) :] if name in defaults)]
@@ -142,9 +143,9 @@ def kernel(operator: Operator[Any], op: Any, keep: Callable[..., None], compute:
             return Differentiated.apply(*by_place, named)
 
     defaults = {
-        name: each.default
-        for name, each in signature(operator.call).parameters.items()
-        if each.kind is not Parameter.KEYWORD_ONLY and each.default is not Parameter.empty
+        name: parameter.default
+        for name, parameter in signature(operator.call).parameters.items()
+        if parameter.kind is not Parameter.KEYWORD_ONLY and parameter.default is not Parameter.empty
     }
     return call
 
@@ -173,7 +174,7 @@ def undifferentiable(operator: Operator[Any], op: Any) -> Any:
 
 
 def _tensors_in(args: Iterable[Any]) -> Iterator[Any]:
-    return (each for each in args if isinstance(each, torch.Tensor))
+    return (argument for argument in args if isinstance(argument, torch.Tensor))
 
 
 def _transforming() -> bool:

@@ -18,13 +18,13 @@ def outputs(operator: Operator[Any]) -> Callable[..., Any]:
         request = operator.call(*args, **kwargs)
         (sizes, _), made = _facts(operator, request), outlined(operator, request)
         first = next(iter(request.arrays.values()))
-        found = []
+        results = []
         for argument in operator.outputs:
             shape = [sizes[dim] if dim in sizes else made.size(dim) for dim in argument.dims]
             order = request.axes.get(argument.name, tuple(range(len(shape))))
             dtype = getattr(torch, argument.dtype_of(made.problem).framework_name)
-            found.append(first.new_empty([shape[order.index(axis)] for axis in range(len(shape))], dtype=dtype))
-        return tuple(found) if len(found) > 1 else found[0]
+            results.append(first.new_empty([shape[order.index(axis)] for axis in range(len(shape))], dtype=dtype))
+        return tuple(results) if len(results) > 1 else results[0]
 
     return fake
 
@@ -39,7 +39,7 @@ def outlined(operator: Operator[Any], request: Request) -> InferredProblem:
 
 def _facts(operator: Operator[Any], request: Request) -> tuple[dict[str, Any], dict[str, DType]]:
     """Return (dim → size, Problem field → dtype) of the given tensors."""
-    names = {getattr(torch, each.framework_name): each for each in DType}
+    names = {getattr(torch, dtype.framework_name): dtype for dtype in DType}
     sizes: dict[str, Any] = {}
     dtypes: dict[str, DType] = {}
     for name, tensor in request.arrays.items():

@@ -19,9 +19,9 @@ _LIBRARY: Any = torch.library.Library("tuner", "DEF")  # type: ignore[no-untyped
 
 def register() -> None:
     """Register every operator. One that is broken, or that torch cannot express, causes a warning."""
-    found = tuple(_found())
-    backward = {each.gradient.operator for each, _ in found if each.gradient}
-    for operator, schemas in found:
+    operators_and_schemas = tuple(_found())
+    backward = {operator.gradient.operator for operator, _ in operators_and_schemas if operator.gradient}
+    for operator, schemas in operators_and_schemas:
         differentiable = _differentiable(operator)
         for schema in schemas:
             _define(schema, _kernel(operator, detached=differentiable is not None), meta.outputs(operator))
@@ -165,4 +165,4 @@ def _updates(operator: Operator[Any], args: tuple[Any, ...], kwargs: dict[str, A
         request = operator.call(*args, **kwargs)
     except UsageError as error:
         raise InputError(str(error)) from error
-    return any(each.name in request.arrays for each in operator.updated)
+    return any(argument.name in request.arrays for argument in operator.updated)

@@ -29,21 +29,23 @@ def schema(operator: Operator[Any]) -> str:
 
 def overloads(operator: Operator[Any]) -> tuple[str, ...]:
     """Return the schema for tensors and, as `<name>.scalar`, the one in which a number replaces an array."""
-    numbers = any(each.annotation == _EITHER for each in _parameters(operator).values())
+    numbers = any(parameter.annotation == _EITHER for parameter in _parameters(operator).values())
     scalar = (_schema(operator, f"{operator.name}.scalar", {**_TYPES, _EITHER: "float"}),) * numbers
     return (schema(operator), *scalar)
 
 
 def functional(operator: Operator[Any]) -> str:
     """Return the schema of calls without updates, named `<name>_functional`, with positional parameters only."""
-    words = [_declared(operator, each, {**_TYPES, Updated: "Tensor"}) for each in _parameters(operator).values()]
+    words = [
+        _declared(operator, parameter, {**_TYPES, Updated: "Tensor"}) for parameter in _parameters(operator).values()
+    ]
     return f"{operator.name}_functional({', '.join(words)}) -> {_results(operator)}"
 
 
 def names_tensors(operator: Operator[Any]) -> bool:
     """Return whether any tensor is keyword-only: torch does not differentiate such operators."""
-    named = (each for each in _parameters(operator).values() if each.kind is Parameter.KEYWORD_ONLY)
-    return any(_TYPES.get(each.annotation, "").startswith("Tensor") for each in named)
+    named = (parameter for parameter in _parameters(operator).values() if parameter.kind is Parameter.KEYWORD_ONLY)
+    return any(_TYPES.get(parameter.annotation, "").startswith("Tensor") for parameter in named)
 
 
 def _schema(operator: Operator[Any], name: str, types: Mapping[Any, str]) -> str:

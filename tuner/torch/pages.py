@@ -31,7 +31,7 @@ def in_powers_of_two(function: str, block_table: Any, **caches: Any) -> tuple[An
     if part == size:
         return (int32(block_table), *caches.values())
     parts, pages = size // part, first.shape[0]
-    steps = {name: _parts_apart(each, part, parts) for name, each in caches.items()}
+    steps = {name: _parts_apart(cache, part, parts) for name, cache in caches.items()}
     if 0 in steps.values() or len(set(steps.values())) > 1:
         raise InputError(
             f"{function}: pages of {size} rows are cut into {part} rows, which {_strides(caches)} do not allow: give "
@@ -41,7 +41,7 @@ def in_powers_of_two(function: str, block_table: Any, **caches: Any) -> tuple[An
     within = torch.arange(parts, dtype=torch.int32, device=block_table.device)
     table = (int32(block_table)[..., None] * step + within).flatten(1)
     count = (pages - 1) * step + parts if pages else 0
-    return (table, *(_cut(each, part, count) for each in caches.values()))
+    return (table, *(_cut(cache, part, count) for cache in caches.values()))
 
 
 def _parts_apart(cache: Any, part: int, parts: int) -> Any:
@@ -58,7 +58,7 @@ def _cut(cache: Any, part: int, count: int) -> Any:
 
 
 def _strides(caches: Mapping[str, Any]) -> str:
-    return " and ".join(f"the strides {[*each.stride()]} of {name}" for name, each in caches.items())
+    return " and ".join(f"the strides {[*cache.stride()]} of {name}" for name, cache in caches.items())
 
 
 def with_room(function: str, name: str, lengths: Any, room: int, added: int = 0) -> Any:

@@ -28,7 +28,7 @@ def dense(x: Any) -> Any:
 def _aligned(x: Any, *steps: int) -> bool:
     """Return whether its start and these strides are multiples of 16 bytes."""
     offset = 0 if torch.compiler.is_compiling() else x.storage_offset()  # which torch.compile does not trace
-    return all(each * x.element_size() % _ROWS == 0 for each in (offset, *steps))
+    return all(step * x.element_size() % _ROWS == 0 for step in (offset, *steps))
 
 
 def _copy(x: Any) -> Any:

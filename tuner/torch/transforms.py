@@ -20,22 +20,22 @@ def batches(operator: Operator[Any], op: Any) -> Callable[..., Any]:
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **named: Any) -> tuple[Any, Any]:
         rows = [_rows(arg, at, info.batch_size) for arg, at in zip(args, in_dims, strict=True)]
         given = {name: arg for name, arg in zip(names, args, strict=False) if isinstance(arg, torch.Tensor)}
-        dims = [operator.argument(name).dims for name in given] + [each.dims for each in operator.outputs]
-        if any(isinstance(each, torch.Tensor) for each in named.values()) or any(
-            each[:1] != ("batch",) for each in dims
+        dims = [operator.argument(name).dims for name in given] + [output.dims for output in operator.outputs]
+        if any(isinstance(array, torch.Tensor) for array in named.values()) or any(
+            dim[:1] != ("batch",) for dim in dims
         ):
             calls = [op(*(row[i] if _is(row) else row for row in rows), **named) for i in range(info.batch_size)]
             single = isinstance(calls[0], torch.Tensor)
-            found = torch.stack(calls) if single else tuple(map(torch.stack, zip(*calls, strict=True)))
+            result = torch.stack(calls) if single else tuple(map(torch.stack, zip(*calls, strict=True)))
         else:
             whole = op(*(row.flatten(0, 1) if _is(row) else row for row in rows), **named)
             single = isinstance(whole, torch.Tensor)
             parts = [
-                each.unflatten(0, (info.batch_size, each.shape[0] // info.batch_size))
-                for each in ((whole,) if single else whole)
+                output.unflatten(0, (info.batch_size, output.shape[0] // info.batch_size))
+                for output in ((whole,) if single else whole)
             ]
-            found = parts[0] if single else tuple(parts)
-        return found, 0 if single else (0,) * len(found)
+            result = parts[0] if single else tuple(parts)
+        return result, 0 if single else (0,) * len(result)
 
     return rule
 
@@ -77,27 +77,28 @@ def shards(operator: Operator[Any], op: Any) -> None:
         request = operator.call(*specs, **named)
         given = {name: spec for name, spec in zip(names, specs, strict=False) if name in request.arrays}
         inputs = [_axes(operator, request, name) if name in given else None for name in names[: len(specs)]]
-        outputs = [_axes(operator, request, each.name) for each in operator.outputs]
+        outputs = [_axes(operator, request, output.name) for output in operator.outputs]
         empty = _empty(operator, specs, named)
         devices = next(iter(given.values())).mesh.size()
-        found = [([Replicate()] * len(outputs), [None if each is None else Replicate() for each in inputs])]
+        strategies = [([Replicate()] * len(outputs), [None if operand is None else Replicate() for operand in inputs])]
         for wanted, evenly in ((_is_batch, 1), (_is_heads, devices)):
             at = [
-                None if each is None else next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in inputs
+                None if operand is None else next((i for i, dim in enumerate(operand) if wanted(dim)), -1)
+                for operand in inputs
             ]
-            out: list[Any] = [next((i for i, dim in enumerate(each) if wanted(dim)), -1) for each in outputs]
-            out = [None if each.name in empty else i for i, each in zip(out, operator.outputs, strict=True)]
+            out: list[Any] = [next((i for i, dim in enumerate(output) if wanted(dim)), -1) for output in outputs]
+            out = [None if output.name in empty else i for i, output in zip(out, operator.outputs, strict=True)]
             sizes = [spec.shape[i] for spec, i in zip(specs, at, strict=True) if i is not None and i >= 0]
             whole = wanted is _is_batch and -1 in at  # an argument that concerns the batch as a whole
             if -1 in out or whole or not sizes or any(size % evenly for size in sizes):
                 continue
             placed = [None if i is None else Shard(i) if i >= 0 else Replicate() for i in at]
-            found.append(([Replicate() if i is None else Shard(i) for i in out], placed))
-        return found
+            strategies.append(([Replicate() if i is None else Shard(i) for i in out], placed))
+        return strategies
 
     register_sharding(op)(strategies)
     # a cached strategy serves calls of equal shapes only if their options, such as the layout, are equal
-    options = [each.name for each in op._schema.arguments if each.kwarg_only]
+    options = [argument.name for argument in op._schema.arguments if argument.kwarg_only]
     remembered = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     remembered[op] = RuntimeSchemaInfo(0, options or None, needs_pytree=True)
 
@@ -105,11 +106,11 @@ def shards(operator: Operator[Any], op: Any) -> None:
 def _empty(operator: Operator[Any], specs: tuple[Any, ...], named: dict[str, Any]) -> frozenset[str]:
     """Outputs that were not requested: they have no elements and do not affect sharding."""
     metas = [
-        torch.empty(each.shape, dtype=each.tensor_meta.dtype, device="meta") if hasattr(each, "tensor_meta") else each
-        for each in specs
+        torch.empty(spec.shape, dtype=spec.tensor_meta.dtype, device="meta") if hasattr(spec, "tensor_meta") else spec
+        for spec in specs
     ]
     made = meta.outlined(operator, operator.call(*metas, **named))
-    return frozenset(each.name for each in operator.outputs if not made.empty_dims and 0 in made.shape(each))
+    return frozenset(output.name for output in operator.outputs if not made.empty_dims and 0 in made.shape(output))
 
 
 def _axes(operator: Operator[Any], request: Any, name: str) -> tuple[str, ...]:

@@ -223,7 +223,7 @@ def _sums(lengths: Any) -> Any:
 
 def _packed(q: Any, k: Any, v: Any, bounds: _Packed, options: Mapping[str, Any]) -> Any:
     """Of rows [B, T, H, D], or [T, H, D] that were packed before, in the shape of q."""
-    rows, keys, values = (each.flatten(0, 1) if each.ndim == 4 else each for each in (q, k, v))
+    rows, keys, values = (tensor.flatten(0, 1) if tensor.ndim == 4 else tensor for tensor in (q, k, v))
     o = flash_attn_varlen_func(
         rows, keys, values, bounds.queries, bounds.keys, bounds.longest_queries, bounds.longest_keys, **options
     )

@@ -114,20 +114,20 @@ def sequences(
 
 def _assembled(pattern: Pattern, sizes: tuple[int, int, int, Any], numbers: Any, there: Any, device: Any) -> Any:
     batch, queries, keys, offset = sizes
-    found = torch.ones(batch, keys, dtype=torch.int32, device=device) if numbers is None else numbers
-    found = found if there is None else found * there
+    sequence_of_key = torch.ones(batch, keys, dtype=torch.int32, device=device) if numbers is None else numbers
+    sequence_of_key = sequence_of_key if there is None else sequence_of_key * there
     index = offset + torch.arange(queries, device=device)
     if pattern.causal and not pattern.whole:
-        found = found * (torch.arange(keys, device=device) <= offset + queries - 1)
+        sequence_of_key = sequence_of_key * (torch.arange(keys, device=device) <= offset + queries - 1)
     if pattern.window >= 0:
-        begins = (found[:, 1:] > 0) & (found[:, :-1] == 0)
-        assure((begins.sum(1) + (found[:, 0] > 0) <= 1).all(), _HOLES)
+        begins = (sequence_of_key[:, 1:] > 0) & (sequence_of_key[:, :-1] == 0)
+        assure((begins.sum(1) + (sequence_of_key[:, 0] > 0) <= 1).all(), _HOLES)
     if pattern.causal or pattern.window >= 0:
-        own = found[:, index]
+        own = sequence_of_key[:, index]
     else:
         own = torch.ones(batch, queries, dtype=torch.int32, device=device)
     header = torch.stack([torch.full_like(index[-1:], pattern.encoded()), index[-1:]], 1).expand(batch, -1)
-    mask = torch.cat([header.to(torch.int32), own, found.to(torch.int32)], dim=1)[:, None, None]
+    mask = torch.cat([header.to(torch.int32), own, sequence_of_key.to(torch.int32)], dim=1)[:, None, None]
     mask.pattern = tuple(pattern)
     return mask
 
