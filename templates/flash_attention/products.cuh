@@ -78,7 +78,7 @@ __device__ __forceinline__ void multiply_k16(float (&r_s)[kM][kN][4], uint32_t c
     }
   }
 }
-// The same over 8 columns; `k` from rows_first.
+// r_s += Q Kᵀ over 8 columns; `k` from rows_first.
 template <class T, class Layout, int kM, int kN>
 __device__ __forceinline__ void multiply_k8(float (&r_s)[kM][kN][4], uint32_t const (&r_q)[kM][2], uint32_t k) {
 #pragma unroll

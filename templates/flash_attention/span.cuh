@@ -3,8 +3,8 @@
 
 struct Span {
   bool any;     // whether the warp computes any keys of the tile
-  bool narrow;  // whether it computes only a narrow span,
-  int first;    // which starts at this key of the tile
+  bool narrow;  // whether it computes only a narrow span
+  int first;    // key of the tile at which the span starts
 
   static __device__ __forceinline__ constexpr Span whole(bool any = true) { return {any, false, 0}; }
 };

@@ -17,7 +17,7 @@ struct Tile : Traits {
   using LayoutO = LayoutV;
   using LayoutP = Rows<Traits::BN * kWidth, true>;
   static constexpr int kThreads = 32 * Traits::kWarps;
-  static constexpr int kRows = Traits::BM / (Traits::kWarps / Traits::kParts);  // per warp
+  static constexpr int kRows = Traits::BM / (Traits::kWarps / Traits::kParts);  // rows per warp
   static constexpr int kM = kRows / 16;                                         // mma tiles of these rows
   static constexpr int kKeys = Traits::BN / Traits::kParts;                     // keys whose scores a warp computes
   static constexpr int kN = DV / 8 / Traits::kParts;                            // 8-wide column tiles of O per warp

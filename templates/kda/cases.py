@@ -75,7 +75,7 @@ def _entries(problem: Problem, rng: np.random.Generator) -> Array:
 
 
 def _vectors(problem: Problem, rng: np.random.Generator, correlation: float) -> Array:
-    """q or k."""
+    """A tensor for q or for k, whose rows are correlated as asked."""
     shape, dtype = (problem.batch, problem.seq_len, problem.heads, problem.key_dim), problem.dtype.numpy
     if not correlation:
         return random_tensor(

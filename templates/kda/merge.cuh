@@ -10,7 +10,7 @@ template <int K, int V, int kColumns, int kStages, int kParts = 2>
 struct Merge {
   static constexpr int kThreads = kParts * K;
   static constexpr int kRows = 16;                           // rows of a map per tile
-  static constexpr int kTiles = K / kRows;                   // per map
+  static constexpr int kTiles = K / kRows;                   // tiles per map
   static constexpr int kTileBytes = 4 * kRows * K;
   static constexpr int kVectors = kColumns / 4;
   static constexpr int kStateBytes = 4 * K * kParts * kColumns;  // [kParts, kVectors, K, 4]

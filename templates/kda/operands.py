@@ -8,9 +8,9 @@ from .problem import Problem
 @dataclass(frozen=True, slots=True)
 class Operands:
     cuda: str  # the class of the templates
-    nbytes: int  # per element in shared memory and in images
+    nbytes: int  # bytes per element in shared memory and in images
     step: int  # elements of the contraction per mma
-    products: int  # per pair of tiles, which are summed
+    products: int  # products per pair of tiles, which are summed
     registers: int  # registers of one operand A
 
     def tf32(self, mma: float) -> float:

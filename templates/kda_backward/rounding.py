@@ -46,7 +46,7 @@ class _Chunk:
     W: Array  # Tᵀ k_out
     A: Array  # P T
     E: Array  # the inverse that gives errors
-    gate: Array  # G
+    gate: Array  # G: sums of log decays
     d_o: Array
     beta: Array  # [B, HV, C, 1]
 

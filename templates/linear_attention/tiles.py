@@ -22,7 +22,7 @@ class Shape:
 
     BT: int  # tokens per tile
     BK: int  # channels per tile, over all heads
-    threads: int  # per block
+    threads: int  # threads per block
     width: int  # channels per thread, loaded at once
     min_ctas: int  # blocks that must fit the registers of an SM
     keep_weights: bool  # σ(k) is kept in registers between its two uses; otherwise computed twice
@@ -38,8 +38,8 @@ class Budgeted(Shape):
 
 WARP = 32  # lanes
 LOAD = 16  # bytes: the widest
-MAX_TOKENS = 32  # per thread: its loop over them is unrolled
-LONG = 2**14  # tokens
+MAX_TOKENS = 32  # tokens per thread: its loop over them is unrolled
+LONG = 2**14  # tokens of a long sequence
 BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks per SM
 
 

@@ -64,7 +64,7 @@ ARGUMENTS = (
     Argument("beta_scalar", DType.FP32, role=Role.SCALAR, default=lambda _problem: 1.0, doc="β as a scalar"),
     *(Argument(name, DType.INT32, role=Role.SCALAR) for name in ("batch", "seq_len", "heads", "boundaries")),
 )
-# Arguments of launches.
+# Names of the arguments of launches.
 SCALARS = ("beta_scalar", "batch", "seq_len", "heads", "boundaries")
 INPUTS = ("q", "k", "v", "beta", "d_o", "cu_seqlens", "initial_state", "dht")
 OUTPUTS = ("dq", "dk", "dv", "dh0")

@@ -33,9 +33,9 @@ Config = Budgeted
 ENTRY = "linear_attention_backward_lookback"
 TENSORS = 4  # k, v, do, q
 CP_ASYNC = 4  # bytes: the minimum that it copies
-THREADS = 128  # per block, by default
+THREADS = 128  # threads per block, by default
 TICKET = 16  # bytes of shared memory for the ticket of the block
-MAX_ELEMENTS = 64  # per thread: its loops over them are unrolled three times
+MAX_ELEMENTS = 64  # elements per thread: its loops over them are unrolled three times
 
 
 def _sums(c: Any) -> Any:

@@ -44,7 +44,7 @@ struct TilesInPages {
   static constexpr int kWidest = (kFirstLane + 31) / kChunks + 1;
   static constexpr int kKeysPerPass = kWidest < kRowsPerPass ? kWidest : kRowsPerPass;
   static constexpr int kLeft = BN - kLastPass * kRowsPerPass;  // rows of the last pass
-  // per lane
+  // keys per lane
   static constexpr int kKeys = ceil_div(kLastPass * kKeysPerPass + (kKeysPerPass < kLeft ? kKeysPerPass : kLeft), 32);
   static constexpr int kTogether = 4;  // passes per branch of the lanes that copy
 

@@ -76,7 +76,7 @@ struct Keys {
 template <int BN>
 struct Walk {
   int tiles, prefix_tiles;
-  int prefix, window_begin, window_end;  // keys
+  int prefix, window_begin, window_end;  // counted in keys
 
   __device__ __forceinline__ explicit Walk(Keys const& keys)
       : prefix_tiles(ceil_div(keys.prefix, BN)),

@@ -14,7 +14,7 @@ from ..problem import Problem, first_keys, unpacked, visible_keys
 from .config import ELEMENT, Config, q_in_ring, row_bytes
 
 WARP = 32
-CHUNK = 16  # bytes
+CHUNK = 16  # bytes of a chunk of a row
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..mma_sync import config as narrow
 
-ELEMENT = 4  # bytes
+ELEMENT = 4  # bytes of one fp32
 
 
 @dataclass(frozen=True, slots=True)

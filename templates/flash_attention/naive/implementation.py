@@ -17,7 +17,7 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # per block
+    threads: int  # threads per block
     columns: int  # elements of a row of O per thread, which recomputes the scores of the row for them
 
 

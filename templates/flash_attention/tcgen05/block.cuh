@@ -26,7 +26,7 @@ template <class Tile>
 __device__ __forceinline__ void clear_neighbours(unsigned char* smem, Barriers<Tile> const& barriers,
                                                  typename Tile::Keys const& keys, Work const& work) {
   using Values = typename Tile::Values;
-  int const own = keys.end(work) - (work.tiles - 1) * Tile::BN;  // rows
+  int const own = keys.end(work) - (work.tiles - 1) * Tile::BN;  // rows of the last tile that belong to the sequence
   if (own >= Tile::BN) return;
   mbarrier_wait(barriers.values_full(0), 0);
 #pragma unroll

@@ -9,11 +9,11 @@ import numpy as np
 from ..problem import Problem
 from ..wgmma.config import ELEMENT, packed, round_up, tile_bytes
 
-ROWS = 128  # per row tile: one per lane of tensor memory
+ROWS = 128  # rows per row tile: one per lane of tensor memory
 LAST_COLUMNS = 512  # columns of tensor memory
 
 WORK = 48  # bytes of a work item
-_BARRIER, _ADDRESS = 8, 16  # bytes
+_BARRIER, _ADDRESS = 8, 16  # bytes of an mbarrier, and of the address of tensor memory with its padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def used_columns(DV: int, c: Any) -> Any:
 
 
 def apart_columns(DV: int, c: Any) -> Any:
-    """The same if P has its own columns."""
+    """Columns of tensor memory if P has its own."""
     return c.row_tiles * (round_up(DV, 16) + c.BN + c.BN // 2)
 
 

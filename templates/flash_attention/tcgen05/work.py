@@ -14,7 +14,7 @@ from ..wgmma.config import ELEMENT, WIDTHS, packed, round_up
 from ..wgmma.work import stored_bytes
 from .config import ROWS, Config, blocks
 
-_WARPS = 4  # per warpgroup
+_WARPS = 4  # warps per warpgroup
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
@@ -56,7 +56,7 @@ def work_of(problem: Any, config: Any, visited: Array, dram: float, *, capped: b
     total = heads * int(np.sum(visited))
     longest = np.max(visited, axis=1)  # longest row tile of each block
     warps = total * _WARPS  # warp passes over tiles
-    scores = config.BN  # per thread and tile
+    scores = config.BN  # scores per thread and tile
     polynomials = 2 * -(-scores // (2 * config.polynomial)) if config.polynomial else 0
     caps = scores if capped else 0  # two scores share a reciprocal: softcap.cuh
     scaled = 0 if config.lazy_rescale else columns  # elements of O to rescale

@@ -16,13 +16,13 @@ ROWS = 64  # rows of Q per warpgroup
 WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, with a swizzle for each
 
 _TILE_UNIT = 1024  # bytes: period of the swizzle of 128-byte rows
-_BARRIER = 8  # bytes
+_BARRIER = 8  # bytes of an mbarrier
 _POSTS, _WORK = 2, 48  # work items posted ahead, and the bytes of one
 _DRAWN = 4  # bytes: the next work item of a cluster
-_SCHEDULE = 36  # bytes
+_SCHEDULE = 36  # bytes of the schedule
 _FEW_ROW_TILES = 16
 _PRODUCTS = 2048  # multiply-adds per clock and SM
-_EXPONENTIALS = 16  # per clock and SM
+_EXPONENTIALS = 16  # exponentials per clock and SM
 # by warpgroups: with the producer's registers, all registers of an SM
 _CONSUMER_REGISTERS = np.array([0, 216, 240, 160])
 _PRODUCER_REGISTERS = np.array([0, 40, 24, 32])

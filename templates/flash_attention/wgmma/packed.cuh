@@ -10,7 +10,7 @@ template <class Tile>
 __device__ __forceinline__ void clear_neighbours(Consumer<Tile> const& rows, typename Tile::Keys const& keys,
                                                  unsigned char* smem, Work const& work) {
   using Values = typename Tile::Values;
-  int const own = keys.end(work) - (work.tiles - 1) * Tile::BN;  // rows
+  int const own = keys.end(work) - (work.tiles - 1) * Tile::BN;  // rows of the last tile that belong to the sequence
   if (own >= Tile::BN) return;
   mbarrier_wait(rows.barriers.values_full(rows.keys.stage), rows.keys.parity);
   unsigned char* s_values = smem + Tile::kValues + rows.keys.stage * Tile::kValueBytes;

@@ -5,7 +5,7 @@
 
 template <class Tile>
 struct Posts {
-  Work* s_work;  // [kPosts]
+  Work* s_work;  // the posted work items, [kPosts]
   Barriers<Tile> barriers;
 
   // The block's n-th row tile, in shared memory: it is kept throughout the loop over keys without occupying registers.

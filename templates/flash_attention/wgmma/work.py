@@ -15,7 +15,7 @@ from ..operator import cost
 from ..problem import Problem, unpacked
 from .config import ELEMENT, ROWS, WIDTHS, Config, packed, round_up, row_tiles, summed, walkers
 
-_WARPS = 4  # per warpgroup
+_WARPS = 4  # warps per warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 _L2_BYTES = 24 << 20  # L2 capacity for keys and values of a section of heads: panels/schedule.cuh
@@ -127,7 +127,7 @@ def work_of(
     blocks, total, loaded = visited.size, int(np.sum(visited)), int(np.sum(np.max(visited, axis=1)))
     padded = round_up(D, 16)
     warps = heads * total * config.warpgroups * _WARPS  # warp passes over tiles
-    scores = 16 * config.BN / _WARP  # per warp and tile, in lanes
+    scores = 16 * config.BN / _WARP  # scores per lane, for each warp and tile
     polynomials = scores / config.polynomial if config.polynomial else 0.0
     caps = scores if capped else 0.0  # two scores share a reciprocal: softcap.cuh
     lanes = 0 if config.lazy_rescale else 16 * columns / _WARP  # elements of O to rescale

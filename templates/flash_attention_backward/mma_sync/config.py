@@ -54,5 +54,5 @@ def kv_register_estimate(D: int, DV: int, c: Any) -> Any:
 
 
 def q_register_estimate(D: int, c: Any) -> Any:
-    """The same for dQ."""
+    """Registers per thread of the pass for dQ: dQ, scores and products, and 40 for everything else."""
     return c.BM_q / c.q_warps / WARP * (D + 2 * c.BN_q) + 40

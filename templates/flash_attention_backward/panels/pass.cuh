@@ -148,7 +148,7 @@ struct Loader {
   __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Walk const& walk,
                                              float const* g_values, int64_t head_values) const {
     Slot<Pass::kStages> at;
-    int tails = 0;  // parity
+    int tails = 0;  // parity of the barrier for the last tile
     for (int h = 0; h < walk.heads; ++h, g_values += head_values)
 #pragma unroll 1
       for (int tile = walk.first; tile < walk.end; ++tile, at.advance())

@@ -97,7 +97,7 @@ struct Rows {
       r_s[2 * i + 1] = p1 * slope(r_s[2 * i + 1], scale);
     });
   }
-  // The same, and also P, rounded.
+  // Computes the factor of dS, and also P, rounded.
   __device__ __forceinline__ void exponentiate_for_both(Operand& r_p, Scores& r_s) const {
     if constexpr (!Pass::kSoftcap) {
       exponentiate(r_s);

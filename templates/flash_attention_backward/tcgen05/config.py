@@ -11,7 +11,7 @@ from ..wgmma.config import VALUES_BYTES, row_bytes
 WARPGROUPS = 2  # consumer warpgroups
 WIDEST = 64  # columns of a tile per thread
 
-_BARRIER, _ADDRESS = 8, 8  # bytes
+_BARRIER, _ADDRESS = 8, 8  # bytes of an mbarrier, and of the address of tensor memory with its padding
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ struct TensorPass : Pass<Traits, 128> {
   static constexpr int kSecondSum = Base::template kDim16<kFirst>;
   static constexpr int kProducts = kSecondSum + (kOwnsKeys ? Base::template kDim16<kSecond> : 0);
   static constexpr int kOperands = kProducts + 2 * kTile;
-  static constexpr int kTileColumns = kOperands + (kOwnsKeys ? 2 : 1) * (kTile / 2);  // per row tile
+  static constexpr int kTileColumns = kOperands + (kOwnsKeys ? 2 : 1) * (kTile / 2);  // columns per row tile
   static constexpr int kUsedColumns = kRowTiles * kTileColumns;
   static constexpr int kTensorColumns = kUsedColumns <= 64    ? 64
                                         : kUsedColumns <= 128 ? 128

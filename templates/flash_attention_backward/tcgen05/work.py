@@ -13,7 +13,7 @@ from ..wgmma.config import VALUES_BYTES, row_bytes
 from ..wgmma.work import key_steps, query_steps
 from .config import WARPGROUPS, Config
 
-_WARPS = 4  # per warpgroup, and per row tile
+_WARPS = 4  # warps per warpgroup, and per row tile
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 
 
@@ -41,7 +41,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         stages=config.kv_stages,
         polynomial=config.kv_polynomial,
         summed=round_up(D, 16) + round_up(DV, 16),
-        values=2,  # per score, read from shared memory, four at once
+        values=2,  # values per score, read from shared memory, four at once
         gradients=2,
         l2_bytes=float(rows * (owned_rows + stored) + passed * config.BM_kv * (rows + VALUES_BYTES)),
         dram_bytes=float(ELEMENT * (D + DV) * (query_rows(problem) + 2 * key_rows(problem))),
@@ -100,7 +100,7 @@ def _pass_work(
     passed = blocks / len(steps) * float(np.sum(steps)) * row_tiles  # tiles of a row tile
     sharers = WARPGROUPS // row_tiles
     warps = passed * _WARPS * sharers
-    scores = tile // sharers  # per thread and tile
+    scores = tile // sharers  # scores per thread and tile
     polynomials = 2 * -(-scores // (2 * polynomial)) if polynomial else 0
     # operations of caps and their slopes; two scores share a reciprocal: softcap.cuh
     caps = scores if problem.use_softcap else 0

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...flash_attention.wgmma.config import ELEMENT, WIDTHS, round_up, tile_bytes
 
-ROWS = 64  # per warpgroup
+ROWS = 64  # rows per warpgroup
 VALUES_BYTES = 8  # shift and delta of a query
 
-_BARRIER = 8  # bytes
+_BARRIER = 8  # bytes of an mbarrier
 # registers of a consumer thread, by number of warpgroups: wgmma/kernel.cu.jinja
 _REGISTERS = np.array([0, 216, 240, 160])
 _OTHER_REGISTERS = 28  # besides sums, scores and products

@@ -11,7 +11,7 @@ from ..mma_sync.work import in_grid, rows_in_tiles, tiles, unevenness, with_soft
 from ..problem import Problem, key_rows, query_rows
 from .config import ROWS, VALUES_BYTES, Config, kv_owners, row_bytes
 
-_WARPS = 4  # per warpgroup
+_WARPS = 4  # warps per warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 

@@ -84,7 +84,7 @@ struct OnceLoader {
   uint32_t smem;
   Barriers<Pass> barriers;
   unsigned char* s_block;  // generic address of `smem`
-  int tails = 0;           // parity
+  int tails = 0;           // parity of the barrier for the last tile
 
   // K and V from `row` on, where the sequence has `keys` more rows.
   __device__ __forceinline__ void load_own(TensorMap const* const (&maps)[2], int row, int keys, int head, int batch) {

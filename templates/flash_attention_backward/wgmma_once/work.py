@@ -11,7 +11,7 @@ from ..problem import Problem, key_rows, query_rows
 from ..wgmma.config import ROWS, VALUES_BYTES, padded
 from .config import BLOCK_KEYS, TILE_ROWS, WARPGROUPS, Config, part_bytes
 
-_WARPS = 4  # per warpgroup
+_WARPS = 4  # warps per warpgroup
 _WARP = 32
 _PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16
 _SECTION_BYTES = 24 << 20

@@ -5,8 +5,8 @@
 #include "movmatrix.cuh"
 
 struct Bf16Operands {
-  static constexpr bool kSplit = false;  // into several terms
-  static constexpr int kBytes = 2;  // per element
+  static constexpr bool kSplit = false;  // whether operands are split into several terms
+  static constexpr int kBytes = 2;  // bytes per element
   static constexpr int kStep = 16;  // elements of the contraction per product
   static constexpr float kCentre = 0, kCentreFactor = 1;  // reference point of exponents; differs in Tf32Operands
   using A = uint32_t[4];  // 16 rows

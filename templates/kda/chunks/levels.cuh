@@ -22,7 +22,7 @@ struct PrepLevels : PrepRows<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, 
   static constexpr int kTotals = Rows::kRowsBytes;  // sums of g in shared memory, one per group of threads
   static constexpr int kLevelsBytes = kTotals + 4 * kGroups * K;
 
-  using Decays = Channels[kTokens];  // per token
+  using Decays = Channels[kTokens];  // one for each token
 
   __device__ __forceinline__ Channels const& totals(int other) const {
     return *reinterpret_cast<Channels const*>(smem + kTotals + 16 * (other * kQuads + quad()));

@@ -16,7 +16,7 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
   using Tiles::floats, Tiles::kWarps, Tiles::lane, Tiles::thread, Tiles::warp;
   static constexpr bool kOutputs = kOuts;
   static constexpr int kQuads = K / 4;
-  static constexpr int kTokens = C / kGroups;  // per thread
+  static constexpr int kTokens = C / kGroups;  // tokens per thread
   static constexpr bool kTogether = 32 % kQuads == 0;  // the threads of a row are within a warp
   static_assert(16 % kTokens == 0, "a thread's tokens lie in one sub-chunk");
 
@@ -94,7 +94,7 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
                                              int64_t b_stride, Store store) const {
     if constexpr (kTogether) {
       int const row = sum_rows<kTokens, kQuads / 2>(sums, 0);
-      if (kTokens < kQuads && quad() % (kQuads / kTokens) != 0) return;  // whose share another thread has too
+      if (kTokens < kQuads && quad() % (kQuads / kTokens) != 0) return;  // another thread has the same share
 #pragma unroll
       for (int i = 0; i < ceil_div(kTokens, kQuads); ++i) store(first() + row + i, sums[i]);
     } else {

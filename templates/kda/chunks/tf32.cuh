@@ -19,7 +19,7 @@ constexpr __host__ __device__ int column_stride(int bytes) { return 32 * (bytes 
 template <bool kInTwo>
 struct Tf32Operands {
   static constexpr bool kSplit = kInTwo;
-  static constexpr int kBytes = 4;  // per element
+  static constexpr int kBytes = 4;  // bytes per element
   static constexpr int kStep = 8;   // elements of the contraction per product
   // Base-2 exponents are relative to this one, and the factor is 2 to it: a safe gate reaches -116, and small values
   // stay normal.

@@ -22,7 +22,7 @@ from ..prep_scan.config import (
 )
 from ..problem import Problem
 
-NAMED_BARRIERS = 15  # per block, besides the barrier of all its threads
+NAMED_BARRIERS = 15  # named barriers per block, besides the barrier of all its threads
 CHOICES = {  # parameters of every such block, except the tokens of a chunk and the columns
     "rows": (16, 32),
     "stages": tuple(range(2, 8)),

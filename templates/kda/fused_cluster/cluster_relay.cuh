@@ -18,7 +18,7 @@ struct ClusterRelay {
   using Chunk = typename Prep::Chunk;
   using State = typename Step::State;
   using Image = typename Step::Image;
-  static constexpr int kCarriers = kColumns / 16 / Step::kTiles;  // warps
+  static constexpr int kCarriers = kColumns / 16 / Step::kTiles;  // warps that carry the state
   static constexpr int kCarryThreads = kCarriers * 32;
   static constexpr int kPrepThreads = Prep::kThreads;
   static constexpr int kThreads = kCarryThreads + kProducers * kPrepThreads;

@@ -17,8 +17,8 @@ _MBARRIERS = 16  # bytes of the two mbarriers of a stage
 _SWIZZLED = 1024  # bytes: alignment of the operands of wgmma
 FEW = 4  # producers next to which, with one consumer warpgroup, every thread may have 255 registers
 MOST = 12  # warps per block
-_LAUNCHED_REGISTERS = 168  # per thread, at launch with that many warps
-CARRIER_REGISTERS = 152  # per thread with more producers, after consumers have ceded registers to producers
+_LAUNCHED_REGISTERS = 168  # registers per thread, at launch with that many warps
+CARRIER_REGISTERS = 152  # registers per thread with more producers, after consumers ceded registers
 
 
 @dataclass(frozen=True, slots=True)

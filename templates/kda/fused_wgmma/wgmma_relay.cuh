@@ -20,7 +20,7 @@ struct WgmmaRelay {
   using Registers = typename Prep::Registers;
   using State = typename Step::State;
   using Image = typename Step::Image;
-  static constexpr int kCarriers = kColumns / 16;  // warps
+  static constexpr int kCarriers = kColumns / 16;  // warps that carry the state
   static constexpr int kCarryThreads = 32 * kCarriers;
   static constexpr int kThreads = kCarryThreads + 32 * kProducers;
   static constexpr int kValueStages = 4;  // chunks whose values a consumer holds or has in flight

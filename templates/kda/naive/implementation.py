@@ -16,7 +16,7 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # per block: columns of the state
+    threads: int  # threads per block, each for a column of the state
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:

@@ -11,7 +11,7 @@ from ..operands import Operands, column_stride, operands_of
 from ..problem import Problem
 
 WARP = 32
-BF16 = 2  # bytes
+BF16 = 2  # bytes of one bf16
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ..sizes import MAX_BLOCKS
 
 MERGE_STAGES = 4
 MERGE_ROWS = 16  # rows of a map per tile
-FP32 = 4  # bytes
+FP32 = 4  # bytes of one fp32
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def chunks_of_segments(problem: Problem, config: Any) -> list[int]:
 class MapVisits:
     """Data that the blocks of map visit, summed over all heads."""
 
-    chunks: int  # whose v is read: those of every segment except the last
+    chunks: int  # chunks whose v is read: those of every segment except the last
     tokens: int  # tokens in these chunks
     columns: int  # columns of B and A together, per chunk
     states: int  # number of B written

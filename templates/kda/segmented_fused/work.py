@@ -38,7 +38,7 @@ class Visits:
         return self.blocks * prep_mma(problem.key_dim, C, operands_of(problem), self.outputs)
 
     def chunk_mma(self, problem: Problem, C: int) -> int:
-        """Per chunk, over all blocks."""
+        """Products per chunk, over all blocks."""
         carry = scan_mma if self.outputs else map_mma
         return self.prep_mma(problem, C) + self.columns // 16 * carry(problem.key_dim, C, operands_of(problem))
 

@@ -21,7 +21,7 @@ from .work import work
 SEGMENTS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # few, since each recomputes its state from all previous ones
 BLOCKS = 128  # the default does not split further once pass has this many blocks
 CHUNKS = 16  # the default does not split to fewer chunks per segment
-THREADS = 384  # per block of pass, so that each has 168 registers
+THREADS = 384  # threads per block of pass, so that each has 168 registers
 # threads of correct, so that each has 255 registers: a thread holds K V / 64 of the state, and tokens
 CORRECT_THREADS = 256
 

@@ -17,8 +17,8 @@ __device__ __forceinline__ uint32_t bf16_pair<bf16>(uint32_t pair) { return pair
 
 struct Bf16Operands {
   using Element = bf16;
-  static constexpr int kBytes = 2;       // per element
-  static constexpr bool kSplit = false;  // into several terms
+  static constexpr int kBytes = 2;       // bytes per element
+  static constexpr bool kSplit = false;  // whether operands are split into several terms
   static constexpr bool kTwice = false;  // whether a matrix that is read in both orientations is stored twice
   static constexpr float kCentre = 0;    // reference point of exponents; differs in Tf32Operands
   static constexpr float kCentreFactor = 1;

@@ -4,7 +4,7 @@
 #pragma once
 #include "kda_backward/tile.cuh"
 
-constexpr int kChunk = 16;  // tokens
+constexpr int kChunk = 16;  // tokens per chunk
 
 // X Yᵀ has a left block and a right block. Data read as one of them are stored in the order of its registers.
 enum class Side { kLeft, kRight };

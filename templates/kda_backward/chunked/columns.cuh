@@ -11,7 +11,7 @@ struct Columns {
   Sequence tokens;
   int chunks;
   int64_t chunk;  // index of the sequence's first chunk among those of all heads
-  int64_t span;   // the same for spans of kSpan chunks
+  int64_t span;   // index of the sequence's first span of kSpan chunks
   int64_t state;  // offset of the warp's columns in the stored states of all sequences
   __device__ __forceinline__ Columns(Index const* cu_seqlens, int seq_len, int value_heads)
       : lane(threadIdx.x % 32),

@@ -10,8 +10,8 @@ from ...kda.operands import Operands, operands_of
 from ..problem import Problem
 
 WARP = 32
-CHUNK = 16  # tokens
-FP32 = 4  # bytes
+CHUNK = 16  # tokens per chunk
+FP32 = 4  # bytes of one fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Config:
     span: int  # chunks between stored states, computed by one block of gradients: trades memory for arithmetic
     channels: int  # channels of q, k and g per warp of gradients: a slab
     slab_warps: int  # warps of gradients that share the slabs of a chunk
-    values: int  # whose states a block of gradients computes at a time
-    prepare_warps: int  # per block, one chunk each
+    values: int  # values whose states a block of gradients computes at a time
+    prepare_warps: int  # warps per block, one chunk each
     prepare_ctas: int  # blocks of prepare that must fit the registers of an SM
     gradient_ctas: int  # blocks of gradients that must fit the registers of an SM
 

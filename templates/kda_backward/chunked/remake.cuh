@@ -22,7 +22,7 @@ struct TokenValues {
 template <int V, class Operands, int kSpan, int kPairs, int kValueBlocks>
 struct Remake {
   using Block = typename Operands::Block;
-  static constexpr int kBlocks = kValueBlocks, kWarps = kSpan;  // per slab: one per chunk
+  static constexpr int kBlocks = kValueBlocks, kWarps = kSpan;  // warps per slab: one per chunk
   static constexpr int kSteps = V / 16, kBlock = Operands::kBlock, kBlockBytes = 16 * kBlock;
   static_assert(kSteps % kBlocks == 0, "values come in whole pieces");
   // A task is a state or its gradient, for some of the pairs and some of the blocks: there are as many tasks as warps.

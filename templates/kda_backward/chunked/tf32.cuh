@@ -12,7 +12,7 @@
 template <bool kInTwo>
 struct Tf32Operands {
   using Element = float;
-  static constexpr int kBytes = 4;  // per element
+  static constexpr int kBytes = 4;  // bytes per element
   static constexpr bool kSplit = kInTwo;
   static constexpr bool kTwice = true;  // whether a matrix that is read in both orientations is stored twice
   // Base-2 exponents are relative to this one, and the factor is 2 to it: a safe gate reaches -116, and small values

@@ -47,7 +47,7 @@ def _tokens(problem: Problem, heads: int) -> int:
 
 def _prepare(problem: Problem, config: Config) -> Work:
     K, count, steps, image = problem.key_dim, _all_chunks(problem), problem.key_dim // 16, image_of(problem)
-    elements = CHUNK * K / WARP  # per lane
+    elements = CHUNK * K / WARP  # elements per lane
     keys = 2 * problem.dtype.itemsize * K
     gates = problem.gate_dtype.itemsize * K + problem.beta_dtype.itemsize
     norms = problem.use_qk_l2norm_in_kernel

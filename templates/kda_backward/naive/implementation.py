@@ -9,7 +9,7 @@ from ..gate_gradients import gate_constants, gate_launch, gate_sums, gate_sums_b
 from ..operator import cost
 from ..problem import Problem
 
-COLUMNS = 32  # per block: a warp
+COLUMNS = 32  # columns per block: one per lane of a warp
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ ENTRY = "linear_attention_naive"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # per block
+    threads: int  # threads per block
 
 
 def space(_problem: Problem, _arch: Arch) -> Space[Config]:

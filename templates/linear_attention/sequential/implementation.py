@@ -18,7 +18,7 @@ THREADS = 2**15  # approximately what fills a GPU
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # per block
+    threads: int  # threads per block
     width: int  # channels per thread, loaded at once
     ahead: int  # tokens in flight while the same number is computed
 

@@ -17,7 +17,7 @@ ENTRY = "linear_attention_backward_naive"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    threads: int  # per block
+    threads: int  # threads per block
     span: int  # tokens between stored states: trades memory for registers
 
 

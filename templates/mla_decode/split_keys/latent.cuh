@@ -18,7 +18,7 @@ struct Latent : Traits {
   using LayoutP = Rows<Traits::BN, true>;
   using LayoutO = Rows<Traits::DV, true>;
   static constexpr int kThreads = 32 * Traits::kWarps;
-  static constexpr int kRows = Traits::BM / (Traits::kWarps / Traits::kParts);  // per warp
+  static constexpr int kRows = Traits::BM / (Traits::kWarps / Traits::kParts);  // rows per warp
   static constexpr int kM = kRows / 16;
   static constexpr int kKeys = Traits::BN / Traits::kParts;   // keys whose scores a warp computes
   static constexpr int kN = Traits::DV / 8 / Traits::kParts;  // 8-wide column tiles of O per warp

@@ -12,7 +12,7 @@ from ..operator import cost
 from ..problem import Problem, attended_rows
 from .config import Config, row_tiles
 
-_INT = 4  # bytes
+_INT = 4  # bytes of one int32
 
 
 @dataclass(frozen=True, slots=True)

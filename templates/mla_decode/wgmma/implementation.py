@@ -17,7 +17,7 @@ from ..split_keys.work import Visits
 from ..split_keys.work import work as work_on_mma
 
 ENTRIES = ("mla_decode_wgmma", "mla_decode_wgmma_merge")
-ROWS = 64  # per block
+ROWS = 64  # rows per block
 PRODUCT = 16 * 8 * 16  # multiply-adds of an m16n8k16, the unit of Work
 HELD = (0, 64, 128, 192, 256)
 MOST_HELD = 192  # the default maximum: with 256, only 10 of the 255 registers are left

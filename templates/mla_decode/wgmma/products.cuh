@@ -103,7 +103,7 @@ __device__ __forceinline__ void raise_later(RowState<1>& state, float (&factor)[
   }
 }
 
-// Like AttendOnMma.
+// AttendOnMma with products on wgmma.
 struct AttendOnWgmma {
   template <class Tile>
   static __device__ __forceinline__ void run(float (&r_o)[1][Tile::kN][4], RowState<1>& state, unsigned char* smem,

@@ -19,7 +19,7 @@ from ..problem import Problem, unpacked
 from ..split_keys.work import Shared, lengths_read, merge_work, with_widening
 from .config import Config
 
-_INT = 4  # bytes
+_INT = 4  # bytes of one int32
 
 
 def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:

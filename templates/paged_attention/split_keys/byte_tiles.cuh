@@ -19,7 +19,7 @@ struct ByteTile : Tile<OneWarp<Traits>> {
   static constexpr int kSharedBytes = Whole::kRing + Traits::kStages * kKeyBytes;
 };
 
-// Like SplitKeys.
+// SplitKeys for 8-bit tiles of K and V.
 template <class Traits>
 struct SplitBytes : SplitKeys<Traits> {
   using WarpTile = ByteTile<Traits>;

@@ -15,7 +15,7 @@ from ...streaming_attention.visits import Keys, Walks
 from ..operator import cost
 from ..problem import Problem
 
-_INT = 4  # bytes
+_INT = 4  # bytes of one int32
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ struct Exchange {
 // A block's work items in shared memory: the current one, and the next.
 template <class Tile>
 struct WorkPosts {
-  PagedWork* s_work;  // [2]
+  PagedWork* s_work;  // the posted work items, [2]
   Barriers<Tile> barriers;
 
   __device__ __forceinline__ PagedWork const& await(int n) const {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const
   static_assert(Tile::kWork + 2 * int(sizeof(PagedWork)) <= Tile::kSharedBytes, "work lies where a dense block's does");
   Barriers<Tile> const barriers{shared_address(smem) + Tile::kBarriers};
   WorkPosts<Tile> const posts{reinterpret_cast<PagedWork*>(smem + Tile::kWork), barriers};
-  constexpr int kLoads = Tile::kConsumers / 32, kFinds = kLoads + 1;  // warps
+  constexpr int kLoads = Tile::kConsumers / 32, kFinds = kLoads + 1;  // the loading warp, and the warp that finds work
   int const warp = threadIdx.x / 32;
   if (threadIdx.x == 0) init_barriers(barriers);
   if (threadIdx.x == 32 * kLoads) prefetch(of);

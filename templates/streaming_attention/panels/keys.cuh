@@ -16,7 +16,7 @@ struct TileMaps {
 template <int BN, int kCluster>
 struct WindowKeys {
   using Maps = TileMaps;
-  static constexpr int kPiece = 16;  // keys
+  static constexpr int kPiece = 16;  // keys of the pieces in which clusters share loads
 
   int window, sinks;
   int const* cache_seqlens;  // null: every sequence has all keys

@@ -8,7 +8,7 @@ from ...flash_attention.mma_sync.config import row_bytes
 from ...flash_attention_backward.mma_sync.config import VALUES_BYTES, kv_columns
 from ...flash_attention_backward.mma_sync.config import Config as DenseConfig
 
-SINK_KEYS = 16  # per block: the rows of one mma
+SINK_KEYS = 16  # keys per block: the rows of one mma
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 // Groups of four sums of a lane, as in mma accumulators: all of dK, then all of dV, adjacent over 32 lanes.
 template <int kN>
 struct Sums {
-  static constexpr int kQuads = 2 * kN * 32;  // per block
+  static constexpr int kQuads = 2 * kN * 32;  // quads per block
 
   // Stores the sums of a warp, at s_sums[quad].
   static __device__ __forceinline__ void write(float4* s_sums, float const (&r_dk)[1][kN][4],

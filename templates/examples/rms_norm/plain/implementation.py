@@ -12,7 +12,7 @@ from ..operator import Problem
 class Config:
     """The search space parameters; the template reads each field."""
 
-    threads: int  # per block
+    threads: int  # threads per block
 
 
 def space(problem: Problem, arch: Arch) -> Space[Config]:  # noqa: ARG001  (the signature of Implementation.space)
