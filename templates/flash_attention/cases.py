@@ -189,7 +189,8 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     return tuple(replace(problem, **sizes) for sizes in extents)
 
 
-# The query's own key only; unlimited to one side; narrower than a tile; across tile boundaries; unlimited to the left.
+# Windows of several kinds: the query's own key only; unlimited to one side; narrower than a tile; across tile
+# boundaries; unlimited to the left.
 _WINDOWS = tuple(
     {"window_left": left, "window_right": right} for left, right in ((0, 0), (3, -1), (17, 5), (40, 33), (-1, 9))
 )

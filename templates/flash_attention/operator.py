@@ -92,8 +92,8 @@ def flash_attention(
     + window_right, where packed sequences use their own S and T; -1 is no limit. causal equals window_right = 0; both
     may be passed.
 
-    precision: of the operands of matrix products of fp32 tensors; sums are fp32. "dtype" keeps all bits; "tf32" rounds
-    q, k, v and the probabilities to 11 significant bits, which needs a third of the products.
+    precision: the precision of the operands of matrix products of fp32 tensors; sums are fp32. "dtype" keeps all bits;
+    "tf32" rounds q, k, v and the probabilities to 11 significant bits, which needs a third of the products.
 
     o is [B, T, H, DV] in the layout and dtype of q; lse is fp32 [B, H, T], the natural logarithm of the sum of the
     exponentials: results for parts of the keys are merged with weights exp(lse_part - lse_total).

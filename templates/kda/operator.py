@@ -136,11 +136,12 @@ def kda(
 
     o has the shape, layout and dtype of v; final_state is fp32 [B, HV, K, V].
 
-    precision: of the operands of matrix products; sums are fp32. "dtype" is bf16 for 16-bit tensors (the range of fp16
-    is too small for a decay and its inverse) and fp32 for fp32 tensors; "tf32" and "fp32" are allowed for any. Errors
-    stay below 5e-3, 1e-3 and 1e-5 of the root mean square of the exact result, apart from the rounding of o, or in bf16
-    and tf32 below 1.2 times the error of rounding these operands in the chunked form. That is larger for nearly equal
-    keys and weak gates: 2e-2 in bf16 for unit(b + 0.05 z), b and z normal, beta .97 and gates of -1e-3, 3e-3 in tf32.
+    precision: the precision of the operands of matrix products; sums are fp32. "dtype" is bf16 for 16-bit tensors (the
+    range of fp16 is too small for a decay and its inverse) and fp32 for fp32 tensors; "tf32" and "fp32" are allowed for
+    any. Errors stay below 5e-3, 1e-3 and 1e-5 of the root mean square of the exact result, apart from the rounding of
+    o, or in bf16 and tf32 below 1.2 times the error of rounding these operands in the chunked form. That is larger for
+    nearly equal keys and weak gates: 2e-2 in bf16 for unit(b + 0.05 z), b and z normal, beta .97 and gates of -1e-3,
+    3e-3 in tf32.
 
     Raises UsageError for an unknown layout, an invalid scale or lower_bound, A_log without its gate, or indices without
     a pool, and InputError for arrays that do not fit.

@@ -131,16 +131,16 @@ def kda_backward(
     16; q, k, v and do are all bf16, fp16 or fp32. Strided views are used without a copy: the last dim must be
     contiguous, and every row must start at a multiple of 16 bytes; beta may have any strides.
 
-    do: the gradient of o. dht: fp32 [B, HV, K, V], of the final state, default zeros. scale: that of the forward call,
-    default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros; with it, dh0 is its gradient, otherwise empty.
-    state_v_first: these states and gradients are [B, HV, V, K]. use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel,
-    allow_neg_eigval: as in the forward call: dq, dk and dbeta are then the gradients of q and k before their
-    normalization, and of beta before its sigmoid. use_gate_in_kernel, lower_bound, A_log (fp32 [HV]), dt_bias (fp32
-    [HV, K] or [HV · K]): as in the forward call; dg is then the gradient of g before its gate, and dA_log [HV] and
-    ddt_bias [HV, K] are sums over all tokens, otherwise empty. precision: of the operands of matrix products, as in the
-    forward call: "dtype" is bf16 for 16-bit tensors and fp32 for fp32 tensors; "tf32" and "fp32" are allowed for any.
-    safe_gate: guarantees g >= -5, which saves a check. cu_seqlens: [N + 1], int64 or int32, ascending from 0 to T:
-    sequences of any lengths packed into a batch of 1; states then have N in place of B.
+    do: the gradient of o. dht: the gradient of the final state, fp32 [B, HV, K, V], default zeros. scale: that of the
+    forward call, default K ** -0.5. initial_state: fp32 [B, HV, K, V], default zeros; with it, dh0 is its gradient,
+    otherwise empty. state_v_first: these states and gradients are [B, HV, V, K]. use_qk_l2norm_in_kernel,
+    use_beta_sigmoid_in_kernel, allow_neg_eigval: as in the forward call: dq, dk and dbeta are then the gradients of q
+    and k before their normalization, and of beta before its sigmoid. use_gate_in_kernel, lower_bound, A_log (fp32
+    [HV]), dt_bias (fp32 [HV, K] or [HV · K]): as in the forward call; dg is then the gradient of g before its gate, and
+    dA_log [HV] and ddt_bias [HV, K] are sums over all tokens, otherwise empty. precision: the precision of the operands
+    of matrix products, as in the forward call: "dtype" is bf16 for 16-bit tensors and fp32 for fp32 tensors; "tf32" and
+    "fp32" are allowed for any. safe_gate: guarantees g >= -5, which saves a check. cu_seqlens: [N + 1], int64 or int32,
+    ascending from 0 to T: sequences of any lengths packed into a batch of 1; states then have N in place of B.
 
     Raises UsageError for an unknown layout, an invalid scale or lower_bound, or A_log without its gate, and InputError
     for arrays that do not fit.

@@ -135,7 +135,7 @@ struct Groups {
     }
     return total;
   }
-  // Likewise: replaces each group's sum by the state before it, if the state before the tile is `carry`.
+  // For the same thread: replaces each group's sum by the state before it, if the state before the tile is `carry`.
   __device__ __forceinline__ void spread(float beta, State<1> carry) {
     float const beta_group = float(long_power<Tile::L>(beta));
     for (int group = 0; group < Tile::kGroups; ++group) {

@@ -20,9 +20,9 @@ class Problem:
     A page holds `page_size` positions of one sequence, and a table has `max_pages` entries, so that a sequence has at
     most S = max_pages · page_size positions. The actual number is data. The query at position p attends the keys j <= p
     with j < sinks or p - j < window; query i of a sequence of n positions is at p = i + n - T, and attends nothing if p
-    is negative. Packed, T counts the queries of all N sequences, whose numbers are data: with n_q of them, query i is
-    at p = i + n - n_q. With an 8-bit cache, keys and values are its elements times k_descale and v_descale, one scale
-    per sequence and KV head, if these are passed. Raises UsageError for sizes that no kernel supports.
+    is negative. If queries are packed, T counts those of all N sequences, whose numbers are data: with n_q of them,
+    query i is at p = i + n - n_q. With an 8-bit cache, keys and values are its elements times k_descale and v_descale,
+    one scale per sequence and KV head, if these are passed. Raises UsageError for sizes that no kernel supports.
     """
 
     head_dim: int = static("D: elements of a head, 8 to 256 in steps of 8", default=128, choices=dense.HEAD_DIMS)

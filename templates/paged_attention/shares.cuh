@@ -34,8 +34,8 @@ __device__ __forceinline__ int sum_up_to_lane(int value) {
   return value;
 }
 
-// The minimum number of steps per part with which there are at most `blocks` parts. `steps(b)`: of sequence b, for each
-// of its tiles.of(b) row tiles. Called by all lanes of a warp.
+// The minimum number of steps per part with which there are at most `blocks` parts. `steps(b)`: number of steps of
+// sequence b, for each of its tiles.of(b) row tiles. Called by all lanes of a warp.
 template <class Steps, class Tiles>
 __device__ __forceinline__ int steps_a_part(int batch, int blocks, Steps const& steps, Tiles const& tiles) {
   int const lane = threadIdx.x % 32;

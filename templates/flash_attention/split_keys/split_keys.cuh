@@ -224,7 +224,7 @@ __device__ __forceinline__ void attend_tiles(unsigned char* smem, View<typename 
 //   limit(query)          the end of the keys of a query, an argument of `hide`
 //   hide(r_s, limit, key, column)
 //                         sets scores of keys that a row does not attend to -inf, in the tile at `key`; the lane's
-//                         scores start `column` later. `limit`: of its rows
+//                         scores start `column` later. `limit`: limits of its rows
 //   slot(key)             the row of K and V that contains a key; kInOrder: the row `key`
 template <class Split, class Attended, class Scale>
 __device__ __forceinline__ void split_keys(unsigned char* smem, View<typename Split::T const> const& q,

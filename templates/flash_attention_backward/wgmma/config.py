@@ -14,7 +14,7 @@ VALUES_BYTES = 8  # shift and delta of a query
 _BARRIER = 8  # bytes of an mbarrier
 # registers of a consumer thread, by number of warpgroups: wgmma/kernel.cu.jinja
 _REGISTERS = np.array([0, 216, 240, 160])
-_OTHER_REGISTERS = 28  # besides sums, scores and products
+_OTHER_REGISTERS = 28  # registers besides sums, scores and products
 _OF_CAPS = np.array([0, 26, 8, 12])  # additional registers, by warpgroups, if capped scores produce both P and dS
 
 

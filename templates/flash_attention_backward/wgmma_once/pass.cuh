@@ -99,7 +99,7 @@ struct OnceLoader {
       if (to != full) give_rest<64>(full, Pass::own(kFirst, owner), Pass::own(kSecond, owner), left);
     }
   }
-  // Q with its values, and dO. `g_values`: of the first head; those of the next are `head_values` further.
+  // Q with its values, and dO. `g_values`: values of the first head; those of the next are `head_values` further.
   __device__ __forceinline__ void load_tiles(TensorMap const* const (&maps)[2], Descent const& walk,
                                              float const* g_values, int64_t head_values) {
     Slot<Pass::kStages> at;

@@ -5,7 +5,7 @@
 #include "opaque.cuh"
 #include "register.cuh"
 
-// Of 16 tokens, two whose highest differing bit is b are in the earlier and in the later half of a run of 2^(b + 1)
+// Two of 16 tokens whose highest differing bit is b are in the earlier and in the later half of a run of 2^(b + 1)
 // tokens. Their score belongs to "level" b: the later one, decayed since the start of its half, times the earlier one,
 // decayed until then. Every level has 8 later tokens and 8 earlier ones, so that a product of 16 rows, keys above
 // queries, and 8 columns contains all its scores, for any gates; four levels contain all except the diagonal. The tiles

@@ -18,7 +18,8 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
   using typename Tiles::Folds, typename Tiles::Image;
   static constexpr float kDown = Operands::kCentreFactor;
   static constexpr int kBatch = Levels::kBatch;
-  static constexpr float kLargestExponent = 100;  // beyond, the most decayed values approach the subnormals of bf16
+  // beyond this exponent, the most decayed values approach the subnormals of bf16
+  static constexpr float kLargestExponent = 100;
   // Whether each warp processes all channels of all tokens.
   static constexpr bool kAlike = kWarps == 1 || (kSubs == 1 && 32 % kQuads == 0);
 

@@ -208,7 +208,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
 #pragma unroll
     for (int j = 0; j < 4; ++j) s_decay[8 * j] = make_float2(last[2 * j], last[2 * j + 1]);
   }
-  // Copies it to the image, four pairs of channels after the other.
+  // Copies it to the image, four pairs of channels at a time.
   __device__ __forceinline__ void copy_decay() const {
     int const panel = lane() / 16, j = lane() % 4, group = lane() / 4 % 4;
     if (lane() < K / 4)

@@ -3,8 +3,8 @@
 #include "kda/chunks/image.cuh"
 #include "thread.cuh"
 
-// T: of v and o. kM: tiles of 16 columns of the state per warp. kPartials: accumulators that the prediction is split
-// into. kAhead: steps of 16 channels whose keys are loaded ahead.
+// T: dtype of v and o. kM: tiles of 16 columns of the state per warp. kPartials: accumulators that the prediction is
+// split into. kAhead: steps of 16 channels whose keys are loaded ahead.
 template <class T, int K, int C, int BV, int kM, int kPartials, int kAhead, class Operands = Bf16Operands>
 struct Scan {
   using Image = ::Image<K, C, Operands>;

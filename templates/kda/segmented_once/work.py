@@ -44,7 +44,7 @@ class Segments:
         return cls(tuple(chunks), tokens, tokens - min(tokens, chunks[0] * config.C), ends)
 
     def stored_bytes(self, K: int, V: int) -> int:
-        """Bytes of B of each, A of all but the first, and pulled queries."""
+        """Bytes of B of each segment, of A of all but the first, and of pulled queries."""
         return FP32 * K * (self.ends * V + max(0, self.ends - 1) * K) + BF16 * K * self.pulled
 
     @property

@@ -10,7 +10,7 @@ struct Between {
   using Within = ::Within<Operands>;
   Within const& within;
 
-  // Like Within::add; dg: of everything that ends in the chunk, from before it and within it.
+  // Like Within::add; dg: the part from everything that ends in the chunk, from before it and within it.
   __device__ __forceinline__ void add(Tile& q, Tile& k, Tile& up, Tile& dg, Channels const& x, bool large) const {
     Within::decay(q, k, x);
     set_ends(dg, q, k, x);

@@ -1,6 +1,6 @@
 // The chain of chunks, forward for the state and in reverse for its gradient: a warp carries 16 kM columns, transposed,
-// in mma accumulators, and stores the values that gradients needs in the order of its operands. kVFirst: of stored
-// states.
+// in mma accumulators, and stores the values that gradients needs in the order of its operands. kVFirst: whether stored
+// states are V-first.
 #pragma once
 #include "kda_backward/chunked/image.cuh"
 

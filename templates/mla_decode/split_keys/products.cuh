@@ -90,7 +90,7 @@ __device__ __forceinline__ void accumulate_values(float (&r_o)[Tile::kM][Tile::k
 }
 
 // r_o = the sum of P V over the tiles from the ring, with maxima and sums in `state`; both are initially cleared.
-// `scale`: of scores, in base 2.
+// `scale`: scale of scores, in base 2.
 struct AttendOnMma {
   template <class Tile>
   static __device__ __forceinline__ void run(float (&r_o)[Tile::kM][Tile::kN][4], RowState<Tile::kM>& state,

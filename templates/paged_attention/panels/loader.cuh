@@ -14,7 +14,7 @@ struct PageLoader : Loader<Tile> {
   Table tables;  // tables of all sequences
   int64_t table_stride;
 
-  // Loads an entire row tile. `parity`: of the round of Q.
+  // Loads an entire row tile. `parity`: parity of the round of Q.
   __device__ __forceinline__ void load(PagedWork const& work, int parity) {
     Table table = tables;
     table.entries += work.number * table_stride;

@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_share(PartsOfO const& parts, RowThread<Til
   }
 }
 
-// Called by all threads. `tables`: of all sequences, `table_stride` apart.
+// Called by all threads. `tables`: tables of all sequences, `table_stride` apart.
 template <class Tile, class Scale>
 __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const& batch, Tensors<Tile> const& of,
                                           PartsOfO const& parts, typename Tile::Keys const& keys, Table const& tables,

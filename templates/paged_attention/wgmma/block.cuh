@@ -100,7 +100,7 @@ __device__ __forceinline__ void compute_all(unsigned char* smem, WorkPosts<Tile>
   }
 }
 
-// Called by all threads. `tables`: of all sequences, `table_stride` apart.
+// Called by all threads. `tables`: tables of all sequences, `table_stride` apart.
 template <class Tile, class Scale>
 __device__ __forceinline__ void run_block(unsigned char* smem, Batch<Tile> const& batch, Tensors<Tile> const& of,
                                           Exchange const& exchange, typename Tile::Keys const& keys, Table tables,

@@ -4,7 +4,7 @@
 
 template <int BN>
 struct WindowRowKeys : WindowKeys<BN, 1> {
-  // The same for all row tiles of the block, whose positions have one shift.
+  // Tiles that each row tile visits: the same number for all row tiles of the block, whose positions have one shift.
   __device__ __forceinline__ int visited(Work const& work, int, int) const { return work.tiles; }
 
   // The mask of a thread's row.

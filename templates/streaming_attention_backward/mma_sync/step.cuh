@@ -26,7 +26,7 @@ __device__ __forceinline__ void add_queries(float (&r_dk)[kM][kN][4], float (&r_
 }
 
 // Adds 8 kKeys keys to dQ of the warp's 16 kM queries. `q` and `dout`: this lane's addresses of its queries from
-// rows_first; r_values[i]: of its row 8 i; hide(r_s) masks scores [queries, keys].
+// rows_first; r_values[i]: values of its row 8 i; hide(r_s) masks scores [queries, keys].
 template <class T, class Layout, int kKeys, int kM, int kN, class Hide>
 __device__ __forceinline__ void add_keys(float (&r_dq)[kM][kN][4], uint32_t q, uint32_t dout, uint32_t s_k, uint32_t s_v,
                                          RowValues const (&r_values)[2 * kM], float scale,
