@@ -185,7 +185,9 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        return any("error" in data for data in self.rows.steps.values())
+        """Whether a step failed or was cut off, which the exit code says."""
+        unfinished = any("error" in data or not data.get("finished", True) for data in self.rows.steps.values())
+        return unfinished or bool(self._step)
 
     def _end_in_time(self, stack: ExitStack) -> None:
         timer = threading.Timer(max(self._seconds - _FAREWELL_S, self._seconds / 2), self._end)

@@ -95,7 +95,7 @@ def test_when_the_minutes_are_over_what_is_under_way_is_cut_off_and_all_is_in_th
     done = subprocess.run(
         [sys.executable, "-c", CALLER, str(tmp_path)], env=environment(), capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "the time is over: endless is interrupted" in done.stderr
     steps = programs("gpu_rows").read(tmp_path / "out")
     assert steps["quick"]["summary"] == "done"
@@ -106,7 +106,7 @@ def test_when_the_minutes_are_over_what_is_under_way_is_cut_off_and_all_is_in_th
         "finished": False,
         "summary": "cut off",
     }
-    assert not list(programs("gpu_trouble")._archived(tmp_path, tmp_path / "out" / "rows.jsonl"))
+    assert not list(programs("gpu_kills")._archived(tmp_path, tmp_path / "out" / "rows.jsonl"))
 
 
 def test_what_an_earlier_call_finished_stands_though_a_later_one_was_cut_off(programs: Programs) -> None:
@@ -218,7 +218,7 @@ def test_what_nsight_compute_prints_is_summed_over_the_kernels_of_a_run(
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_any_moment_loses_at_most_the_row_in_hand(programs: Programs, tmp_path: Path) -> None:
-    for kill in programs("gpu_trouble").kills(3, seed=1, folder=tmp_path):
+    for kill in programs("gpu_kills").kills(3, seed=1, folder=tmp_path):
         assert not kill.lost, kill
 
 
@@ -234,7 +234,7 @@ def test_an_archive_is_packed_when_its_run_is_gone(tmp_path: Path, programs: Pro
     assert not (tmp_path / "gpu.tar.gz").exists()
     process.kill()
     process.wait()
-    assert not list(programs("gpu_trouble")._archived(tmp_path, tmp_path / "out" / "rows.jsonl"))
+    assert not list(programs("gpu_kills")._archived(tmp_path, tmp_path / "out" / "rows.jsonl"))
 
 
 @pytest.mark.usefixtures("runtime")

@@ -59,7 +59,31 @@ def text_instead(path: Path) -> None:
     path.write_text("to do: tune the kernels, all of them, at last")
 
 
-FAULTS = [truncate, from_the_future, flip_pages, text_instead]
+def endless_view(path: Path) -> None:
+    names = [name for _, name, *_ in columns(path)]
+    change(path, "ALTER TABLE records RENAME TO kept")
+    endless = "WITH RECURSIVE rows(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows)"
+    change(path, f"CREATE VIEW records AS {endless} SELECT {', '.join(f'n AS {name}' for name in names)} FROM rows")
+
+
+def columns(path: Path) -> list[tuple[int, str]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("PRAGMA table_info(records)").fetchall()
+
+
+def trigger(path: Path) -> None:
+    change(path, "CREATE TRIGGER forget AFTER INSERT ON attempts BEGIN DELETE FROM attempts; END")
+
+
+def vast_column(path: Path) -> None:
+    change(path, "ALTER TABLE records ADD COLUMN vast GENERATED ALWAYS AS (zeroblob(1000000000))")
+
+
+def virtual_table(path: Path) -> None:
+    change(path, "CREATE VIRTUAL TABLE searched USING fts5(text)")
+
+
+FAULTS = [truncate, from_the_future, flip_pages, text_instead, endless_view, trigger, vast_column, virtual_table]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -7,7 +7,7 @@ database with many operators.
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
@@ -36,6 +36,12 @@ _READING = ForkGuard(
     "read records"
 )  # SQLite holds process-wide locks, which a child must not inherit in the locked state
 _OPERATOR = re.compile(r'"operator":"(\w+)"')  # in canonical JSON, which escapes quotes inside strings
+_COMPUTING = (  # kind and name of what evaluates an expression of the database when its tables are read or written
+    "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'trigger')",
+    "SELECT 'virtual table', name FROM sqlite_master WHERE type = 'table' AND (rootpage = 0 OR sql LIKE '%virtual%')",
+    "SELECT 'generated column', m.name || '.' || c.name FROM sqlite_master m, pragma_table_xinfo(m.name) c "
+    "WHERE m.type = 'table' AND c.hidden > 1",
+)
 _SERVED = ("records", "proofs")  # tables that decide what an application runs
 _COLUMNS = "id, digest, record, operator, problem, gpu"
 
@@ -390,10 +396,17 @@ def races(source: str | Path) -> list[FinalRace]:
         return []
     try:
         with _READING, closing(_open(path)) as connection:
+            refuse_code(connection.execute)
             return [
                 codec.race_from(decode(text)) for (text,) in connection.execute("SELECT race FROM races ORDER BY id")
             ]
-    except (sqlite3.Error, KeyError, TypeError, ValueError):  # reported by the function that reads its records
+    except (
+        StoreError,
+        sqlite3.Error,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # reported by the function that reads its records
         return []
 
 
@@ -431,7 +444,16 @@ def newest_schema(folder: Path = MIGRATIONS) -> str:
     return max(path.name[1:].partition("_")[0] for path in (folder / "versions").glob("v*_*.py"))
 
 
+def refuse_code(execute: Callable[[str], Iterable[Any]]) -> None:
+    """Raise StoreError for an SQLite database that computes: a stranger's view need not end, and a trigger changes what
+    is stored. `execute` runs a statement and returns its rows.
+    """
+    if computing := next((tuple(row) for statement in _COMPUTING for row in execute(statement)), None):
+        raise StoreError(f"it has a {' '.join(computing)}, which no tuner database has: it is not used")
+
+
 def _refuse_schema(connection: sqlite3.Connection) -> None:
+    refuse_code(connection.execute)
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if VERSION_TABLE not in tables:
         raise StoreError("it is not a tuner database" if tables else "it is empty")

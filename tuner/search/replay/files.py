@@ -14,6 +14,7 @@ from tuner.search.replay.recording import Recording, Row, recording
 from tuner.spec.space import Space
 
 _FAILED_VALUE = 1e19  # written by old versions of Kernel Tuner for a failure
+_MOST_BYTES = 1 << 30  # uncompressed: a small archive may hold far more
 _REFUSED = ("InvalidConfig", "constraints")  # outside the space: a search would never try it
 _STAGES = {"CompilationFailedConfig": "compile", "RuntimeFailedConfig": "runtime"}
 
@@ -63,8 +64,13 @@ def _entry(row: Row, unit: str, objective: str) -> dict[str, Any]:
 def parse(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file, plain or gzipped. Raises UsageError if there is none."""
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        with path.open("rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else path.open("rb") as source:
+            data = source.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"cannot read {path}: it has more than {_MOST_BYTES:,} bytes")
+        text = data.decode()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (EOFError, zlib.error, UnicodeDecodeError) as error:
@@ -73,7 +79,7 @@ def parse(path: Path) -> dict[str, Any]:
     for candidate in (text, closed):
         try:
             document = json.loads(candidate)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # ValueError: also an integer of thousands of digits
             continue
         if isinstance(document, dict):
             return document

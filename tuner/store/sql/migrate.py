@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 from tuner.errors import StoreError
-from tuner.store.read import MIGRATIONS, VERSION_TABLE, newest_schema
+from tuner.store.read import MIGRATIONS, VERSION_TABLE, newest_schema, refuse_code
 from tuner.store.sql.database import Database, Place
 
 
@@ -46,6 +46,11 @@ def schema_version(database: Database, folder: Path = MIGRATIONS) -> str:
 
 def _version(connection: Connection, place: Place, folder: Path) -> str:
     """Return the version of the schema; empty if there are no tables."""
+    if connection.dialect.name == "sqlite":
+        try:
+            refuse_code(connection.exec_driver_sql)
+        except StoreError as error:
+            raise StoreError(f"cannot use the database {place.label}: {error}") from error
     tables = inspect(connection).get_table_names()
     if not tables:
         return ""
