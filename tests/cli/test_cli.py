@@ -320,6 +320,9 @@ def test_bench_where_no_gpu_is_prints_predictions_and_fails(tmp_path: Path) -> N
         ("p.csv", "head_dim\n8\n\n9\n", "p.csv, line 4: head_dim 9"),
         ("p.jsonl", '{"head_dim": 8}\n\n{"head_dim": 8.5}\n', "p.jsonl, line 3: --head-dim '8.5'"),
         ("p.json", '[{"head_dim": 8}, {"head_dim": 9}]', "p.json, problem 2: head_dim 9"),
+        ("p.json", "[" * 100_000, "p.json: not JSON that can be read"),
+        ("p.jsonl", f'{{"head_dim": {"9" * 5000}}}', "p.jsonl, line 1: not JSON that can be read"),
+        ("p.csv", f'"{"x" * 200_000}"', "p.csv: not CSV"),
     ],
 )
 def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(

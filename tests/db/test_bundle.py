@@ -1,9 +1,11 @@
 """Tests of bundles: they serve without a compiler or a database, and modified ones are refused by name."""
 
 import json
+import random
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -264,3 +266,16 @@ def test_the_command_signs(made: Path, keys: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TUNER_TRUST", str(keys / "ours.pub"))
     (line,) = Bundle.open(keys / "out.zip").records().splitlines()
     assert record_lines.from_line(line).signature
+
+
+def test_no_damage_of_an_archive_ends_in_another_error(tmp_path: Path) -> None:
+    path, rng = tmp_path / "records.zip", random.Random(0)
+    bundle.write(path, [], {})
+    intact = path.read_bytes()
+    for _ in range(500):
+        damaged = bytearray(intact)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged[: rng.choice((len(damaged), rng.randrange(len(damaged))))])
+        with suppress(StoreError):
+            assert Bundle.open(path).records() == ""

@@ -273,3 +273,9 @@ def test_an_import_with_one_wrong_line_stores_nothing(store: Store, tmp_path: Pa
         with pytest.raises(StoreError, match="line 2: not a tuning record"):
             other.import_jsonl(path)
         assert other.all_records() == []
+
+
+def test_the_rows_of_a_session_are_not_called_damaged(store: Store) -> None:
+    number = store.begin_study(**study())
+    store.append_verdict(*store.append([attempt()], number), OK)
+    assert store.check() == []

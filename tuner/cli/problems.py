@@ -25,7 +25,10 @@ def read(path: Path) -> list[Line]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text file"
         raise UsageError(f"cannot read the problems in {path}: {reason}") from error
-    lines = _csv(path, text) if path.suffix.lower() == ".csv" else _json(path, text)
+    try:
+        lines = _csv(path, text) if path.suffix.lower() == ".csv" else _json(path, text)
+    except csv.Error as error:
+        raise UsageError(f"{path}: not CSV: {error}") from error
     if not lines:
         raise UsageError(f"{path} names no problem: give a line of fields for each")
     return lines
@@ -65,3 +68,5 @@ def _parsed(where: str, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"{where}: not JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or as many brackets
+        raise UsageError(f"{where}: not JSON that can be read: {error}") from error

@@ -7,6 +7,7 @@ signature covers the manifest, which contains the digests of all members.
 
 import json
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -80,6 +81,19 @@ def write(
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+# What zipfile raises for a file that is not a zip archive, a ValueError for names that are not UTF-8.
+_NO_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+)
+
+
 class Bundle:
     """An open bundle. Its manifest has been checked; its members are checked when they are read."""
 
@@ -100,7 +114,7 @@ class Bundle:
                 sizes = {info.filename: info.file_size for info in infos}
                 manifest = _read(archive, MANIFEST, _MOST_BYTES[MANIFEST])
                 signature = _read(archive, SIGNATURE, _MOST_BYTES[SIGNATURE]) if SIGNATURE in sizes else b""
-        except (zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError, RuntimeError, EOFError) as error:
+        except _NO_ZIP as error:
             raise StoreError(f"{path} is no bundle: {error}") from error
         except OSError as error:
             raise StoreError(f"cannot read the bundle {path}: {error.strerror or error}") from error
@@ -138,7 +152,7 @@ class Bundle:
         try:
             with zipfile.ZipFile(self.path) as archive:
                 data = _read(archive, name, member.nbytes)
-        except (zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError, RuntimeError, EOFError) as error:
+        except _NO_ZIP as error:
             raise StoreError(f"{self.path}: its member {name} cannot be read: {error}") from error
         except OSError as error:
             raise StoreError(f"cannot read the bundle {self.path}: {error.strerror or error}") from error

@@ -178,7 +178,8 @@ def study_of(row: RowMapping) -> Study:
     """Return the study in a row. Raises StoreError if the row is invalid."""
     try:
         fields_from(decode(row["problem"]))
-        return Study(**{**row, "versions": fields_from(decode(row["versions"]))})
+        values = {name: value for name, value in row.items() if name != "uuid"}
+        return Study(**{**values, "versions": fields_from(decode(row["versions"]))})
     except (ValueError, TypeError) as error:
         raise _unreadable("study", row, error) from error
 
