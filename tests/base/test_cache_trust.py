@@ -5,6 +5,7 @@ damage is detected.
 import json
 import os
 import stat
+import struct
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,18 @@ def open_to_the_group(path: Path) -> None:
     path.chmod(0o770)
 
 
-FAULTS = [pytest.param(give_away, marks=as_root), open_to_all, open_to_the_group]
+def open_by_a_list(path: Path) -> None:
+    """Let user 65534 write, by the format of https://man7.org/linux/man-pages/man5/acl.5.html in an attribute."""
+    user, named, group, mask, other, nobody = 1, 2, 4, 16, 32, 2**32 - 1
+    entries = [(user, 7, nobody), (named, 7, 65534), (group, 5, nobody), (mask, 7, nobody), (other, 5, nobody)]
+    content = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", content)
+    except OSError:
+        pytest.skip("this file system has no access control lists")
+
+
+FAULTS = [pytest.param(give_away, marks=as_root), open_to_all, open_to_the_group, open_by_a_list]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -20,6 +20,7 @@ from tuner.results.record import TuningRecord
 from tuner.store import record_lines
 from tuner.store.records import Match, Query, Snapshot, UnreadableRecordsWarning
 from tuner.store.sql import Store
+from tuner.store.sql.merge import merge
 
 QUERY = Query("scan", PROBLEM, "H200", "sm_90a", ("causal", "dtype"))  # type: ignore[arg-type]
 
@@ -83,7 +84,8 @@ def virtual_table(path: Path) -> None:
     change(path, "CREATE VIRTUAL TABLE searched USING fts5(text)")
 
 
-FAULTS = [truncate, from_the_future, flip_pages, text_instead, endless_view, trigger, vast_column, virtual_table]
+COMPUTING = [endless_view, trigger, vast_column, virtual_table]
+FAULTS = [truncate, from_the_future, flip_pages, text_instead, *COMPUTING]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -110,6 +112,26 @@ def test_no_command_shows_records_of_a_database_that_is_refused(tmp_path: Path, 
     shown = CliRunner().invoke(build(), ["show", "--db", str(path)])
     assert shown.exit_code != 0 or shown.exception
     assert "fast" not in shown.stdout
+
+
+@pytest.mark.parametrize("fault", COMPUTING)
+def test_a_database_that_computes_is_neither_opened_nor_merged(tmp_path: Path, fault: Callable[[Path], None]) -> None:
+    path = database(tmp_path, record())
+    fault(path)
+    with pytest.raises(StoreError, match="which no tuner database has"):
+        Store.open(path)
+    with pytest.raises(StoreError, match="which no tuner database has"):
+        merge(tmp_path / "mine.db", path)
+
+
+def test_the_name_of_a_file_does_not_rewrite_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[2J.jsonl"
+    path.write_text("no record")
+    snapshot = Snapshot.load([path], strict=False)
+    snapshot.records("scan")
+    with pytest.warns(UnreadableRecordsWarning) as caught:
+        Snapshot.load([tmp_path / "\x1b[2J.db"], strict=False)
+    assert all(text.isprintable() for text in (*snapshot.refused, *(str(warning.message) for warning in caught)))
 
 
 @pytest.mark.parametrize("locked", ["the file", "its folder"])

@@ -135,7 +135,8 @@ def make_folder(folder: Path) -> None:
 def _distrusted(path: Path) -> str:
     """Return why another user may have written or could change a path; empty if only this user and root can.
 
-    A link is followed only if this user or root owns it. Access control lists are not read.
+    A link is followed only if this user or root owns it. A POSIX access control list that lets another user write sets
+    the group's mode bits.
     """
     try:
         link, info = path.lstat(), path.stat()

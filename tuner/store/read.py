@@ -89,7 +89,7 @@ class RecordSource(ABC):
     """The records of one file or folder. Methods raise StoreError if it cannot be read."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = label(name)
         self.shipped = (
             False  # records that ship with the package serve only if no other source has a record for the GPU's arch
         )
@@ -183,7 +183,7 @@ class TextRecords(RecordSource):
 
     def _place(self, number: int) -> str:
         path, line_number = self._places[number]
-        return f"{path}, line {line_number}"
+        return f"{label(path)}, line {line_number}"
 
     def keys(self, operator: str, statics: Fields) -> Iterable[Key]:  # noqa: ARG002
         return self._keyed(operator).keys()
@@ -353,9 +353,13 @@ def open_source(source: str | Path) -> RecordSource:
 
 
 def label(source: str | Path) -> str:
-    """Return the name of a source for messages; of a URL, which may contain a password, only the scheme."""
+    """Return the name of a source for messages; of a URL, which may contain a password, only the scheme.
+
+    Characters that are not printable are escaped: a file's name must not rewrite a terminal.
+    """
     scheme, url, _ = str(source).partition("://")
-    return f"{scheme}://…" if url else str(source)
+    text = f"{scheme}://…" if url else str(source)
+    return text if text.isprintable() else ascii(text)
 
 
 def read(
