@@ -10,7 +10,7 @@ template <class Layout>
 __device__ __forceinline__ uint32_t rows_first(int lane, int chunk = 0) {
   return Layout::offset(lane % 16, chunk + lane / 16);
 }
-// The same for operand B (K): both chunks of a row are loaded into one pair of registers.
+// This lane's ldmatrix offset for operand B (K): both chunks of a row are loaded into one pair of registers.
 template <class Layout>
 __device__ __forceinline__ uint32_t chunks_first(int lane) {
   return Layout::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);

@@ -82,7 +82,8 @@ struct Relay {
       g_o += C * o_stride;
     });
   }
-  // The same, with `store(r_o, left)` for the outputs of each chunk, of which `left` tokens exist.
+  // Carries a warp's columns, and calls `store(r_o, left)` with the outputs of each chunk, of which `left` tokens
+  // exist.
   template <class Store>
   __device__ __forceinline__ void carry_to(State& r_s, int first, bool values, Store store) const {
     int const nt = chunks();

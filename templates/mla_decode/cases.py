@@ -90,7 +90,7 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     """Edge cases with few heads and few pages, since a row is wide; see the comments."""
     shapes = (
         (1, 1, 1, 1, 1),  # one query, one row
-        (3, 16, 1, 64, 5),  # a decoding step: a full sequence of several tiles, one of one position, an empty one
+        (3, 16, 1, 64, 5),  # a decoding step: a full sequence of several tiles, one of one position, and an empty one
         (2, 5, 3, 8, 9),  # several queries, two of which precede the first position of the second sequence
         (1, 70, 1, 1, 40),  # one row per page; two row tiles
     )

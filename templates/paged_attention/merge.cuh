@@ -8,7 +8,7 @@ struct PartRows {
   int64_t first, apart;
 };
 
-// The same if shares are of row tiles of BM rows, in which `packed` heads share a query, with the last tile of a
+// PartRows if shares are of row tiles of BM rows, in which `packed` heads share a query, with the last tile of a
 // sequence first: the rows of each share start at index · BM, with the given distance between such heads.
 template <int BM>
 struct RowTileParts {

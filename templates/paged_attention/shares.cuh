@@ -92,7 +92,7 @@ __device__ __forceinline__ Share share_among(int block, int blocks, int batch, S
   return {-1, 0, 0, block, 0, 0, 0, 0};
 }
 
-// The same for kSplits · batch blocks if each sequence has one row tile.
+// The share of a block out of kSplits · batch blocks if each sequence has one row tile.
 template <int kSplits, class Steps>
 __device__ __forceinline__ Share share_of(int block, int batch, Steps const& steps) {
   if constexpr (kSplits == 1) return {block, 0, 1, block, 0, steps(block), 0, block};

@@ -14,7 +14,7 @@ struct Keys {
 
   __device__ __forceinline__ Keys(int first, int last, int window, int sinks)
       : first(first), last(last), window(window), prefix(last - window + 1 > sinks ? sinks : max(last + 1, 0)) {}
-  // The same for some of these queries.
+  // The keys that some of these queries attend.
   __device__ __forceinline__ Keys(Keys const& all, int first, int last)
       : first(first), last(last), window(all.window), prefix(all.prefix) {}
 

@@ -40,7 +40,7 @@ def cost(problem: Problem) -> Cost:
 
 
 def cost_of(problem: Any, integers: int) -> Cost:
-    """The same if kernels read `integers` int32 of lengths and tables."""
+    """The cost if kernels read `integers` int32 of lengths and tables."""
     pairs = problem.batch * problem.heads * int(np.sum(attended_keys(problem)))
     keys = min(problem.seq_k, problem.reach)
     elements = problem.batch * problem.head_dim * (problem.seq_q * problem.heads + keys * problem.kv_heads)

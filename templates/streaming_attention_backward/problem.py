@@ -35,7 +35,7 @@ class Problem:
 
     @property
     def head_dim_v(self) -> int:
-        """The same as head_dim."""
+        """Columns of V: always head_dim."""
         return self.head_dim
 
     @property

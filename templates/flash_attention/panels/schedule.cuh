@@ -65,7 +65,7 @@ struct Schedule {
   static constexpr int kHeads = Tile::kClusterOfHeads ? Tile::kCluster : 1, kRows = Tile::kCluster / kHeads;
   static constexpr int kNoHead = 1 << 30;  // beyond every tensor's last head
 
-  // with their values, in half of a Hopper GPU's L2
+  // Number of keys that fit, with their values, in half of a Hopper GPU's L2.
   static constexpr int kKeysInL2 = (24 << 20) / (2 * (Tile::D + Tile::DV));
 
   // The operands must not be negative: an unsigned division needs fewer registers.

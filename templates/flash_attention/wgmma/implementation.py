@@ -211,7 +211,7 @@ def packs(problem: Any, rows: int = ROWS) -> tuple[int, ...]:
 
 
 def l2_bytes(arch: Arch) -> float:
-    """L2 bytes per SM and clock, on the device of the arch with the fewest."""
+    """L2 bytes per SM and clock, on the device of the arch that has the fewest."""
     return min(
         device.l2_bytes_per_clock / device.sm_count for device in DEVICES.values() if device.arch.name == arch.name
     )

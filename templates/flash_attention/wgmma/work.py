@@ -69,7 +69,7 @@ def shares(problem: Problem, config: Config) -> Array:
 
 
 def shared_out(visited: Array, config: Any) -> Array:
-    """The same, from the row tiles in the order of execution."""
+    """Key tiles that each block or cluster computes, from the row tiles in the order of execution."""
     loads = [0] * walkers(len(visited), config)
     for count in np.max(visited, axis=1).tolist():
         heapreplace(loads, loads[0] + count)  # the next row tile goes to the first block that is done

@@ -208,7 +208,7 @@ def _end(problem: Problem, last_keys: Array) -> Array:
 
 
 def _end_of_block(problem: Problem, first_keys: Array, BN: int) -> Array:
-    """The same for blocks of BN keys; only keys that exist count."""
+    """The end of the queries that attend a block of BN keys; only keys that exist count."""
     return _end(problem, np.minimum(first_keys + BN, problem.seq_k) - 1)
 
 

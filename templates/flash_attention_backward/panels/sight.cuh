@@ -5,7 +5,7 @@
 template <class Pass>
 struct Sight {
   int bound[2];  // rows are keys: the first query that attends the key; queries: number of attended keys
-  int whole;     // the same for the warpgroup's row with the fewest attended pairs
+  int whole;     // the bound of the warpgroup's row with the fewest attended pairs
 
   // `row`: the warpgroup's first row; query i attends the keys up to i + reach.
   __device__ __forceinline__ Sight(int row, int seq_q, int seq_k) {

@@ -12,7 +12,7 @@ enum Value { kShift, kDelta };
 template <class Pass>
 struct RowSight {
   int bound;  // the row is a key: the first query that attends it; a query: number of attended keys
-  int whole;  // the same for the warp's row with the fewest attended pairs
+  int whole;  // the bound of the warp's row with the fewest attended pairs
 
   // Query i attends the keys up to i + reach.
   __device__ __forceinline__ RowSight(int row, int seq_q, int seq_k) {

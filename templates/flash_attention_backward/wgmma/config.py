@@ -51,7 +51,7 @@ def kv_register_estimate(D: int, DV: int, c: Any, *, capped: bool = False) -> An
 
 
 def q_register_estimate(D: int, c: Any) -> Any:
-    """The same for dQ, whose caps need no more registers."""
+    """Registers of a thread that sums dQ, whose caps need no more registers."""
     return D / 2 + 1.25 * c.BN_q + _OTHER_REGISTERS
 
 

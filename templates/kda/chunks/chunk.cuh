@@ -53,8 +53,8 @@ template <class T>
 __device__ __forceinline__ Quad<T> load_quad(T const* p, bool there) {
   return there ? *reinterpret_cast<Quad<T> const*>(p) : Quad<T>{};
 }
-// The same for memory that no thread writes: such a load may be reordered with stores, and is known to be from global
-// memory. kOnce: the data are read once, and evicted from caches first.
+// A load from memory that no thread writes: it may be reordered with stores, and is known to be from global memory.
+// kOnce: the data are read once, and evicted from caches first.
 template <bool kOnce, class T>
 __device__ __forceinline__ Quad<T> load_given_quad(T const* p, bool there) {
   auto const* bits = reinterpret_cast<typename Quad<T>::Bits const*>(p);
@@ -73,7 +73,7 @@ struct Octet {
     for (int i = 0; i < 4; ++i) x[2 * i] = unpack_lo<T>(pair(i)), x[2 * i + 1] = unpack_hi<T>(pair(i));
   }
 };
-// The same for an octet in memory that no thread writes, like load_given_quad.
+// A load of an octet from memory that no thread writes, like load_given_quad.
 template <class T>
 __device__ __forceinline__ Octet<T> load_given_octet(T const* p, bool there) {
   return there ? Octet<T>{__ldg(reinterpret_cast<uint4 const*>(p))} : Octet<T>{};
@@ -88,7 +88,7 @@ struct Chunk {
   int64_t q_stride, k_stride, g_stride, beta_stride;
   int tokens;
 
-  // The same rows, from token `t` on.
+  // The rows from token `t` on.
   __device__ __forceinline__ Chunk from(int64_t t) const {
     return {q + t * q_stride, k + t * k_stride, g + t * g_stride, beta + t * beta_stride,
             q_stride, k_stride, g_stride, beta_stride, tokens - int(t)};

@@ -155,7 +155,7 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
 
   // Factors of the decays of a thread's tokens.
   struct Factors {
-    Channels sub, from_start, to_end;  // those of its sub-chunk; of the sub-chunks before it, and after it
+    Channels sub, from_start, to_end;  // decay over its sub-chunk; over the sub-chunks before it, and after it
   };
   __device__ __forceinline__ Factors factors(Sums const& sums) const {
     Factors f;
@@ -232,7 +232,8 @@ struct Prep : PrepLevels<T, Gate, Beta, K, C, kGroups, kNormalize, kGating, Oper
     if (kSubs > 1 && row < 16) Operands::put(smem + Tiles::kSubRest + Image::offset(row, quad()), to_sub);
   }
 
-  // The same if exponents are large, and scores of the diagonal blocks. `gates` are overwritten by decays.
+  // Computes the decayed keys and queries if exponents are large, and the scores of the diagonal blocks. `gates` are
+  // overwritten by decays.
   template <class Sync>
   __device__ __forceinline__ void decay_by_levels(Registers& r, Gates& gates, Sums const& sums, Sync sync) const {
     if constexpr (kNormalize) load(r, chunk);  // loaded again: with norms, rows kept until here would be spilled

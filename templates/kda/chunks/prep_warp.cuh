@@ -24,7 +24,7 @@ struct WarpPrep : Triangle<K, 16, 32, Operands> {
   static constexpr int kParts = K / 32;
   static constexpr bool kOneByOne = kTight || (kNormalize && K == 128);  // one part after the other: fewer registers
   static constexpr int kDecay = Tiles::kTriangleBytes + (kNormalize ? 8 * 16 : 0);  // decay in the order of lanes
-  static constexpr int kBytes = kDecay + 4 * 128 + 16;  // the same size as in Prep
+  static constexpr int kBytes = kDecay + 4 * 128 + 16;  // as many bytes as in Prep
   static_assert(K % 64 == 0 && Operands::kBytes == 2, "panels of 64 channels, in bf16");
   static_assert(sizeof(Gate) == 2, "gates are operands as they are");
 

@@ -17,7 +17,8 @@ template <class Layout>
 __device__ __forceinline__ uint32_t rows_by_lane(int lane) {
   return Layout::offset(lane % 16, lane / 16);
 }
-// The same for operand B if a row is a column of the product, and for operand A if a row is a step of k.
+// This lane's ldmatrix offset for operand B if a row is a column of the product, and for operand A if a row is a step
+// of k.
 template <class Layout>
 __device__ __forceinline__ uint32_t chunks_by_lane(int lane) {
   return Layout::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);

@@ -23,7 +23,7 @@ struct Triangle {
   static constexpr int kQueries = 0;                                     // q e^G
   static constexpr int kKeys = kQueries + kOwnTile;                      // -k e^G
   static constexpr int kRest = kKeys + kOwnTile;                         // k e^(G_last - G) to the end of the chunk
-  static constexpr int kSubRest = kRest + Folds::kRestBytes;             // the same to the end of the first sub-chunk
+  static constexpr int kSubRest = kRest + Folds::kRestBytes;             // k, decayed to the end of the first sub-chunk
   static constexpr int kT = kSubRest + (kSubs > 1 ? 16 * kElement * K : 0);  // T' = (I + M)^-1 diag(beta)
   static constexpr int kP = kT + C * Square::kRowBytes;                  // tril(q e^G (k e^-G)ᵀ)
   static constexpr int kTriangle = kP + C * Square::kRowBytes;           // M, fp32
@@ -169,8 +169,8 @@ struct Triangle {
     }
   }
 
-  // The same by a single warp, which would wait for each product: all products before its first store, since loads are
-  // not reordered with stores.
+  // The updates computed by a single warp, which would wait for each product: all products precede its first store,
+  // since loads are not reordered with stores.
   __device__ __forceinline__ void fold_keys_together() const {
     constexpr int kPasses = ceil_div(K / 16, kWarps);
     uint32_t const s_base = shared_address(smem);

@@ -45,7 +45,7 @@ def map_image_bytes(K: int, C: int, operands: Operands) -> int:
 
 
 def chunks_of_segments(problem: Problem, config: Any) -> list[int]:
-    """Chunks of each segment that has any: the same number in each, fewer in the last."""
+    """Chunks of each segment that is not empty: the same number in each, fewer in the last."""
     NT = -(-problem.mean_len // config.C)
     per_segment = -(-NT // config.segments)
     return [min(per_segment, NT - first) for first in range(0, NT, per_segment)]

@@ -70,7 +70,7 @@ struct Gradients {
   __device__ __forceinline__ void store(View<X> const& rows, int t, Tile const& r, int at) const {
     store_tile(rows.first + 8 * t, rows.stride, r, tokens, at);
   }
-  // The same for dq and dk in `s_sums`, with respect to rows before normalization.
+  // Converts dq and dk in `s_sums` to the gradients of rows before normalization.
   __device__ __forceinline__ void finish_normalised(Rows const& rows, float const* s_sums, RowPair const& lengths,
                                                     RowPair const& along) const {
     Inputs const& from = rows.from;

@@ -13,8 +13,9 @@ struct Scan {
   static constexpr int kSteps = K / 16;
   static constexpr int kValueBytes = kChunk * Values::kRowBytes;
   static constexpr int kStates = K * V / 256 * Operands::kBlock;     // uint4 of a state in operand order, per chunk
-  static constexpr int kTokens = V / 16 * Operands::kBlock;          // the same for a tensor of tokens and values
-  // there are enough registers
+  // uint4 of a tensor of tokens and values, per chunk
+  static constexpr int kTokens = V / 16 * Operands::kBlock;
+  // Whether there are enough registers for one branch around all stores.
   static constexpr bool kOneBranch = Operands::kBlock == 32 || (K <= 128 && !Operands::kSplit);
 
   using State = float[kM][K / 8][4];  // [values, channels]

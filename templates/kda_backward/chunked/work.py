@@ -8,7 +8,7 @@ from ..problem import Problem
 from .config import CHUNK, FP32, WARP, Config, image_of, scan_threads
 
 _BETAS = 6 * 4 * WARP  # bytes of beta that a warp of gradients reads
-_LENGTHS = 4 * 4 * WARP  # the same for inverse norms
+_LENGTHS = 4 * 4 * WARP  # bytes of inverse norms that a warp of gradients reads
 _RATE = 4 * WARP  # bytes of A_log
 _BIAS = 8 * WARP  # bytes of dt_bias: a lane has two channels
 

@@ -61,7 +61,7 @@ struct Reverse {
   float const (&beta)[V];
   ThreadCoord const& at;
   Sequences<kVarlen> const& sequences;
-  States const& initial;    // those of the forward pass
+  States const& initial;    // states of the forward pass
   States const& gradients;  // gradients of final states, where sequences start in this sweep, and of initial states
 
   // The gradients before the thread's tokens if nothing follows them, and whether a sequence ends among them, so that

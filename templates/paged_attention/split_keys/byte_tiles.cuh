@@ -105,7 +105,7 @@ __device__ __forceinline__ void accumulate_16_columns(float (&r_o)[kM][kN][4], u
     for (int i = 0; i < 2; ++i) mma_m16n8k16<fp16>(r_o[m][n + i], r_p[m], {r_first[i], r_second[i]});
 }
 
-// The same over 16 keys and all columns; `v` as for `accumulate`.
+// r_o += P V over 16 keys and all columns; `v` as for `accumulate`.
 template <class Layout, int kM, int kN>
 __device__ __forceinline__ void accumulate_bytes(float (&r_o)[kM][kN][4], uint32_t const (&r_p)[kM][4], uint32_t v) {
 #pragma unroll

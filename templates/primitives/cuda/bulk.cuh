@@ -8,7 +8,8 @@ __device__ __forceinline__ void cp_async_bulk(uint32_t dst, void const* src, int
                "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// The same into every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier` of each.
+// Global to the shared memory of every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier`
+// of each.
 __device__ __forceinline__ void cp_async_bulk_multicast(uint32_t dst, void const* src, int bytes, uint32_t barrier,
                                                         int blocks) {
   asm volatile(
@@ -42,7 +43,8 @@ template <int N>
 __device__ __forceinline__ void cp_async_bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }
-// The same, but only until their shared memory has been read and may be overwritten.
+// Waits until at most the newest N groups of stores still read their shared memory: that of the others may be
+// overwritten.
 template <int N>
 __device__ __forceinline__ void cp_async_bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");

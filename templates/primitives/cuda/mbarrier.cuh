@@ -21,7 +21,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t mapped) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
 }
-// The same, plus the number of bytes that this thread is about to copy there.
+// Arrives there, and expects the bytes that this thread is about to copy there.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx_cluster(uint32_t mapped, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(mapped), "r"(bytes) : "memory");
 }

@@ -40,8 +40,8 @@ __device__ __forceinline__ void end_basic_block(int x) {
       : "memory");
 }
 
-// The same, and to the compiler the registers appear to change here: code that depends on them stays after this point.
-// ptxas would otherwise start all of it at once, and spill. Call with x >= 0.
+// Also ends the basic block, and makes the registers appear to change here: code that depends on them stays after this
+// point. ptxas would otherwise start all of it at once, and spill. Call with x >= 0.
 template <int M, int N>
 __device__ __forceinline__ void end_basic_block(int x, float (&r)[M][N]) {
   if (x >= 0) return;

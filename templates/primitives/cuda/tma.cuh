@@ -51,7 +51,8 @@ __device__ __forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uin
       : "memory");
 }
 
-// The same into every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier` of each.
+// Global to the shared memory of every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier`
+// of each.
 __device__ __forceinline__ void tma_load_multicast(uint32_t dst, TensorMap const* map, uint32_t barrier, int blocks,
                                                    int c0) {
   asm volatile(

@@ -7,7 +7,8 @@ __forceinline__ void cp_async_bulk(uint32_t dst, void const* src, int bytes, uin
                                    emulator::Here site = {}) {
   emulator::bulk_load(dst, src, bytes, barrier, emulator::kThisBlock, site);
 }
-// The same into every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier` of each.
+// Global to the shared memory of every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier`
+// of each.
 __forceinline__ void cp_async_bulk_multicast(uint32_t dst, void const* src, int bytes, uint32_t barrier, int blocks,
                                              emulator::Here site = {}) {
   emulator::bulk_load(dst, src, bytes, barrier, blocks, site);
@@ -32,7 +33,8 @@ template <int N>
 __forceinline__ void cp_async_bulk_wait() {
   emulator::bulk_wait(N);
 }
-// The same, but only until their shared memory has been read and may be overwritten.
+// Waits until at most the newest N groups of stores still read their shared memory: that of the others may be
+// overwritten.
 template <int N>
 __forceinline__ void cp_async_bulk_wait_read() {
   emulator::bulk_wait_read(N);

@@ -21,7 +21,7 @@ __forceinline__ void mbarrier_arrive(uint32_t barrier, emulator::Here site = {})
 __forceinline__ void mbarrier_arrive_cluster(uint32_t mapped, emulator::Here site = {}) {
   emulator::mbarrier_arrive_cluster(mapped, 0, site);
 }
-// The same, plus the number of bytes that this thread is about to copy there.
+// Arrives there, and expects the bytes that this thread is about to copy there.
 __forceinline__ void mbarrier_arrive_expect_tx_cluster(uint32_t mapped, int bytes, emulator::Here site = {}) {
   emulator::mbarrier_arrive_cluster(mapped, bytes, site);
 }

@@ -31,7 +31,8 @@ __forceinline__ void tma_load(uint32_t dst, TensorMap const* map, uint32_t barri
   emulator::tma_load(dst, map, barrier, {5, {c0, c1, c2, c3, c4}}, emulator::kThisBlock, site);
 }
 
-// The same into every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier` of each.
+// Global to the shared memory of every block of the cluster whose rank's bit is set in `blocks`: to `dst` and `barrier`
+// of each.
 __forceinline__ void tma_load_multicast(uint32_t dst, TensorMap const* map, uint32_t barrier, int blocks, int c0,
                                         emulator::Here site = {}) {
   emulator::tma_load(dst, map, barrier, {1, {c0}}, blocks, site);
