@@ -130,7 +130,7 @@ MUTATIONS = (
     Mutation(ATTENTION, "exits with a copy in flight", "    if (j + 1 < blocks) {", "    if (true) {", "outstanding"),
     Mutation(
         SOFTMAX,
-        "no __syncwarp between lanes' exchange",
+        "no __syncwarp between exchanges of lanes",
         "  __syncwarp();  // the neighbours' edges are there\n",
         "",
         "race",
@@ -205,7 +205,7 @@ MUTATIONS = (
     Mutation(HOPPER, "no fence after mbarrier_init", "    fence_mbarrier_init();\n", "", "proxy_fence"),
     Mutation(
         HOPPER,
-        "empty barrier expects a warpgroup too many",
+        "empty barrier expects one warpgroup too many",
         "mbarrier_init(b.empty + 8 * i, kConsumers)",
         "mbarrier_init(b.empty + 8 * i, 2 * kConsumers)",
         "deadlock",
@@ -241,7 +241,7 @@ MUTATIONS = (
     ),
     Mutation(
         HOPPER,
-        "registers given back by one warp of a warpgroup",
+        "registers released by one warp of a warpgroup",
         "    setmaxnreg_dec<40>();\n",
         "    if (threadIdx.x < kConsumers + 32) setmaxnreg_dec<40>();\n",
         "warp_divergence",
@@ -255,21 +255,21 @@ MUTATIONS = (
     ),
     Mutation(
         HOPPER,
-        "lanes of a warp come to a named barrier in two branches",
+        "lanes of a warp arrive at a named barrier in two branches",
         "  named_barrier_sync(1, kConsumers);  // all rows are there\n",
         "  if (threadIdx.x % 2) named_barrier_sync(1, kConsumers);\n  else\n    named_barrier_sync(1, kConsumers);\n",
         "barrier_divergence",
     ),
     Mutation(
         HOPPER,
-        "a thread arrives twice where others still have to come",
+        "a thread arrives twice before others have arrived",
         "  named_barrier_sync(1, kConsumers);  // all rows are there\n",
         "  for (int i = 0; i < 2 - threadIdx.x / 32 % 2; i++) named_barrier_arrive(1, kConsumers);\n",
         "barrier_count",
     ),
     Mutation(
         HOPPER,
-        "more bytes than an mbarrier counts",
+        "more bytes than an mbarrier can count",
         "mbarrier_arrive_expect_tx(b.q, kTile)",
         "mbarrier_arrive_expect_tx(b.q, kTile + (1 << 20))",
         "mbarrier",
@@ -283,14 +283,14 @@ MUTATIONS = (
     ),
     Mutation(
         HOPPER,
-        "a tile lands on an mbarrier",
+        "a tile is copied over an mbarrier",
         "barriers = s_v + STAGES * kTile;",
         "barriers = s_v + STAGES * kTile - 64;",
         "mbarrier",
     ),
     Mutation(
         HOPPER,
-        "box from the middle of 16 bytes",
+        "box starts in the middle of 16 bytes",
         "tma_load(s_q, q, b.q, 0,",
         "tma_load(s_q, q, b.q, 4,",
         "tma",
@@ -317,7 +317,9 @@ MUTATIONS = (
         "proxy_fence",
     ),
     Mutation(GEMM, "no barrier before a TMA store", "  __syncthreads();  // C is there\n", "", "race"),
-    Mutation(GEMM, "exits before the store has read", "    cp_async_bulk_wait_read<0>();\n", "", "outstanding"),
+    Mutation(
+        GEMM, "exits before the store has read its source", "    cp_async_bulk_wait_read<0>();\n", "", "outstanding"
+    ),
     Mutation(GEMM, "swizzled tile at a wrong address", "s_b = s_a + kTile,", "s_b = s_a + kTile + 512,", "misaligned"),
     Mutation(
         CLUSTER,
@@ -391,7 +393,7 @@ MUTATIONS = (
     ),
     Mutation(
         RING,
-        "stage made anew when the own block has read it",
+        "stage refilled when only its own block has read it",
         "mbarrier_init(b.empty + 8 * i, kCluster)",
         "mbarrier_init(b.empty + 8 * i, 1)",
         "race",
@@ -418,26 +420,24 @@ MUTATIONS = (
         "",
         "uninitialized_read",
     ),
-    Mutation(
-        MLP, "no fence behind the barrier, in the thread that multiplies", _fence("after", "hidden rows"), "", "tcgen05"
-    ),
+    Mutation(MLP, "no fence after the barrier in the issuing thread", _fence("after", "hidden rows"), "", "tcgen05"),
     Mutation(MLP, "no fence before the barrier", _fence("before", "hidden rows"), "", "tcgen05"),
     Mutation(
         MLP,
-        "sums loaded before the products are done",
+        "accumulators loaded before the products are complete",
         "    mbarrier_wait(s.sums, j % 2);  // the products are done\n",
         "",
         "race",
     ),
-    Mutation(MLP, "no fence behind the wait for a commit", _fence("after", "sums"), "", "tcgen05"),
+    Mutation(MLP, "no fence after the wait for a commit", _fence("after", "sums"), "", "tcgen05"),
     Mutation(
         MLP,
-        "sums used before the load has been waited for",
+        "accumulators used before the wait for their load",
         "    tcgen05_wait_ld();  // of the sums\n",
         "",
         "in_flight",
     ),
-    Mutation(MLP, "operand handed over before its store is done", "    tcgen05_wait_st();\n", "", "in_flight"),
+    Mutation(MLP, "operand signalled before its store is complete", "    tcgen05_wait_st();\n", "", "in_flight"),
     Mutation(
         MLP,
         "stage released before products have read it",
@@ -447,15 +447,15 @@ MUTATIONS = (
     ),
     Mutation(
         MLP,
-        "every stage's commit to the first one's barrier",
+        "commits of all stages arrive at the first stage's barrier",
         "tcgen05_commit(s.empty + 8 * stage)",
         "tcgen05_commit(s.empty)",
         "deadlock",
     ),
-    Mutation(MLP, "no commit behind the last product", "  tcgen05_commit(s.done);\n", "", "deadlock"),
+    Mutation(MLP, "no commit after the last product", "  tcgen05_commit(s.done);\n", "", "deadlock"),
     Mutation(
         MLP,
-        "output loaded before the products are done",
+        "output loaded before the products are complete",
         "    mbarrier_wait(s.done, 0);  // the output is there\n",
         "",
         "in_flight",
@@ -485,8 +485,10 @@ MUTATIONS = (
     Mutation(MLP, "every warp reads the first lanes", "(warp % 4 * 32 << 16)", "0", "tcgen05"),
     Mutation(MLP, "too few columns allocated", "kColumns = 256", "kColumns = 128", "tcgen05"),
     Mutation(MLP, "columns are never freed", "  if (warp == 0) tcgen05_dealloc(tensor, kColumns);\n", "", "tcgen05"),
-    Mutation(MLP, "columns freed before all have read them", "  __syncthreads();  // all have read\n", "", "race"),
-    Mutation(MLP, "every lane multiplies", "if (elect_one()) multiply", "multiply", "tcgen05"),
+    Mutation(
+        MLP, "columns freed before all threads have read them", "  __syncthreads();  // all have read\n", "", "race"
+    ),
+    Mutation(MLP, "every lane issues the product", "if (elect_one()) multiply", "multiply", "tcgen05"),
 )
 
 
