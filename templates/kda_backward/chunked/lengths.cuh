@@ -22,8 +22,8 @@ __device__ __forceinline__ void add_along(RowPair& r, Tile const& q, Tile const&
 #pragma unroll
   for (int e = 0; e < 4; ++e) r.q[e / 2] += q[e] * dq[e], r.k[e / 2] += k[e] * dk[e];
 }
-// Sums n · dn over a warp's channels, in `s_parts` [kWarps, 2, kChunk] for the warps that share the chunk: no register
-// holds it while values are summed.
+// Address of a warp's sum of n · dn over its channels, in `s_parts` [kWarps, 2, kChunk] for the warps that share the
+// chunk: no register holds it while values are summed.
 __device__ __forceinline__ float* own_part(float* s_parts, int warp, int half, int lane) {
   return s_parts + warp * 2 * kChunk + lane / 4 + 8 * half;
 }
