@@ -58,7 +58,7 @@ class Problem:
     window_right: int = extent("keys after its own, with use_window and not causal (-1: all)", default=1024)
 
     def __post_init__(self) -> None:
-        if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # one problem, one name
+        if self.precision is Precision.FP32 and self.dtype is DType.FP32:  # equal problems have equal names
             object.__setattr__(self, "precision", Precision.DTYPE)
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)

@@ -57,12 +57,12 @@ class Problem(Sizes):
 
     @property
     def final_states(self) -> int:
-        """0 if they are no output, or in a pool."""
+        """Number of final states: 0 if they are not an output, or are in a pool."""
         return self.sequences * self.output_final_state
 
     @property
     def state_indices(self) -> int:
-        """0 if sequences have no indices."""
+        """Number of indices of states: 0 if sequences have none."""
         return self.sequences * self.use_state_indices
 
 

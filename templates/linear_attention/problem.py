@@ -11,7 +11,7 @@ from .sizes import Sizes
 DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 DECAYS = ("scalar", "head", "channel")
 MAX_SEQ = 2**30  # positions are int32 in the kernels, with room for one more tile
-MAX_ROWS = 2**30  # sequences · channels: counted in 31 bits, with room for one more block
+MAX_ROWS = 2**30  # maximum of sequences · channels: counted in 31 bits, with room for one more block
 MAX_ELEMENTS = 2**37  # batch · seq_len · channels, the last rounded up to 256: blocks and flags are counted in 31 bits
 MAX_KEY_FLOOR = 60  # e^-60, and its products, stay normal in fp32
 
@@ -44,7 +44,7 @@ class Problem(Sizes):
 
     @property
     def final_states(self) -> int:
-        """0 if they are not requested."""
+        """Number of final states: 0 if they are not requested."""
         return self.sequences * self.output_final_state
 
 

@@ -76,7 +76,7 @@ __device__ __forceinline__ Summary<Tile::V> summarize(Weights& weights, typename
   Summary<Tile::V> found = {{}, false};
   if (at.begin >= at.end) return found;
   Span span = sequences.at(at.first + at.begin);
-  for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {  // once, except if sequences meet
+  for (int begin = at.begin, end;; begin = end, span = sequences.at(span.end)) {  // runs once, except if sequences meet
     end = span_end(span, at, begin);
     if (at.first + begin == span.begin) {
       states.begin(found.sum, span.index, at.channel);

@@ -37,7 +37,7 @@ class Budgeted(Shape):
 
 
 WARP = 32  # lanes
-LOAD = 16  # bytes: the widest
+LOAD = 16  # bytes of the widest load
 MAX_TOKENS = 32  # tokens per thread: its loop over them is unrolled
 LONG = 2**14  # tokens of a long sequence
 BUDGETS = (16, 8, 4, 3, 2, 1)  # blocks per SM

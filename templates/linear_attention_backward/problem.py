@@ -38,5 +38,5 @@ class Problem(Sizes):
 
     @property
     def final_states(self) -> int:
-        """0 if their gradient is not passed."""
+        """Number of final states: 0 if their gradient is not passed."""
         return self.sequences * self.use_final_gradient

@@ -31,8 +31,8 @@ from .problem import Problem
 
 Config = Budgeted
 ENTRY = "linear_attention_backward_lookback"
-TENSORS = 4  # k, v, do, q
-CP_ASYNC = 4  # bytes: the minimum that it copies
+TENSORS = 4  # tensors of a tile: k, v, do, q
+CP_ASYNC = 4  # bytes of the smallest copy
 THREADS = 128  # threads per block, by default
 TICKET = 16  # bytes of shared memory for the ticket of the block
 MAX_ELEMENTS = 64  # elements per thread: its loops over them are unrolled three times

@@ -37,7 +37,7 @@ __device__ __forceinline__ void merge_shares(Results<T, D> const& results, int c
   int const query = row - queries.first;
   if (cu_seqlens_q && (query < 0 || query >= min(queries.count, longest))) return;
   int2 const of_sequence = reinterpret_cast<int2 const*>(shares)[n];
-  if (of_sequence.y == 1) return;  // already stored completely
+  if (of_sequence.y == 1) return;  // the row is already stored completely
   PartRows const parts = where(n, of_sequence.x, of_sequence.y, query, head);
   Part part;
 #pragma unroll 8

@@ -21,7 +21,7 @@ CHUNK = 16  # bytes of a chunk of a row
 class Visits:
     """Key tiles visited for one head, by blocks and by groups of warps that share rows."""
 
-    blocks: Array  # [blocks]
+    blocks: Array  # tiles that each block visits, [blocks]
     groups: int  # summed over all groups
     steps: int  # steps of 16 keys in the tiles that the groups do not skip
     rows_of_keys: int  # rows of K read from global memory, summed over blocks

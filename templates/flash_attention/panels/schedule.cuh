@@ -63,7 +63,7 @@ struct Schedule {
 
  private:
   static constexpr int kHeads = Tile::kClusterOfHeads ? Tile::kCluster : 1, kRows = Tile::kCluster / kHeads;
-  static constexpr int kNoHead = 1 << 30;  // beyond every tensor's last head
+  static constexpr int kNoHead = 1 << 30;  // an index beyond every tensor's last head
 
   // Number of keys that fit, with their values, in half of a Hopper GPU's L2.
   static constexpr int kKeysInL2 = (24 << 20) / (2 * (Tile::D + Tile::DV));

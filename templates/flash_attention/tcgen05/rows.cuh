@@ -15,7 +15,7 @@ struct RowThread {
 
   uint32_t tensor;  // columns of tensor memory, in the warp's lanes
   Barriers<Tile> barriers;
-  int i;        // the row tile
+  int i;        // index of the row tile
   float scale;  // scale of scores, or of capped scores, in base 2
   float inner;  // softcap: scale of scores before the cap
   RowSoftmax softmax;

@@ -15,10 +15,10 @@ ELEMENT = 2  # bytes of fp16 and bf16
 ROWS = 64  # rows of Q per warpgroup
 WIDTHS = (64, 32, 16)  # columns of a panel: rows of 128, 64 and 32 bytes, with a swizzle for each
 
-_TILE_UNIT = 1024  # bytes: period of the swizzle of 128-byte rows
+_TILE_UNIT = 1024  # bytes of the period of the swizzle of 128-byte rows
 _BARRIER = 8  # bytes of an mbarrier
 _POSTS, _WORK = 2, 48  # work items posted ahead, and the bytes of one
-_DRAWN = 4  # bytes: the next work item of a cluster
+_DRAWN = 4  # bytes of the next work item of a cluster
 _SCHEDULE = 36  # bytes of the schedule
 _FEW_ROW_TILES = 16
 _PRODUCTS = 2048  # multiply-adds per clock and SM

@@ -54,7 +54,7 @@ __device__ __forceinline__ void step_over_both(Consumer<Tile>& rows, typename Co
                                                typename Consumer<Tile>::Scores& r_next, int tile, bool& first) {
   rows.issue_scores(r_next);
   rows.exponentiate(r_s, tile);
-  rows.await_values();  // at this point, because it ends the basic block
+  rows.await_values();  // placed here, because it ends the basic block
   rows.template wait_values<1>(!first);
   first = false;
   rows.prepare(r_s);

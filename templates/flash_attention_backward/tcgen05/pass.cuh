@@ -27,7 +27,7 @@ struct TensorPass : Pass<Traits, 128> {
                                         : kUsedColumns <= 128 ? 128
                                         : kUsedColumns <= 256 ? 256
                                                               : 512;
-  static constexpr int kHandovers = Base::kSharedBytes;  // barriers
+  static constexpr int kHandovers = Base::kSharedBytes;  // offset of the barriers
   static constexpr int kTensor = kHandovers + 8 * 8 * kRowTiles;  // the address of tensor memory is stored here
   static constexpr int kSharedBytes = kTensor + 8;
 

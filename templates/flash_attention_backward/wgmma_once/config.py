@@ -13,7 +13,7 @@ BLOCK_KEYS = ROWS * WARPGROUPS
 _LAUNCHED = 168  # registers per thread at launch; warpgroups redistribute them
 
 _SUM = 4  # bytes of fp32
-_TILE_UNIT = 1024  # bytes: period of the swizzle of 128-byte rows
+_TILE_UNIT = 1024  # bytes of the period of the swizzle of 128-byte rows
 _BARRIER = 8  # bytes of an mbarrier
 _OTHER_REGISTERS = 28  # registers besides sums, scores and products
 _OTHER_HELD = 2  # additional registers per held operand

@@ -24,7 +24,7 @@ struct Image {
   static constexpr __device__ int block(int i, int j) { return i * (i + 1) / 2 + j; }
   // Byte offset in a tile of the channels from 4 quad on of a row.
   static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t quad) {
-    constexpr uint32_t kQuads = 4 / kElement;  // a chunk
+    constexpr uint32_t kQuads = 4 / kElement;  // quads of a chunk
     return Rows::offset(row, quad / kQuads) + quad % kQuads * (4 * kElement);
   }
   // Stores the decay of the channels from 4 quad on, in an order that spreads a warp's stores over all banks.

@@ -31,7 +31,7 @@ struct PrepRows : Triangle<K, C, K / 4 * kGroups, Operands> {
 
   __device__ __forceinline__ uint32_t quad() const { return kGroups == 1 ? thread : thread % kQuads; }
   __device__ __forceinline__ int group() const { return kGroups == 1 ? 0 : int(thread / kQuads); }
-  __device__ __forceinline__ int first() const { return group() * kTokens; }  // token
+  __device__ __forceinline__ int first() const { return group() * kTokens; }  // the thread's first token
 
   // A thread's share of a chunk, in memory layout.
   struct Registers {

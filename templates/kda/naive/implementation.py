@@ -59,7 +59,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
         fma=steps * (5 * K + norms),
         mufu=steps * K,
         alu=steps * 3 * K,
-        smem_wavefronts=steps * (8 * K + norms),  # the column four times; g, k, k and q through L1, which is as fast
+        # four accesses to the column; g, k, k and q through L1, which is as fast
+        smem_wavefronts=steps * (8 * K + norms),
         l2_bytes=steps * (K * (2 * element + gate) + 2 * element * WARP) + state_bytes(problem),
         dram_bytes=cost(problem).bytes,
         chain=problem.mean_len * max(1, 2 * K // WARP),  # two passes, in which 32 rows take as long as a loop step

@@ -82,7 +82,7 @@ struct Bf16Operands {
   }
 
   // A block has 16 bytes per lane in memory; `at` is this lane's address.
-  static constexpr int kBlock = 32;  // uint4
+  static constexpr int kBlock = 32;  // uint4 per block
   static __device__ __forceinline__ int lane_slot(int lane) { return lane; }
   template <Side kSide>
   static __device__ __forceinline__ void load(Block& r, uint4 const* at, bool there = true) {

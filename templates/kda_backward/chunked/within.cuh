@@ -98,7 +98,7 @@ struct Within {
     }
   }
 
-  // Calls `each` with a token's channels, with scaled query, in every lane.
+  // Calls `each` in every lane with a token's channels, where the query is scaled.
   template <class Each>
   __device__ __forceinline__ void for_each_token(Channels const& x, Each each) const {
 #pragma unroll 1

@@ -110,7 +110,7 @@ struct Reverse {
   // a sequence.
   template <class Token, class First>
   __device__ __forceinline__ void walk(Summary<V>& found, float const (&m)[V], Token token, First first) const {
-    for (int end = at.end, begin; end > at.begin; end = begin) {  // once, except if sequences meet
+    for (int end = at.end, begin; end > at.begin; end = begin) {  // runs once, except if sequences meet
       Span const span = sequences.at(at.first + end - 1);
       begin = max(at.begin, span.begin - at.first);
       bool const ends = at.first + end == span.end;

@@ -31,7 +31,8 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
     (main,) = work_of(equal, config, visited, float(cost(equal).bytes), capped=problem.use_softcap)
     if cut.parts > 1:
         main = leaving(equal, cut.parts, main, stored_bytes(equal, config, ROWS))
-        main = replace(main, barriers=main.barriers - main.ctas * config.row_tiles)  # without those of TMA stores
+        # the barriers of TMA stores are omitted
+        main = replace(main, barriers=main.barriers - main.ctas * config.row_tiles)
     idle = ctas - main.ctas
     longest = main.longest_cta * ctas / main.ctas  # idle blocks make the mean block shorter
     main = replace(main, ctas=ctas, longest_cta=longest, barriers=main.barriers + _BARRIERS * idle)

@@ -13,7 +13,7 @@ from ..operator import cost
 from ..problem import Problem
 from .config import Config, queries, row_tiles, taken_heads
 
-PIECE = 16  # keys; the sinks are padded to a multiple of this
+PIECE = 16  # keys per piece: the sinks are padded to a multiple of it
 
 
 def tiles(problem: Problem, config: Config) -> Array:
