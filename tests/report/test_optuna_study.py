@@ -1,6 +1,7 @@
 """Tests of stored attempts as an Optuna study, read by Optuna: states, distributions, values and reasons."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -15,10 +16,15 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
+from tuner import operators
+from tuner.cli.commands.import_kernel import import_kernel
 from tuner.errors import UsageError
+from tuner.evaluate.predict.cost import MODEL
 from tuner.report import optuna_study
 from tuner.search import study as searching
-from tuner.spec.problem import canonical
+from tuner.search.history import transfer_results
+from tuner.spec.instance import Instance
+from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
 
 CHOICES = {"mma_sync": {"BM": (16, 32, 64, 128)}}
@@ -63,6 +69,94 @@ def test_a_study_that_is_there_and_a_database_of_our_own_are_left_alone(tmp_path
     assert before[:100] == (tmp_path / "tuner.db").read_bytes()[:100]
     with pytest.raises(UsageError, match="cannot use 'nonsense' as a storage of Optuna"):
         exported(tmp_path, "nonsense")
+
+
+def tuner(*words: str, db: Path) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, "-m", "tuner", *words, "--db", str(db)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def test_an_exported_study_comes_back_as_history_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    study, count = exported(tmp_path, url)
+    first = tuner("import", url, db=tmp_path / "other.db")
+    assert first.returncode == 0, first.stderr
+    assert f"{count} attempts of the study 'a search' imported as history" in first.stdout
+    again = tuner("import", url, db=tmp_path / "other.db")
+    assert f"0 attempts of the study 'a search' imported as history ({count} were imported before)" in again.stdout
+    with Store.open(tmp_path / "other.db") as store:
+        stored = store.attempts(OPERATOR.name, canonical(PROBLEM), SM_80.name)
+        assert not store.all_records()
+        request = searching.SearchRequest(OPERATOR, PROBLEM, SM_80, budget=4, implementation="mma_sync", seed=1)
+        (past,) = transfer_results(request, store, MODEL, ())["mma_sync"]
+        outcome = searching.search(request, store, Recorded())
+    values = {trial.value for trial in study.get_trials() if trial.state is TrialState.COMPLETE}
+    assert {row.attempt.value for row in stored} - {None} == values
+    assert past.source == "history of earlier code" and len(past.results) == count
+    assert outcome.reused == 0  # nothing of a study stands for a result of this search
+    failed = [row.attempt.failure for row in stored if row.attempt.failure]
+    assert {trial.user_attrs["reason"] for trial in study.get_trials(states=(TrialState.FAIL,))} == {
+        failure.reason for failure in failed if failure
+    }
+
+
+def test_a_study_of_someone_else_needs_to_be_told_what_it_is_of_and_bad_trials_are_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=url, study_name="theirs", direction="minimize")
+    naive = operators.implementation(OPERATOR.name, "naive")
+    right = to_fields(Instance.default(OPERATOR, naive, PROBLEM, SM_80.arch).config)
+    distributions = {name: optuna.distributions.CategoricalDistribution([value]) for name, value in right.items()}
+    study.add_trial(optuna.create_trial(value=12.5, params=dict(right), distributions=distributions))
+    other = {"BOGUS": optuna.distributions.CategoricalDistribution(["$(reboot)"])}
+    study.add_trial(optuna.create_trial(value=1.0, params={"BOGUS": "$(reboot)"}, distributions=other))
+    bare = tuner("import", url, db=tmp_path / "t.db")
+    assert (bare.returncode, bare.stderr) == (2, "error: the study 'theirs' does not name it: give --operator\n")
+    about = [
+        "--operator",
+        OPERATOR.name,
+        "--gpu",
+        "sm_80",
+        "--implementation",
+        "naive",
+        "--problem",
+        '{"head_dim": 64}',
+    ]
+    taken = tuner("import", url, *about, db=tmp_path / "t.db")
+    assert taken.returncode == 0 and "1 attempt of the study" in taken.stdout
+    assert "1 trial left out: naive: Config has no field BOGUS" in " ".join(taken.stderr.split())
+    with Store.open(tmp_path / "t.db") as store:
+        (row,) = store.attempts(OPERATOR.name)
+    assert row.attempt.measurement is not None and row.attempt.measurement.time_us == 12.5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sqlite:///NONE.db"], "no file NONE.db"),
+        (["nonsense://x"], "cannot read 'nonsense://x' as a storage of Optuna"),
+        (["sqlite:///study.db", "--study", "b"], "has the studies 'a search': name one with --study"),
+        (["sqlite:///study.db", "--fix", "a=1"], "--fix: for a script or a T1 file, not for a study"),
+        (["sqlite:///study.db", "--problem", "[1]"], "give the fields as JSON"),
+        (["sqlite:///study.db", "--evidence", "guessed"], "evidence 'guessed': give measured"),
+        (["sqlite:///study.db", "--gpu", "sm_91"], "sm_91"),
+        (["script.py", "--gpu", "sm_80"], "--gpu, --db: for an Optuna study"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_by_name(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exported(tmp_path, "sqlite:///study.db")
+    with pytest.raises(UsageError, match=re.escape(message)):
+        run_import(*words, db=str(tmp_path / "t.db"))
+    assert not Path("NONE.db").exists()
+
+
+def run_import(source: str, *words: str, db: str) -> None:
+    """The command in this process, without its guard."""
+    options = dict(zip([word.removeprefix("--") for word in words[::2]], words[1::2], strict=True))
+    fix = {"fix": [options.pop("fix")]} if "fix" in options else {}
+    import_kernel(source, **fix, **options, db=db)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

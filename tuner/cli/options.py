@@ -15,7 +15,7 @@ from typer.main import get_group
 from tuner import operators
 from tuner.base.fields import scalar
 from tuner.cli import problems
-from tuner.cli.output import examples, guarded, literal, without_bool_types
+from tuner.cli.output import examples, finished, guarded, literal
 from tuner.cli.problems import Line
 from tuner.errors import TunerError, UsageError, suggestion
 from tuner.spec.operator import Operator
@@ -87,7 +87,7 @@ def group_of(
         )(_command(operator, body))
     if across:
         group.command(_ACROSS, hidden=True, help=f"{help.split('. ')[0].rstrip('.')}.")(guarded(across[1]))
-    without_bool_types(commands := get_group(group))
+    finished(commands := get_group(group))
     if across:
         assert isinstance(commands, OperatorGroup)
         commands.across = across[0]
@@ -237,6 +237,8 @@ def _spread(field: Field[Any], part: str) -> list[str]:
     first, dots, last = part.partition("..")
     if field.type is not int or not dots:
         return [part] if part else []
+    if not first or not last:
+        raise UsageError(f"{_flag(field)} {part}: give LO..HI with both ends")
     begin, end = _value(field, first), _value(field, last)
     if not 0 < begin <= end:
         raise UsageError(f"{_flag(field)} {part}: give LO..HI with 0 < LO <= HI")
@@ -257,18 +259,21 @@ def _value(field: Field[Any], word: str) -> Any:
         return kind(word)
     except ValueError:
         allowed = _accepted(field)
-        accepted = f"known: {', '.join(map(str, allowed))}" if allowed else "give a whole number"
+        accepted = "give a whole number" if kind is int else f"known: {', '.join(map(str, allowed))}"
         raise UsageError(f"{_flag(field)} {word!r}: {accepted}") from None
 
 
 def parse_config(config: type[Any], base: Any, settings: list[str]) -> Any:
     """Parse a config from `name=value` words over `base`. Raises UsageError for invalid names or values."""
     kinds: dict[str, Any] = {field.name: field.type for field in fields(config)}
-    values = {name: getattr(base, name) for name in kinds}
+    values, given = {name: getattr(base, name) for name in kinds}, set[str]()
     for word in (word for text in settings for word in text.split(",") if word):
         name, _, value = word.partition("=")
         if name not in kinds or not value:
             raise UsageError(f"--config {word!r}: give name=value with a name among {', '.join(kinds)}")
+        if name in given:
+            raise UsageError(f"--config sets {name} twice: give one value")
+        given.add(name)
         values[name] = _config_value(name, kinds[name], value)
     return config(**values)
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tuner.errors import MachineError, TunerError
+from tuner.errors import MachineError, TunerError, UsageError
 
 
 def literal(text: str) -> str:
@@ -51,15 +51,38 @@ def examples(lines: Sequence[str], operator: str = "OPERATOR") -> str:
     return "\n\n".join(("Examples:", *(literal(line.format(operator=operator)) for line in lines)))
 
 
-def without_bool_types(command: Any) -> None:
-    """Make the help of a command and its subcommands show `--flag` for a boolean instead of `--flag <bool>`."""
+def finished(command: Any) -> None:
+    """Make a command and its subcommands show `--flag` for a boolean instead of `--flag <bool>` in their help, and
+    refuse an option that is given twice, of which the last value would win silently.
+    """
+    if not getattr(command, "commands", {}):
+        parse = command.parse_args
+        command.parse_args = lambda context, words: parse(context, _once(command, words))
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
     help_option = command.get_help_option
     command.get_help_option = lambda context: _without_type(help_option(context))
     for sub in getattr(command, "commands", {}).values():
-        without_bool_types(sub)
+        finished(sub)
+
+
+def _once(command: Any, words: list[str]) -> list[str]:
+    """Return `words`; raise UsageError if an option with one value is among them twice."""
+    single = {
+        name: parameter.opts[0]
+        for parameter in command.params
+        if getattr(parameter, "multiple", True) is False and not getattr(parameter, "is_flag", False)
+        for name in parameter.opts
+    }
+    options = words[: words.index("--")] if "--" in words else words
+    used: set[str] = set()
+    for word in options:
+        option = single.get(word.partition("=")[0])
+        if option is not None and option in used:
+            raise UsageError(f"{option} is given twice: give it once")
+        used |= {option} if option else set()
+    return words
 
 
 def _without_type(option: Any) -> Any:

@@ -23,7 +23,7 @@ def read(path: Path) -> list[Line]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text file"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise UsageError(f"cannot read the problems in {path}: {reason}") from error
     try:
         lines = _csv(path, text) if path.suffix.lower() == ".csv" else _json(path, text)

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tuner.cli.output import ending, examples, guarded, without_bool_types
+from tuner.cli.output import ending, examples, finished, guarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Command:
         if not self.per_operator:
             app.command(self.name, help=self.help, epilog=examples(self.examples))(guarded(body))
             command = get_command(app)
-            without_bool_types(command)
+            finished(command)
             return command
         from tuner.cli.options import group_of  # loads every operator
 
@@ -100,8 +100,12 @@ COMMANDS = (  # in the order of use
     Command(
         "import",
         "import_kernel",
-        "Make an operator of a Kernel Tuner script or T1 file.",
-        ("tuner import convolution.py", "tuner import gemm.json --name gemm"),
+        "Make an operator of a Kernel Tuner script or T1 file, or import an Optuna study.",
+        (
+            "tuner import convolution.py",
+            "tuner import gemm.json --name gemm",
+            "tuner import sqlite:///study.db --operator flash_attention --implementation wgmma --gpu H100",
+        ),
         module="import_kernel",
     ),
     Command(

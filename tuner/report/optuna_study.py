@@ -118,7 +118,7 @@ def _resources(attempt: Attempt) -> dict[str, Any]:
 def _about(attempt: Attempt, evidence: Evidence) -> dict[str, str]:
     of = attempt.identity
     about = {"operator": of.operator, "problem": of.problem, "gpu": of.gpu}
-    return about | {"evidence": evidence.value, "compiler": of.toolkit}
+    return about | {"evidence": evidence.value, "compiler": of.toolkit, "policy": of.policy}
 
 
 def _refuse_ours(url: str) -> None:

@@ -90,7 +90,8 @@ def serving_implementations(
     operator: Operator[Any], problem: Any, gpu: GPU, only: str | None
 ) -> tuple[Implementation[Any, Any], ...]:
     """Return the implementations to search, or just `only`. Raises UsageError if none serves the problem."""
-    wanted = (operators.implementation(operator.name, only),) if only else operators.implementations(operator.name)
+    chosen = None if only is None else operators.implementation(operator.name, only)
+    wanted = operators.implementations(operator.name) if chosen is None else (chosen,)
     refusals = {one.name: one.refusal(problem, gpu.arch) for one in wanted}
     serving = tuple(one for one in wanted if refusals[one.name] is None)
     if not serving:

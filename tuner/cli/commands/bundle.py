@@ -9,7 +9,7 @@ from tuner import arch
 from tuner.base.cache import Cache
 from tuner.cli.output import DbOption, JsonOption, emit_json, say
 from tuner.dispatcher.bundled import packed
-from tuner.errors import NoValidConfigError, UsageError
+from tuner.errors import NoValidConfigError, StoreError, UsageError
 from tuner.store import bundle, locations, read, record_lines, signing
 
 
@@ -31,7 +31,10 @@ def bundle_command(
     names = {arch.gpu(name).name for name in gpu or ()}
     key = signing.private_key(sign) if sign else None
     source = db or locations.database()
-    stored, _ = read.read(source)
+    try:
+        stored, _ = read.read(source)
+    except StoreError as error:
+        raise StoreError(f"cannot read the database {source}: {error}") from error
     wanted = [
         record
         for record in record_lines.current(row.record for row in stored)

@@ -1,4 +1,4 @@
-"""`tuner import`: an operator's folder from a Kernel Tuner script or a T1 file."""
+"""`tuner import`: an operator's folder from a Kernel Tuner script or a T1 file, or history from an Optuna study."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from tuner.cli.commands.import_study import import_study
 from tuner.cli.commands.new import check_name, next_steps
-from tuner.cli.output import say
+from tuner.cli.output import DbOption, literal, say
 from tuner.errors import UsageError
 from tuner.foreign import script, t1
 from tuner.foreign.call import SEARCHING, Call, of_keywords
@@ -19,7 +20,12 @@ from tuner.spec.space import Value
 
 
 def import_kernel(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="a script that calls tune_kernel, or a T1 file (.json)")],
+    source_of: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|URL", help="a script that calls tune_kernel, a T1 file (.json), or Optuna's storage"
+        ),
+    ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]…", help="of the script, after --")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="of the operator: its folder and commands")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="the folder that is to hold it")] = Path(),
@@ -34,12 +40,35 @@ def import_kernel(
     constant: Annotated[
         list[str] | None, typer.Option(metavar="NAME=I", help="a __constant__ symbol that holds argument I")
     ] = None,
+    study: Annotated[str | None, typer.Option(metavar="NAME", help="of URL: the study to import")] = None,
+    operator: Annotated[
+        str | None, typer.Option(metavar="NAME", help=literal("of the study [default: what it says of itself]"))
+    ] = None,
+    problem: Annotated[str | None, typer.Option(metavar="JSON", help="of the study: the problem's fields")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="of the study: an architecture or a model")] = None,
+    implementation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="of the study: whose parameters its trials have")
+    ] = None,
+    evidence: Annotated[
+        str | None, typer.Option(metavar="KIND", help="of the study's values: measured (µs) or predicted")
+    ] = None,
+    db: DbOption = None,
 ) -> None:
-    """Run a script up to its call of tune_kernel, or read a T1 file, and write what is called as an operator's folder.
+    """Run a script up to its call of tune_kernel, or read a T1 file, and write what is called as an operator's folder;
+    or add the trials of an Optuna study to the database, as history that guides later searches.
 
     The script runs in its own folder, as it is, with stand-ins for Kernel Tuner and, where there is no GPU, for CuPy
     and PyCUDA. The kernel then runs untuned, on a few of its blocks, on the CPU.
     """
+    about = {"study": study, "operator": operator, "problem": problem, "gpu": gpu}
+    about |= {"implementation": implementation, "evidence": evidence, "db": db}
+    if "://" in source_of:
+        folders = {"name": name, "fix": fix, "kernel": kernel, "source": source, "constant": constant}
+        _refuse(folders | {"arguments": positions}, "for a script or a T1 file, not for a study")
+        import_study(source_of, **about)
+        return
+    _refuse(about, "for an Optuna study: give the URL of its storage, such as sqlite:///study.db")
+    path = Path(source_of)
     if not path.is_file():
         raise UsageError(f"no file {path}: give a Python script that calls tune_kernel, or a T1 file")
     chosen = name or _name_of(path)
@@ -67,6 +96,11 @@ def import_kernel(
     for file in sorted(filter(Path.is_file, folder.rglob("*"))):
         typer.echo(f"wrote {file}")
     typer.echo(next_steps(chosen, out, "on its PTX, on a few of its blocks"))
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    if given := [f"--{name}" for name, value in options.items() if value]:
+        raise UsageError(f"{', '.join(given)}: {why}")
 
 
 def _name_of(path: Path) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from tuner.arch import GPU
 from tuner.backends.gpu import named
+from tuner.cli.commands.import_study import IMPORTED
 from tuner.cli.output import DbOption, GpuOption, literal, other_database
 from tuner.cli.search_results import title
 from tuner.compiler.nvrtc import Compiler
@@ -82,7 +83,7 @@ def _with_its_search(outcome: study.Outcome, store: Store) -> study.Outcome:
     """Add how the searches that made these attempts went: why the last one stopped, and their total time."""
     request = outcome.request
     about = (request.operator.name, canonical(request.problem), request.gpu.name)
-    searches = [s for s in store.studies() if (s.operator, s.problem, s.gpu) == about]
+    searches = [s for s in store.studies(*about) if s.method != IMPORTED]
     if not searches:
         return replace(outcome, why_stopped="not stored: these attempts were imported", seconds=0.0)
     last = searches[-1]

@@ -74,7 +74,8 @@ def parse(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+        reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise UsageError(f"cannot read {path}: {reason}") from error
     closed = text.rstrip().rstrip(",") + "}}"  # the cache of an interrupted run lacks its end
     for candidate in (text, closed):
         try:
