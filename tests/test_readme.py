@@ -19,6 +19,9 @@ from tuner.base.assets import ROOT
 from tuner.cli.app import build
 
 TEXT = (ROOT / "README.md").read_text()
+# The commands that a newcomer types, in order: those of the README, then those of the pages that it leads to.
+GUIDES = ("docs/how-to/search.md", "docs/how-to/cpp.md", "docs/how-to/pytorch.md")
+TYPED = "\n".join([TEXT, *((ROOT / page).read_text() for page in GUIDES)])
 TUNER = ROOT / "tuner" / "README.md"
 FOLDERS = ("benchmarks", "db", "reports", "templates", "tuner")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
@@ -29,7 +32,7 @@ def blocks(language: str, text: str = TEXT) -> list[str]:
 
 
 def commands(program: str) -> list[list[str]]:
-    lines = [line for block in blocks("console") for line in block.splitlines()]
+    lines = [line for block in blocks("console", TYPED) for line in block.splitlines()]
     words = [shlex.split(line, comments=True) for line in lines]
     return [line[1:] for line in words if line and line[0] == program]
 
@@ -78,7 +81,7 @@ def test_commands_run_in_the_order_in_which_they_stand(
 @pytest.mark.skipif("README_SHELL" not in os.environ, reason="searches for many minutes: README_SHELL=1 runs it")
 def test_commands_run_as_typed_in_a_fresh_shell(tmp_path: Path) -> None:
     """From an activated environment, in order, with nothing added to them and none of this process's variables."""
-    lines = [line for block in re.findall(r"^```(?:console|sh)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    lines = [line for block in re.findall(r"^```(?:console|sh)\n(.*?)^```", TYPED, re.MULTILINE | re.DOTALL)
              for line in block.splitlines()]  # fmt: skip
     typed = [line for line in lines if line.startswith(("tuner ", "printf ", ". "))]
     assert ". .venv/bin/activate      # makes tuner a command of this shell" in typed
