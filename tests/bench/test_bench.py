@@ -13,11 +13,16 @@ from tuner import bench, operators
 from tuner.arch import gpu
 from tuner.base.assets import ROOT
 from tuner.bench import peers
+from tuner.bench.forecast import Forecast, Outlook
 from tuner.bench.page import page as drawn
 from tuner.bench.tables import varying
 from tuner.errors import UsageError
 from tuner.evaluate.measure.device import Code
 from tuner.evaluate.measure.policy import MeasurementPolicy
+from tuner.evaluate.predict import kernel_classes
+from tuner.evaluate.predict.cost import MODEL
+from tuner.evaluate.predict.predicted_time import UNJUDGED, predicted_time
+from tuner.results.attempt import Prediction
 from tuner.spec.instance import InstanceFields
 from tuner.spec.problem import to_fields
 from tuner.store.records import Snapshot
@@ -104,6 +109,15 @@ def test_a_forecast_has_ours_first_the_other_implementations_and_dense_attention
     ]  # which needs a record to run
     assert min(proven) == proven[0]
     assert forecast.peers == tuple(peer.name for peer in peers.of("streaming_attention"))
+    assert forecast.times == UNJUDGED  # these kernels declare their work
+    assert all(row["predicted_time"] is None for row in forecast.data()["rows"])
+
+
+def test_a_forecast_names_the_predicted_time_of_kernels_that_devices_have_judged() -> None:
+    time = predicted_time(Prediction(141_000.0, {}, "DRAM", MODEL, kernel_classes.STREAMING), gpu("A100"))
+    row = Outlook("copy/plain", "a record", 0.0, 0.0, 1.0, 1.0, 141_000.0, "DRAM", time)
+    times = Forecast("copy", {}, "A100", (row,), ()).times
+    assert times.startswith("copy/plain: 100 µs ") and "streaming kernels" in times
 
 
 def test_a_problem_is_spelled_without_what_follows_from_the_rest() -> None:

@@ -12,6 +12,7 @@ from tuner.bench.comparison import formatted_problem
 from tuner.bench.contender import context
 from tuner.dispatcher.config_choice import choose
 from tuner.evaluate.predict.cost import uncompiled
+from tuner.evaluate.predict.predicted_time import UNJUDGED, PredictedTime, recorded_time
 from tuner.results.attempt import Evidence
 from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
@@ -21,7 +22,7 @@ from tuner.store.records import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """One kernel. `flops` counts its mma instructions; `cost` only ranks and is not a time."""
+    """One kernel. `flops` counts its mma instructions; `cost` ranks, and `predicted_time` is a time."""
 
     name: str
     origin: str  # origin of its config
@@ -31,6 +32,7 @@ class Outlook:
     least_bytes: float
     cost: float
     bottleneck: str
+    predicted_time: PredictedTime | None = None  # of a record, if devices have judged such kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,12 @@ class Forecast:
     def data(self) -> dict[str, Any]:
         """Return JSON-compatible data."""
         return {"evidence": self.evidence, **asdict(self)}
+
+    @property
+    def times(self) -> str:
+        """The predicted times of the kernels that devices have judged, or that they have judged none."""
+        times = [f"{row.name}: {row.predicted_time}" for row in self.rows if row.predicted_time]
+        return "; ".join(times) or UNJUDGED
 
     def table(self) -> list[tuple[str, ...]]:
         """Return rows of COLUMNS, with the cost relative to ours."""
@@ -87,7 +95,7 @@ def _outlooks(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
     """Yield the kernel that an application would run, then the defaults of the other implementations."""
     choice = choose(operator, problem, (gpu,), snapshot)
     origin = "a record" if choice.record else "the default"
-    yield _outlook(choice.instance, gpu, origin)
+    yield _outlook(choice.instance, gpu, origin, recorded_time(choice.record) if choice.record else None)
     for implementation in operators.implementations(operator.name):
         if (
             implementation.name != choice.instance.implementation.name
@@ -96,7 +104,7 @@ def _outlooks(operator: Operator[Any], problem: Any, gpu: GPU, snapshot: Snapsho
             yield _outlook(Instance.default(operator, implementation, problem, gpu.arch), gpu, "the default")
 
 
-def _outlook(instance: Instance, gpu: GPU, origin: str) -> Outlook:
+def _outlook(instance: Instance, gpu: GPU, origin: str, time: PredictedTime | None = None) -> Outlook:
     least, work = instance.operator.cost(instance.problem), instance.work(gpu)
     prediction = uncompiled(instance.plan(), work, gpu)
     return Outlook(
@@ -108,4 +116,5 @@ def _outlook(instance: Instance, gpu: GPU, origin: str) -> Outlook:
         least_bytes=least.bytes,
         cost=prediction.cost,
         bottleneck=prediction.bottleneck,
+        predicted_time=time,
     )

@@ -78,7 +78,8 @@ def _gpu(result: Comparison | Forecast) -> str:
 def _about(results: Found) -> str:
     first, problem = results[0], shared(results)
     if isinstance(first, Forecast):
-        return f"{problem}. On the GPU, these peers would be timed: {', '.join(first.peers) or 'none'}."
+        peers = f"On the GPU, these peers would be timed: {', '.join(first.peers) or 'none'}."
+        return f"{problem}. {peers} Predicted time: {first.times}."
     facts: dict[str, Any] = {name: first.device[name] for name in ("model", "driver") if name in first.device}
     subject = "" if len(results) > 1 else f" Ours is {first.implementation} {plain_fields.formatted(first.config)}."
     return f"{problem}. {first.policy}.{subject} {plain_fields.formatted(facts)}"

@@ -84,6 +84,9 @@ def _print(operator: str, results: Sequence[Comparison | Forecast]) -> None:
     how = f"on {first.device['gpu']}, {first.policy}" if isinstance(first, Comparison) else _FORECAST.format(first.gpu)
     for part in bench.tables(results):
         table(f"{operator} {part.title}: {how}", part.columns, part.rows, right=part.numbers)
+    if isinstance(first, Forecast):
+        for times in dict.fromkeys(result.times for result in results if isinstance(result, Forecast)):
+            typer.echo(wrapped(f"predicted time: {times}"))
     if sentence := bench.leaders(results):
         typer.echo(wrapped(sentence))
 
