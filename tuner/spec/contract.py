@@ -128,14 +128,14 @@ def _problem(problem: Any) -> Complaints:
 def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
     if argument.name in KEYWORDS:
         yield f"argument {argument.name!r} is a C++ keyword, which cannot name a kernel parameter"
-    known = {field.name: None for field in fields(operator.problem)}
-    readable = {*known, *(name for name in dir(operator.problem) if not name.startswith("_"))}
+    names = {field.name: None for field in fields(operator.problem)}
+    readable = {*names, *(name for name in dir(operator.problem) if not name.startswith("_"))}
     for dim in argument.dims:
         if dim not in readable:
-            yield f"argument {argument.name} has a dim {dim!r}, which is not a field of Problem ({', '.join(known)})"
+            yield f"argument {argument.name} has a dim {dim!r}, which is not a field of Problem ({', '.join(names)})"
     if argument.constant and (argument.role is not Role.INPUT or argument.strided):
         yield f"argument {argument.name} is a __constant__ symbol: that is a dense Role.INPUT"
-    supplied = [one.name for one in operator.arguments if one.supplied]
+    supplied = [other.name for other in operator.arguments if other.supplied]
     for dim, value in argument.without.items():
         if argument.role is not Role.OUTPUT or (isinstance(value, str) and value not in supplied):
             yield (
@@ -147,7 +147,7 @@ def _argument(operator: Operator[Any], argument: Argument) -> Complaints:
     if isinstance(argument.dtype, str) and argument.dtype not in readable:
         yield (
             f"argument {argument.name} has the dtype of {argument.dtype!r}, which is not a field of Problem "
-            f"({', '.join(known)}): name one, or give a DType"
+            f"({', '.join(names)}): name one, or give a DType"
         )
 
 
@@ -155,10 +155,10 @@ def _inputs(operator: Operator[Any], problem: Any, returned: Any) -> Complaints:
     if not isinstance(returned, Mapping):
         yield f"returned {brief(returned)}: return a dict of arrays by argument"
         return
-    known = {argument.name: argument for argument in operator.arguments if argument.role is not Role.OUTPUT}
-    for name in returned.keys() - known.keys():
-        yield f"returned {name!r}, which is not an argument of the call ({', '.join(known)})"
-    for argument in known.values():
+    inputs = {argument.name: argument for argument in operator.arguments if argument.role is not Role.OUTPUT}
+    for name in returned.keys() - inputs.keys():
+        yield f"returned {name!r}, which is not an argument of the call ({', '.join(inputs)})"
+    for argument in inputs.values():
         if argument.role is Role.SCALAR:
             if argument.name not in returned and argument.required(problem):
                 yield f"left out {argument.name}: return it, make it a field of Problem, or give its Argument a default"

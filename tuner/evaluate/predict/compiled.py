@@ -24,7 +24,7 @@ _NO_FIT = Prediction(inf, {}, "", MODEL)  # prediction of a launch that no SM ca
 def predict_launches(instance: Instance, gpu: GPU, cubin: Cubin) -> tuple[tuple[str, Prediction], ...]:
     """(kernel, prediction) of each launch of a compiled config."""
     if not instance.implementation.declares_work:
-        return tuple((one.launch.entry, one.prediction) for one in predict_undeclared(instance, gpu, cubin))
+        return tuple((launch.launch.entry, launch.prediction) for launch in predict_undeclared(instance, gpu, cubin))
     launches = zip(instance.plan().launches, instance.work(gpu), strict=True)
     return tuple((launch.entry, predict_launch(cubin, launch, work, gpu)) for launch, work in launches)
 
@@ -84,7 +84,7 @@ def resources_of(cubin: Cubin, plan: Plan, gpu: GPU) -> Resources:
     """Resources of the kernel that leaves the fewest CTAs on an SM, and the lint of all kernels."""
     lint = lint_all(cubin)
     resources = (_resources(cubin, launch, gpu, lint) for launch in plan.launches)
-    return min(resources, key=lambda one: (one.ctas_per_sm, -one.spill_bytes))
+    return min(resources, key=lambda resource: (resource.ctas_per_sm, -resource.spill_bytes))
 
 
 def _resources(cubin: Cubin, launch: Launch, gpu: GPU, lint: Lint) -> Resources:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tuner.evaluate.predict.counted import CountedLaunch
 
 STREAMING, SHARING, LOOPS = "streaming", "sharing", "loops"
-_FROM_DRAM = 0.5  # minimum fraction of the L2 traffic that comes from DRAM
+_FROM_DRAM = 0.5  # minimum fraction of the L2 traffic that comes from DRAM: a choice, most of it
 
 
 def class_of(launches: "Sequence[CountedLaunch | None]") -> str:

@@ -48,27 +48,27 @@ class _Pass:
 def _launch_work(launch: Launch, least: Work, written: float, cubin: Cubin) -> Work:
     code = cubin.instructions(launch.entry)
     passes = [(path.repeats, _pass([code[index] for index in path.indices])) for path in frequent_paths(code)]
-    once = [one for repeats, one in passes if not repeats]
-    loops = [one for repeats, one in passes if repeats]
-    loops = [one for one in loops if one.total("mma")] or loops
+    once = [code_pass for repeats, code_pass in passes if not repeats]
+    loops = [code_pass for repeats, code_pass in passes if repeats]
+    loops = [code_pass for code_pass in loops if code_pass.total("mma")] or loops
     warps = least.ctas * least.warps
     trips = _trips(loops, least, written, warps)
 
     def total(amount: Callable[[_Pass], float]) -> float:
         return warps * (sum(map(amount, once)) + (trips - 1) * sum(map(amount, loops)))
 
-    multiplies = any(one.total("mma") for one in (*once, *loops))
+    multiplies = any(code_pass.total("mma") for code_pass in (*once, *loops))
     return replace(
         least,
         mma=least.fma * _FMA_FLOPS / MMA_FLOPS if multiplies else 0.0,
-        fma=total(lambda one: one.total("fma")),
-        paired=total(lambda one: one.total("paired")),
-        mufu=total(lambda one: one.total("mufu")),
-        alu=total(lambda one: one.total(*_PLAIN)),
-        smem_wavefronts=total(lambda one: one.wavefronts + one.total("shared", "lanes")),
-        l2_bytes=max(least.l2_bytes, total(lambda one: one.loaded + one.stored)),
+        fma=total(lambda code_pass: code_pass.total("fma")),
+        paired=total(lambda code_pass: code_pass.total("paired")),
+        mufu=total(lambda code_pass: code_pass.total("mufu")),
+        alu=total(lambda code_pass: code_pass.total(*_PLAIN)),
+        smem_wavefronts=total(lambda code_pass: code_pass.wavefronts + code_pass.total("shared", "lanes")),
+        l2_bytes=max(least.l2_bytes, total(lambda code_pass: code_pass.loaded + code_pass.stored)),
         chain=trips,
-        stages=max((one.stages for one in loops), default=1),
+        stages=max((code_pass.stages for code_pass in loops), default=1),
     )
 
 
@@ -90,10 +90,10 @@ def _thread_bits(name: str) -> int:
 def _trips(loops: Sequence[_Pass], least: Work, written: float, warps: int) -> float:
     flops = least.fma * _FMA_FLOPS
     anchors = (
-        (flops / MMA_FLOPS, sum(one.total("mma") for one in loops)),
-        (written, sum(one.stored for one in loops)),
-        (flops / _FMA_FLOPS, sum(one.total("fma") for one in loops)),
-        (least.dram_bytes, sum(one.loaded for one in loops)),
+        (flops / MMA_FLOPS, sum(code_pass.total("mma") for code_pass in loops)),
+        (written, sum(code_pass.stored for code_pass in loops)),
+        (flops / _FMA_FLOPS, sum(code_pass.total("fma") for code_pass in loops)),
+        (least.dram_bytes, sum(code_pass.loaded for code_pass in loops)),
     )
     return next((max(1.0, amount / per_pass / warps) for amount, per_pass in anchors if amount and per_pass), 1.0)
 

@@ -9,6 +9,7 @@ from tuner.compiler.sass.cta.program import Step, ends
 from tuner.compiler.sass.cta.registers import Registers
 from tuner.compiler.sass.cta.sm import MEMORY, SM, active_lanes, raise_counter, scalar
 from tuner.compiler.sass.cta.state import Context, full
+from tuner.compiler.sass.cta.units import OUTSTANDING
 from tuner.errors import UsageError
 
 
@@ -72,7 +73,7 @@ def product(sm: SM, context: Context, step: Step, time: float) -> None:
     context.open_group = sm.tensor_cores.product(time, step, sm.copies.writing(time))
     sm.cycle = time + sm.rates.product_issue
     if ends(step):
-        context.groups = [*context.groups[-7:], context.open_group]
+        context.groups = [*context.groups[-(OUTSTANDING - 1) :], context.open_group]
     return sm.following(context)
 
 

@@ -16,7 +16,8 @@ from tuner.compiler.sass.cta.rates import Rates
 from tuner.compiler.sass.cta.sm import SM
 from tuner.compiler.sass.cta.state import Missing, Tile, Trace
 
-_SHORT = 150_000  # instructions of an SM up to which the loads of all SMs are followed
+_SHORT = 150_000  # instructions of an SM up to which the loads of all SMs may be followed
+_FOLLOWED = 800_000  # instructions up to which they are: about 45 s of CPU
 _LONG = 500_000  # instructions of an SM beyond which two SMs are replayed instead of three
 
 
@@ -79,10 +80,11 @@ def _from_dram(program: Program, launch: KernelLaunch, rates: Rates, trace: Trac
     turns = {turn for turn, _, _ in trace.loads}
     clusters, alone = sms // launch.cluster, frozenset(trace.loaders)
 
-    def loads(sm: int) -> Sequence[tuple[int, Tile, int]]:
-        return run(SM(program, launch, rates, block_numbers(launch, clusters, sm), alone=alone)).loads
+    def follow(sm: int) -> Trace:
+        return run(SM(program, launch, rates, block_numbers(launch, clusters, sm), alone=alone))
 
-    if trace.issued > _SHORT or sorted(loads(0)) != sorted(trace.loads):
+    followed = follow(0) if trace.issued <= _SHORT else Trace()
+    if followed.issued * clusters > _FOLLOWED or sorted(followed.loads) != sorted(trace.loads):
         sizes = {box.tensor: box.tensor_bytes for box in launch.boxes.values()}
         shares = {name: min(1.0, sizes[name] / (nbytes * sms)) for name, nbytes in trace.loaded.items()}
         return {(turn, name): share for turn in turns for name, share in shares.items()}
@@ -90,7 +92,7 @@ def _from_dram(program: Program, launch: KernelLaunch, rates: Rates, trace: Trac
     first_turns: dict[Tile, int] = {}
     tile_bytes: dict[Tile, int] = {}
     for sm in range(clusters):
-        for turn, tile, nbytes in loads(sm):
+        for turn, tile, nbytes in follow(sm).loads:
             loaded[turn, tile[0]] += nbytes
             first_turns[tile], tile_bytes[tile] = min(first_turns.get(tile, turn), turn), nbytes
     missed: defaultdict[tuple[int, str], float] = defaultdict(float)

@@ -85,19 +85,19 @@ def lea(line: Line, registers: Registers, mask: Mask | None) -> None:
     carries = [registers.flag(operand) for operand in inputs if is_flag(operand)]
     if any(value is None for value in values) or any(carry is None for carry in carries):
         return forget(line, registers, mask)
-    known = [value for value in values if value is not None]
+    computed = [value for value in values if value is not None]
     shift = np.uint64(words[-1].number & 63)
     if line.has("HI"):
         high = ZEROS
         if line.has("SX32"):
-            high = (signed(known[0]) >> 32).astype(np.uint32)
-        elif len(known) > 3:
-            high = known[2]
-        whole = (known[0].astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)) << shift
+            high = (signed(computed[0]) >> 32).astype(np.uint32)
+        elif len(computed) > 3:
+            high = computed[2]
+        whole = (computed[0].astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)) << shift
         term = whole >> np.uint64(32)
     else:
-        term = known[0].astype(np.uint64) << shift & LOW_WORD
-    total = term + known[1].astype(np.uint64)
+        term = computed[0].astype(np.uint64) << shift & LOW_WORD
+    total = term + computed[1].astype(np.uint64)
     if line.has("X"):
         total = total + sum((carry.astype(np.uint64) for carry in carries if carry is not None), np.uint64(0))
     for operand in line.operands[: results(line)]:
@@ -180,10 +180,10 @@ def minimum(line: Line, registers: Registers, mask: Mask | None) -> None:
     least = registers.flag(next(operand for operand in inputs if is_flag(operand)))
     if least is None or any(value is None for value in values):
         return forget(line, registers, mask)
-    known = [value for value in values if value is not None]
+    computed = [value for value in values if value is not None]
     if line.name == "VIADDMNMX":
-        known = [(known[0] + known[1]).astype(np.uint32), known[2]]
-    a, b = (value.astype(np.int64) if line.has("U32") else signed(value) for value in known)
+        computed = [(computed[0] + computed[1]).astype(np.uint32), computed[2]]
+    a, b = (value.astype(np.int64) if line.has("U32") else signed(value) for value in computed)
     put(line, registers, mask, np.where(least, np.minimum(a, b), np.maximum(a, b)).astype(np.uint32))
     return None
 

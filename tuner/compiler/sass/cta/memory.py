@@ -1,4 +1,4 @@
-"""Words of shared and local memory that are known: what a block tells its warps, and registers that ptxas spilled."""
+"""Known words of shared and local memory: what the warps of a block tell each other, and spilled registers."""
 
 import numpy as np
 
@@ -23,12 +23,12 @@ def access_shared(context: Context, line: Line, active: Mask) -> None:
             if address is not None and word is not None:
                 cells.update(((int(address[lane]) & INSIDE) + offset, int(word[lane])) for lane in lanes)
             continue
-        places = [] if address is None else [(int(address[lane]) & INSIDE) + offset for lane in lanes]
-        if not places or any(place not in cells for place in places):
+        locations = [] if address is None else [(int(address[lane]) & INSIDE) + offset for lane in lanes]
+        if not locations or any(location not in cells for location in locations):
             registers.write(register, None, active)
             continue
         values = np.zeros(LANES, np.uint32)
-        values[lanes] = [cells[place] for place in places]
+        values[lanes] = [cells[location] for location in locations]
         registers.write(register, values, active)
 
 
@@ -40,12 +40,12 @@ def access_local(context: Context, line: Line, active: Mask) -> None:
     if address is None or not active.any():
         return
     for offset, register in _words(line, value_operand):
-        place = int(address[int(active.argmax())]) + offset
+        location = int(address[int(active.argmax())]) + offset
         if line.name == "LDL":
-            registers.write(register, cells.get(place), active)
+            registers.write(register, cells.get(location), active)
             continue
-        word, before = registers.word(register), cells.get(place)
-        cells[place] = word if word is None or before is None else np.where(active, word, before)
+        word, before = registers.word(register), cells.get(location)
+        cells[location] = word if word is None or before is None else np.where(active, word, before)
 
 
 def _operands(line: Line) -> tuple[Operand, Operand]:

@@ -65,20 +65,20 @@ def needed(lines: Sequence[Line]) -> frozenset[int]:
     read = [0 if _is_data(line) else _bits(sources(line)) for line in lines]
     live = [0] * len(code)
     pending = list(range(len(code)))
-    found = {index for index, line in enumerate(lines) if line.name in _ROOTS}
+    needed_indices = {index for index, line in enumerate(lines) if line.name in _ROOTS}
     while pending:
         index = pending.pop()
         out = 0
         for successor in follows[index]:
             if successor < len(code):
                 out |= live[successor]
-        if index in found or written[index] & out:
-            found.add(index)
+        if index in needed_indices or written[index] & out:
+            needed_indices.add(index)
             out = out & ~kills[index] | read[index]
         if out | live[index] != live[index]:
             live[index] |= out
             pending += before[index]
-    return frozenset(found)
+    return frozenset(needed_indices)
 
 
 def _is_data(line: Line) -> bool:

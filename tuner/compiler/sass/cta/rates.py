@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from tuner.arch import GPU
 
-_CHASE_MHZ = 1755.0  # of the H800 on which copies were timed [P]
-_NS_PER_CYCLE = 1e3 / _CHASE_MHZ
+_CHASE_MHZ = 1755.0  # of the H800 on which loads and copies were timed [P]
+# Cycles there [P], of L2 the mean of the near and the far half: 369 and 592 by copies, 264 and 488 by loads.
+_COPY_FROM_L2, _COPY_FROM_DRAM = 480.0, 762.0
+_LOAD_FROM_L2, _LOAD_FROM_DRAM = 376.0, 657.0
 _DRAM_EFFICIENCY = 0.91  # of the data sheet's bandwidth where kernels read and write [D]
 
 
@@ -30,13 +32,13 @@ class Rates:
     barrier: float = 22.0  # release of bar [C]: 15 to 30
     remote: float = 200.0  # to another SM of a cluster [C]
     copy_gap: float = 32.0  # between two bulk copies of an SM [C]
-    l2_latency: float = 480.0  # of a bulk copy, mean of the near and the far half [P]: 369 and 592
-    dram_latency: float = 762.0  # [P]
+    l2_latency: float = _COPY_FROM_L2  # of a bulk copy
+    dram_latency: float = _COPY_FROM_DRAM
     ingest_bytes: float = 64.0  # that an SM receives a cycle [V]
     l2_share: float = 38.8  # of L2's bytes per cycle, for one SM of all [R]
     dram_share: float = 19.2  # of DRAM's [R]
     fetch_ahead: int = 16  # lines of instructions that a stream buffer requests ahead [H]
-    fetch_latency: float = 657.0  # of a line of instructions that DRAM has: as that of a load [P]
+    fetch_latency: float = _LOAD_FROM_DRAM  # of a line of instructions that DRAM has: that of a load [G]
     block_start: float = 400.0  # from the end of a block to the start of the next [D]
     launch: float = 2000.0  # of a kernel, before and after its blocks [G]
 
@@ -44,11 +46,10 @@ class Rates:
 def rates_of(gpu: GPU, clock_mhz: float) -> Rates:
     """At a clock of the SMs; L2 runs with it, DRAM does not."""
     device = gpu.device
-    extra_ns = (762.0 - 480.0) * _NS_PER_CYCLE
     dram = device.dram_gb_s * 1e3 / clock_mhz / device.sm_count
     return Rates(
-        dram_latency=480.0 + extra_ns * clock_mhz / 1e3,
-        fetch_latency=376.0 + (657.0 - 376.0) * _NS_PER_CYCLE * clock_mhz / 1e3,
+        dram_latency=_COPY_FROM_L2 + (_COPY_FROM_DRAM - _COPY_FROM_L2) * clock_mhz / _CHASE_MHZ,
+        fetch_latency=_LOAD_FROM_L2 + (_LOAD_FROM_DRAM - _LOAD_FROM_L2) * clock_mhz / _CHASE_MHZ,
         l2_share=device.l2_bytes_per_clock / device.sm_count,
         dram_share=dram * _DRAM_EFFICIENCY,
     )

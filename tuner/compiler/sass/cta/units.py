@@ -10,6 +10,7 @@ from tuner.compiler.sass.fields import BYTES
 
 LINE = 128 // BYTES  # instructions of a line of an instruction cache
 _OPERAND_BYTES, _ROWS = 2, 64  # of an HGMMA
+OUTSTANDING = 8  # HGMMA at most: hopper_constants.tsv
 
 
 class Instructions:
@@ -78,7 +79,7 @@ class TensorCores:
         self.cycles = 0.0
         self._rates = rates
         self._free = self._shared = 0.0
-        self._ends: deque[float] = deque(maxlen=8)
+        self._ends: deque[float] = deque(maxlen=OUTSTANDING)
 
     def admits(self, step: Step) -> float:
         """When the queue has room for an HGMMA."""
