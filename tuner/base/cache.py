@@ -289,8 +289,8 @@ def _publish(partial: Path, path: Path, build: Callable[[Path], object]) -> None
     try:
         build(partial)
         (partial / _MANIFEST).touch()
-        for made in partial.rglob("*"):
-            made.chmod(stat.S_IMODE(made.stat().st_mode) & ~0o022)  # regardless of the umask
+        for member in partial.rglob("*"):
+            member.chmod(stat.S_IMODE(member.stat().st_mode) & ~0o022)  # regardless of the umask
         (partial / _MANIFEST).write_text(json.dumps(_manifest(partial)))
         with suppress(OSError):  # another process published it first
             partial.replace(path)

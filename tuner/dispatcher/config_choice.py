@@ -134,7 +134,7 @@ class Records:
         near = [(*match, gpu) for records, gpu in self._nearby if (match := records.closest(sizes))]
         if not near:
             return None
-        record, distance, _, target = near[0] if len(near) == 1 else min(near, key=lambda each: _nearest(*each))
+        record, distance, _, target = near[0] if len(near) == 1 else min(near, key=lambda match: _nearest(*match))
         return record, target, _foreign(record, distance, target)
 
 

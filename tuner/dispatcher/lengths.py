@@ -103,16 +103,16 @@ class Lengths:
     def ready(self, request: Request, facts: Mapping[str, Facts], untuned: Untuned) -> Ready | None:
         """Return the kernel for a call with these facts; None if it must be computed."""
         sizes = self._sizes(request, facts)
-        own = _first(self._problems, sizes)
-        if own is None:
+        problem_sizes = _first(self._problems, sizes)
+        if problem_sizes is None:
             return None
-        for config in self._candidates(own):
+        for config in self._candidates(problem_sizes):
             numbers = None if config is None else _first(config.traces, sizes)
             if config is None or numbers is None:
                 return None
             if numbers is not _UNFIT:
                 assert config.kernel is not None, "a config that fits was traced in a call that ran it"
-                return config.kernel.ready(numbers), self._tally(config.chosen, own, untuned)
+                return config.kernel.ready(numbers), self._tally(config.chosen, problem_sizes, untuned)
         return None
 
     def learn(
@@ -125,12 +125,12 @@ class Lengths:
         numbers: Any,
     ) -> None:
         """Trace the computation of a call: the choice for its problem, and the launch arguments `numbers`."""
-        sizes, (fixed, own) = self._sizes(request, facts), _values(problem)
+        sizes, (fixed, problem_sizes) = self._sizes(request, facts), _values(problem)
         if self._failures >= _FAILURES or fixed != self._statics:
             return
-        if not self._traced(self._problems, self._problem_sizes, sizes, own):
+        if not self._traced(self._problems, self._problem_sizes, sizes, problem_sizes):
             return
-        for config in self._learned(own, chosen):
+        for config in self._learned(problem_sizes, chosen):
             fits = config.chosen.fits(problem)
             if fits and (config.chosen.instance.key, config.chosen.gpu) != (chosen.instance.key, chosen.gpu):
                 return
@@ -140,26 +140,26 @@ class Lengths:
             if not self._traced(config.traces, compute, sizes, numbers if fits else _UNFIT) or fits:
                 return
 
-    def _candidates(self, own: Sizes) -> Iterator[_Config | None]:
+    def _candidates(self, problem_sizes: Sizes) -> Iterator[_Config | None]:
         """Yield the configs in the order of `choice.choose`; None stands for one that no call has traced."""
-        if nearest := self._records.nearest(own):
+        if nearest := self._records.nearest(problem_sizes):
             record, gpu, foreign = nearest
             yield self._recorded.get((id(record), gpu.name, foreign))
             yield None  # the second nearest record is not traced
-        for sizes in round_sizes(own):
+        for sizes in round_sizes(problem_sizes):
             if sizes not in self._typical:
                 yield None
             elif (config := self._typical[sizes]) is not None:
                 yield config
 
-    def _learned(self, own: Sizes, chosen: Choice) -> Iterator[_Config]:
+    def _learned(self, problem_sizes: Sizes, chosen: Choice) -> Iterator[_Config]:
         """Yield the same configs, created if missing, up to the one that the problem runs."""
-        if nearest := self._records.nearest(own):
+        if nearest := self._records.nearest(problem_sizes):
             record, gpu, foreign = nearest
             if (record, gpu, foreign) == (chosen.record, chosen.gpu, chosen.foreign):
                 yield self._recorded.setdefault((id(record), gpu.name, foreign), _Config(chosen))
             return
-        for sizes in round_sizes(own):
+        for sizes in round_sizes(problem_sizes):
             if sizes not in self._typical:
                 self._typical[sizes] = self._config(
                     config_choice.typical(self._operator, self._problem, sizes, self._gpus, self._snapshot)
@@ -187,14 +187,15 @@ class Lengths:
                 self._failures += 1
         return traced is not None and bool(traced == result)
 
-    def _named(self, own: Sizes) -> dict[str, int]:
-        return dict(zip(self._extents, own, strict=True))
+    def _named(self, problem_sizes: Sizes) -> dict[str, int]:
+        return dict(zip(self._extents, problem_sizes, strict=True))
 
-    def _tally(self, chosen: Choice, own: Sizes, untuned: Untuned) -> Tally | None:
+    def _tally(self, chosen: Choice, problem_sizes: Sizes, untuned: Untuned) -> Tally | None:
         if not untuned.counted(chosen):
             return None
         problem = self._problem
-        return untuned.warned(chosen, (self._statics, own), lambda: chosen.at(replace(problem, **self._named(own))))
+        key = self._statics, problem_sizes
+        return untuned.warned(chosen, key, lambda: chosen.at(replace(problem, **self._named(problem_sizes))))
 
     def _sizes(self, request: Request, facts: Mapping[str, Facts]) -> tuple[int, ...]:
         """Return shapes, strides and size arguments, in which calls of this kind differ."""
@@ -215,10 +216,10 @@ class Lengths:
         return binding
 
     def _problem_sizes(self, sizes: Sequence[int]) -> Sizes:
-        fixed, own = _values(self._bound(sizes).problem)
+        fixed, problem_sizes = _values(self._bound(sizes).problem)
         if any(map(remembers, fixed)):
             raise TypeError("sizes select code")
-        return own
+        return problem_sizes
 
     def _numbers(self, chosen: Choice, kernel: Kernel, sizes: Sequence[int]) -> Any:
         binding = self._bound(sizes)
@@ -232,8 +233,8 @@ class Lengths:
         for name, facts in self._facts.items():
             called = tuple(next(rest) for _ in facts.shape)
             shape = (
-                own if (name, axis) in self._fixed else size
-                for axis, (own, size) in enumerate(zip(facts.shape, called, strict=True))
+                static_size if (name, axis) in self._fixed else size
+                for axis, (static_size, size) in enumerate(zip(facts.shape, called, strict=True))
             )
             replaced[name] = facts._replace(shape=tuple(shape), strides=tuple(next(rest) for _ in facts.strides))
         return replaced

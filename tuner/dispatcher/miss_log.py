@@ -32,9 +32,9 @@ class MissLogWarning(UserWarning):
 class MissLog:
     """Logs misses to one destination until that fails, which causes one warning; calls never fail."""
 
-    def __init__(self, place: str) -> None:
-        self._place, self.failed = place, False
-        self._sender = _Sender(place, self._fail) if "://" in place else None
+    def __init__(self, destination: str) -> None:
+        self._destination, self.failed = destination, False
+        self._sender = _Sender(destination, self._fail) if "://" in destination else None
 
     def add(self, missed: Missed) -> None:
         if self.failed:
@@ -43,7 +43,7 @@ class MissLog:
             self._sender.put(missed)
             return
         try:
-            misses.append(Path(self._place).expanduser(), missed)
+            misses.append(Path(self._destination).expanduser(), missed)
         except (TunerError, RuntimeError) as error:
             self._fail(error)
 
@@ -60,8 +60,8 @@ class MissLog:
 class _Sender:
     """A thread that sends misses to a server, started by the first miss; a forked child starts its own."""
 
-    def __init__(self, place: str, fail: Callable[[Exception], None]) -> None:
-        self._place, self._fail = place, fail
+    def __init__(self, destination: str, fail: Callable[[Exception], None]) -> None:
+        self._destination, self._fail = destination, fail
         self._begin()
         _senders.add(self)
 
@@ -88,7 +88,7 @@ class _Sender:
             from tuner.store.sql import Store  # imported here because it takes a second
 
         try:
-            with Store.open(self._place) as store:
+            with Store.open(self._destination) as store:
                 while (first := waiting.get()) is not None:
                     batch, ended = [first], False
                     while not waiting.empty() and not ended:
@@ -117,9 +117,9 @@ _logs: dict[str, MissLog] = {}
 
 def of_environment() -> MissLog | None:
     """Return the log that `TUNER_MISSES` names, one per destination; None if unset."""
-    place = os.environ.get(VARIABLE)
-    if not place:
+    destination = os.environ.get(VARIABLE)
+    if not destination:
         return None
-    if place not in _logs or _logs[place].failed:
-        _logs[place] = MissLog(place)
-    return _logs[place]
+    if destination not in _logs or _logs[destination].failed:
+        _logs[destination] = MissLog(destination)
+    return _logs[destination]

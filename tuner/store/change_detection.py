@@ -24,18 +24,18 @@ class Sources:
         return changed
 
     def _versions(self) -> dict[str, Hashable]:
-        return {place: self._version(place) for place in locations.layers() if "://" not in place}
+        return {source: self._version(source) for source in locations.layers() if "://" not in source}
 
-    def _version(self, place: str) -> Hashable:
+    def _version(self, source: str) -> Hashable:
         """Return the version of a source. A database is opened only if its files have changed, because searches write
         often.
         """
-        path = Path(place).expanduser()
+        path = Path(source).expanduser()
         files = _files(path)
-        before = self._looked.get(place)
+        before = self._looked.get(source)
         if before is None or before[0] != files:
-            self._looked[place] = files, files if read.is_text(path) else _rows(path, files)
-        return self._looked[place][1]
+            self._looked[source] = files, files if read.is_text(path) else _rows(path, files)
+        return self._looked[source][1]
 
 
 def _files(path: Path) -> Hashable:

@@ -39,11 +39,11 @@ def database() -> str:
 
 def layers() -> tuple[str, ...]:
     """Return the existing sources of an application's records, by decreasing priority."""
-    own, bundle = user_database(), os.environ.get(BUNDLE)
+    users, bundle = user_database(), os.environ.get(BUNDLE)
     first = [bundle] if bundle else []
-    asked = [place for place in (*first, *named()) if "://" in place or _exists(Path(place), hidden=True)]
-    others = (*([str(own)] if own else []), str(SHIPPED))
-    return (*asked, *(place for place in others if _exists(Path(place), hidden=False)))
+    asked = [location for location in (*first, *named()) if "://" in location or _exists(Path(location), hidden=True)]
+    others = (*([str(users)] if users else []), str(SHIPPED))
+    return (*asked, *(location for location in others if _exists(Path(location), hidden=False)))
 
 
 def _exists(path: Path, *, hidden: bool) -> bool:

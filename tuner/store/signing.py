@@ -41,8 +41,8 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
         raise UsageError(f"{path}: no private key without a passphrase ({error}): {_GENERATE}") from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise UsageError(f"{path}: not an ed25519 key: {_GENERATE}")
-    found: Ed25519PrivateKey = key
-    return found
+    signing_key: Ed25519PrivateKey = key
+    return signing_key
 
 
 class TrustedKeys:
@@ -98,13 +98,13 @@ def _public_keys(file: Path) -> list[bytes]:
     data = _read(file)
     try:
         if b"-----BEGIN" in data:
-            found = [serialization.load_pem_public_key(data)]
+            keys = [serialization.load_pem_public_key(data)]
         else:
             lines_ = [line.strip() for line in data.splitlines()]
-            found = [serialization.load_ssh_public_key(line) for line in lines_ if line and not line.startswith(b"#")]
+            keys = [serialization.load_ssh_public_key(line) for line in lines_ if line and not line.startswith(b"#")]
     except (ValueError, exceptions.UnsupportedAlgorithm) as error:
         raise UsageError(f"{VARIABLE}: {file} is no file of public keys ({error}): {_GENERATE}") from error
-    return [key.public_bytes_raw() for key in found if isinstance(key, ed25519.Ed25519PublicKey)]
+    return [key.public_bytes_raw() for key in keys if isinstance(key, ed25519.Ed25519PublicKey)]
 
 
 def _signed_bytes(record: TuningRecord) -> bytes:

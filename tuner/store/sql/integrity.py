@@ -23,17 +23,17 @@ def damage(connection: Connection, pragma: str) -> list[str]:
     """Return the first 20 lines of SQLite's `quick_check` or `integrity_check`; empty if it finds no damage."""
     if connection.dialect.name != "sqlite":
         return []
-    found = (line for said in connection.execute(text(f"PRAGMA {pragma}(20)")).scalars() for line in said.splitlines())
-    return [line for line in found if line != "ok" and not line.startswith("***")]
+    lines = (line for said in connection.execute(text(f"PRAGMA {pragma}(20)")).scalars() for line in said.splitlines())
+    return [line for line in lines if line != "ok" and not line.startswith("***")]
 
 
 def unreadable(connection: Connection) -> list[str]:
     """Yield a message for each row that cannot be read."""
-    found = []
+    messages = []
     for table, read in _READERS:
         for row in connection.execute(select(table)).mappings():
             try:
                 read(row)
             except StoreError as error:
-                found.append(str(error))
-    return found
+                messages.append(str(error))
+    return messages

@@ -89,10 +89,10 @@ def entries(connection: Connection, scope: str, config: str) -> list[Entry]:
 
 def deaths(connection: Connection, scope: str) -> Counter[str]:
     """Return how often each config of a scope has died."""
-    moment, found = now(connection), Counter[str]()
+    moment, deaths = now(connection), Counter[str]()
     for row in connection.execute(select(LEDGER).where(LEDGER.c.scope == scope)).mappings():
-        found[row["config"]] += _died(row, moment)
-    return found
+        deaths[row["config"]] += _died(row, moment)
+    return deaths
 
 
 def forgive(connection: Connection, scope: str) -> None:

@@ -180,7 +180,7 @@ def _last_rows(connection: Connection) -> dict[Table, int]:
     """Return the last row of each table, children first, because a running search adds a row after the row it refers
     to.
     """
-    last = ((each.table, func.coalesce(func.max(each.table.c.id), 0)) for each in reversed(MERGED))
+    last = ((merged.table, func.coalesce(func.max(merged.table.c.id), 0)) for merged in reversed(MERGED))
     return {table: int(connection.execute(select(number)).scalar_one()) for table, number in last}
 
 
@@ -191,7 +191,7 @@ def _rows_between(table: Table, after: int, last: int, connection: Connection) -
 
 def _referred(table: Table, connection: Connection) -> set[int]:
     """Return the rows of a table to which rows of others refer."""
-    columns = [each.table.c[each.parent[0]] for each in MERGED if each.parent and each.parent[1] is table]
+    columns = [merged.table.c[merged.parent[0]] for merged in MERGED if merged.parent and merged.parent[1] is table]
     return {number for column in columns for number in connection.execute(select(column).distinct()).scalars()}
 
 
