@@ -107,6 +107,9 @@ for number in range(8):
     if not (child := os.fork()):
         work(number)
     children.append(child)
+files = [f"{sys.argv[1]}/{number}" for number in range(8)]
+while not all(os.path.exists(file) and os.path.getsize(file) for file in files):
+    time.sleep(0.01)
 random.seed(0)
 for child in random.sample(children, 8):
     time.sleep(random.uniform(0.0, 0.3))

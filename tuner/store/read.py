@@ -42,6 +42,7 @@ _COMPUTING = (  # kind and name of what evaluates an expression of the database 
     "SELECT 'generated column', m.name || '.' || c.name FROM sqlite_master m, pragma_table_xinfo(m.name) c "
     "WHERE m.type = 'table' AND c.hidden > 1",
 )
+_UNREADABLE = sqlite3.Error, UnicodeDecodeError  # the latter if the error message quotes a damaged schema
 _SERVED = ("records", "proofs")  # tables that decide what an application runs
 _COLUMNS = "id, digest, record, operator, problem, gpu"
 
@@ -260,7 +261,7 @@ class DatabaseRecords(RecordSource):
         try:
             with _READING, closing(_open(self._path)) as connection:
                 yield connection
-        except (sqlite3.Error, OSError) as error:
+        except (*_UNREADABLE, OSError) as error:
             raise StoreError(_meaning(error)) from error
 
     def families(self, operator: str, family: str) -> dict[str, str]:
@@ -423,7 +424,7 @@ def last_rows(path: Path) -> tuple[int, ...]:
                 connection.execute(f"SELECT max(id) FROM {table}").fetchone() for table in _SERVED if table in tables
             )
             return tuple(number or 0 for (number,) in numbers)
-    except (sqlite3.Error, OSError) as error:
+    except (*_UNREADABLE, OSError) as error:
         raise StoreError(_meaning(error)) from error
 
 
@@ -479,7 +480,10 @@ def _meaning(error: Exception) -> str:
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith("SQLITE_NOTADB"):
         return NOT_A_DATABASE
-    return f"{DAMAGED} ({error})" if name.startswith("SQLITE_CORRUPT") else str(error)
+    if name.startswith("SQLITE_CANTOPEN"):
+        return "it cannot be opened: get permission for the file and its folder"
+    damaged = name.startswith("SQLITE_CORRUPT") or isinstance(error, UnicodeDecodeError)
+    return f"{DAMAGED} ({error})" if damaged else str(error)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -235,7 +235,7 @@ def explained(place: Place) -> Iterator[None]:
     """Convert a database's errors into StoreError, with the cause, the database and advice."""
     try:
         yield
-    except (DBAPIError, PoolTimeout, sqlite3.Error) as error:
+    except (DBAPIError, PoolTimeout, sqlite3.Error, UnicodeDecodeError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         raise StoreError(f"cannot use the database {place.label}: {_meaning(place, cause)}") from error
 
@@ -260,8 +260,8 @@ def _meaning(place: Place, cause: BaseException | None) -> str:
     for prefix, meaning in _MEANINGS.items():
         if code.startswith(prefix):
             return meaning
-    if isinstance(cause, sqlite3.OperationalError) and not code:  # Python's own: text that is not UTF-8
-        return DAMAGED
+    if isinstance(cause, UnicodeDecodeError) or (isinstance(cause, sqlite3.OperationalError) and not code):
+        return DAMAGED  # text that is not UTF-8, in a row or in an error message that quotes the schema
     text = str(cause).strip().partition("\n")[0]
     password = place.url.password if place.url is not None else None
     return text.replace(str(password), "***") if password else text
