@@ -129,12 +129,12 @@ def _summed(a: Array, b: Array) -> Array:
     total: Array = np.zeros((len(a), len(b)))
     for d in range(0, a.shape[1], 8):
         terms = np.stack([total, *(np.outer(a[:, e], b[:, e]) for e in range(d, d + 8))])
-        aligned = _cut_off(terms, np.abs(terms).max(axis=0), 24).sum(axis=0)
-        total = _cut_off(aligned, np.abs(aligned), 23)
+        aligned = _truncated(terms, np.abs(terms).max(axis=0), 24).sum(axis=0)
+        total = _truncated(aligned, np.abs(aligned), 23)
     return total
 
 
-def _cut_off(x: Array, largest: Array, bits: int) -> Array:
+def _truncated(x: Array, largest: Array, bits: int) -> Array:
     """x truncated to `bits` binary digits below the leading digit of `largest`."""
     unit = np.exp2(np.frexp(np.maximum(largest, 2.0**-126))[1] - 1.0 - bits)
     return np.trunc(x / unit) * unit

@@ -129,10 +129,10 @@ def tails(problem: Problem) -> tuple[Problem, ...]:
     decoded = ((1, 1, 1, 1), (5, 1, 1, 2), (3, 2, 2, 2), (2, 19, 1, 1))
     others = ((1, 1, 1, 1), (1, 63, 1, 1), (1, 16, 2, 2), (2, 33, 1, 2), (1, 77, 1, 1), (1, 40, 2, 4), (1, 50, 1, 1))
     shapes = packed if problem.use_cu_seqlens else decoded if problem.inplace_final_state else others
-    return tuple(_sized(problem, *shape) for shape in shapes)
+    return tuple(_with_sizes(problem, *shape) for shape in shapes)
 
 
-def _sized(problem: Problem, N: int, T: int, H: int, HV: int) -> Problem:
+def _with_sizes(problem: Problem, N: int, T: int, H: int, HV: int) -> Problem:
     """N sequences: a batch of them, or packed into T tokens."""
     batch, boundaries = (1, N + 1) if problem.use_cu_seqlens else (N, 0)
     pool = N + 2 * problem.use_state_indices

@@ -99,8 +99,8 @@ def _by_sequence(compute: Compute, problem: Problem, arrays: Arrays) -> Arrays:
         if last > first:
             results.append(compute(sequence_problem, {**arrays, **tokens, "initial_state": state}))
         else:  # a sequence without tokens keeps its state
-            kept = state if problem.use_initial_state else np.zeros((1, *_stored_shape(problem)))
-            results.append({"o": tokens["v"].astype(np.float64), "final_state": kept})
+            final_state = state if problem.use_initial_state else np.zeros((1, *_stored_shape(problem)))
+            results.append({"o": tokens["v"].astype(np.float64), "final_state": final_state})
     states = np.concatenate([result["final_state"] for result in results])
     return {
         "o": np.concatenate([result["o"] for result in results], axis=1),

@@ -18,8 +18,8 @@ def by_sequence(compute: Callable[[Problem, Arrays], Arrays], problem: Problem, 
     for n, (first, last) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
         if last == first:  # a sequence without tokens passes on the gradient of its state
             shape = (1, problem.value_heads, problem.state_rows, problem.state_columns)
-            kept = arrays["dht"][n : n + 1] if problem.use_final_gradient else np.zeros(shape)
-            results.append({"dh0": kept[: problem.use_initial_state].astype(np.float64)})
+            gradient = arrays["dht"][n : n + 1] if problem.use_final_gradient else np.zeros(shape)
+            results.append({"dh0": gradient[: problem.use_initial_state].astype(np.float64)})
             continue
         sequence_problem = replace(problem, use_cu_seqlens=False, seq_len=last - first)
         tokens = {name: arrays[name][:, first:last] for name in _TOKENS}
@@ -76,8 +76,8 @@ def adjoint(x: Operands) -> Arrays:
         d_state = d_state + _outer(q, d_o)
         d_u = times(k, d_state)
         d_v = beta * d_u
-        gradients["dq"][:, :, t] = _along(decayed[t] + _outer(k, u), d_o) * x.scale
-        gradients["dk"][:, :, t] = _along(d_state, u) - _along(decayed[t], d_v)
+        gradients["dq"][:, :, t] = _times_values(decayed[t] + _outer(k, u), d_o) * x.scale
+        gradients["dk"][:, :, t] = _times_values(d_state, u) - _times_values(decayed[t], d_v)
         gradients["dv"][:, :, t] = d_v
         gradients["dbeta"][:, :, t] = np.sum(r * d_u, axis=-1)
         d_state = d_state - _outer(k, d_v)
@@ -184,7 +184,7 @@ def to_dtypes(problem: Problem, gradients: Arrays) -> Arrays:
     return {name: x.astype(dtypes.get(name, problem.dtype).numpy).astype(np.float64) for name, x in gradients.items()}
 
 
-def _along(state: Array, x: Array) -> Array:
+def _times_values(state: Array, x: Array) -> Array:
     """state [B, HV, K, V] times x [B, HV, V]."""
     product: Array = (state @ x[..., None])[..., 0]
     return product

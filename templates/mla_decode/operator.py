@@ -84,14 +84,14 @@ def mla_decode(
     scalars = dense.scalars(softmax_scale)
     arrays = {
         "q": q,
-        "kv_cache": _of_one_head(kv_cache),
+        "kv_cache": _without_head_dim(kv_cache),
         "block_table": block_table,
         "cache_seqlens": cache_seqlens,
     }
     return Request(arrays, {"head_dim_v": head_dim_v}, scalars)
 
 
-def _of_one_head(kv_cache: Any) -> Any:
+def _without_head_dim(kv_cache: Any) -> Any:
     """kv_cache as [pages, page_size, D], from a cache that may have a dim of size 1 before the last."""
     shape = tuple(getattr(kv_cache, "shape", ()))
     if len(shape) != 4:

@@ -12,7 +12,7 @@ def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     torch, attention = module("torch"), module("torch.nn.attention")
     cache = tensors["kv_cache"].nan_to_num()  # a masked NaN in the values would remain NaN
     table = tensors["block_table"].clamp(0, problem.pages - 1).long()
-    q, seen = tensors["q"].flatten(1, 2)[:, None], _seen(problem, tensors)[:, None]
+    q, seen = tensors["q"].flatten(1, 2)[:, None], _attended_positions(problem, tensors)[:, None]
     nothing = ~seen.any(-1, keepdim=True)  # rows in which softmax would return NaN
     backend = attention.SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else attention.SDPBackend.MATH
     options = {"scale": scale_of(scalars), "attn_mask": seen | nothing}
@@ -27,7 +27,7 @@ def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     return run
 
 
-def _seen(problem: Any, tensors: Tensors) -> Any:
+def _attended_positions(problem: Any, tensors: Tensors) -> Any:
     """Whether each query of each head attends each position: bool [B, T · H, S]."""
     torch = module("torch")
     dense_mask(problem.batch * problem.heads * problem.seq_q * problem.seq_k)

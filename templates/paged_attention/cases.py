@@ -113,13 +113,13 @@ def rounded(problem: Problem, arrays: Arrays) -> Arrays:
 
 
 def _attention(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
-    result = _of_all(problem, arrays, rounded=rounded)
+    result = _attention_of_all(problem, arrays, rounded=rounded)
     if problem.use_s_aux:  # the lse of a sequence without keys is its logit
         result["lse"] = np.where(np.isneginf(result["lse"]), arrays["s_aux"][:, None], result["lse"])
     return result
 
 
-def _of_all(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
+def _attention_of_all(problem: Problem, arrays: Arrays, *, rounded: bool) -> Arrays:
     lengths = np.clip(arrays["cache_seqlens"], 0, problem.seq_k).tolist()
     if problem.use_cu_seqlens_q:
         return _packed(problem, arrays, lengths, rounded=rounded)

@@ -11,7 +11,7 @@ def _gathered(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     torch, attention = module("torch"), module("torch.nn.attention")
     _refuse(problem)
     pages, table = _finite(tensors), tensors["block_table"].clamp(0, problem.pages - 1).long()
-    q, seen = tensors["q"].transpose(1, 2), _seen(problem, tensors)[:, None]
+    q, seen = tensors["q"].transpose(1, 2), _attended_positions(problem, tensors)[:, None]
     nothing = ~seen.any(-1, keepdim=True)  # rows in which softmax would return NaN
     backend = attention.SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else attention.SDPBackend.MATH
     options = {"scale": scale_of(scalars), "attn_mask": seen | nothing, "enable_gqa": grouped(problem)}
@@ -29,10 +29,10 @@ def _flex(problem: Any, tensors: Tensors, scalars: Scalars) -> Run:
     """No copy: a mask, built once, maps rows of pages to positions, and skips blocks outside the sequence."""
     package = module("torch.nn.attention.flex_attention")
     _refuse(problem)
-    q, owner = tensors["q"].transpose(1, 2), _owners(problem, tensors)
+    q, owner = tensors["q"].transpose(1, 2), _page_indices(problem, tensors)
     rows = problem.pages * problem.page_size
     k, v = (cache.flatten(0, 1).transpose(0, 1).expand(problem.batch, -1, -1, -1) for cache in _finite(tensors))
-    seen, size = _seen(problem, tensors), problem.page_size
+    seen, size = _attended_positions(problem, tensors), problem.page_size
 
     def visible(b: Any, _h: Any, query: Any, row: Any) -> Any:
         page = owner[b, row // size]
@@ -55,7 +55,7 @@ def _refuse(problem: Any) -> None:
         raise AbsentError("torch needs keys and values of the dtype of q")
 
 
-def _seen(problem: Any, tensors: Tensors) -> Any:
+def _attended_positions(problem: Any, tensors: Tensors) -> Any:
     """Whether each query attends each position: bool [B, T, S]."""
     torch = module("torch")
     dense_mask(problem.batch * problem.seq_q * problem.seq_k)
@@ -66,7 +66,7 @@ def _seen(problem: Any, tensors: Tensors) -> Any:
     return (key <= query) & ((key < problem.sinks) | (query - key < problem.window))
 
 
-def _owners(problem: Any, tensors: Tensors) -> Any:
+def _page_indices(problem: Any, tensors: Tensors) -> Any:
     """Index of each page of the cache within the sequence, -1 for pages of other sequences: int64 [B, pages]."""
     torch, table = module("torch"), tensors["block_table"]
     page = torch.arange(problem.max_pages, device=table.device)

@@ -80,10 +80,10 @@ def _refusals(problem: Problem) -> Iterator[str]:
         yield f"slots {problem.slots}: must equal seq_k {problem.seq_k}, unless the cache is rolling"
     if not problem._least_slots <= problem.slots <= dense.MAX_SEQ:
         of_all = "" if problem.ragged else f" of {problem.seq_k}"
-        some = f"{problem.reach if problem.ragged else min(problem.seq_k, problem.reach)}{of_all} keys"
+        attended = f"{problem.reach if problem.ragged else min(problem.seq_k, problem.reach)}{of_all} keys"
         yield (
             f"slots {problem.slots}: {problem.seq_q} queries with window {problem.window} and {problem.sinks} sinks "
-            f"attend {some}, and all of them must be in the cache"
+            f"attend {attended}, and all of them must be in the cache"
         )
 
 

@@ -82,15 +82,15 @@ def walkers(work_items: int, c: Config) -> int:
 
 def consumer_registers(c: Any) -> Any:
     """Registers of a consumer thread."""
-    return _CONSUMER_REGISTERS[c.warpgroups] - _moved(c)
+    return _CONSUMER_REGISTERS[c.warpgroups] - _ceded_registers(c)
 
 
 def producer_registers(c: Any) -> Any:
     """Registers of a thread of the producer warpgroup."""
-    return _PRODUCER_REGISTERS[c.warpgroups] + 2 * _moved(c)
+    return _PRODUCER_REGISTERS[c.warpgroups] + 2 * _ceded_registers(c)
 
 
-def _moved(c: Any) -> Any:
+def _ceded_registers(c: Any) -> Any:
     """Registers that each of two consumer warpgroups cedes to the producer of a persistent grid, which spills
     with 24."""
     return np.where((c.warpgroups == 2) & (c.blocks != 0), 8, 0)

@@ -83,10 +83,10 @@ def rows_work(problem: Any) -> Work:
 def rows_in_tiles(problem: Problem, rows: int) -> Work:
     """dO and O are read once, in complete tiles of `rows` rows per head."""
     DV, queries, padded_rows = problem.head_dim_v, query_rows(problem), problem.batch * problem.heads * rows
-    kept = VALUES_BYTES * padded_rows + problem.lse_bytes * queries
+    values_bytes = VALUES_BYTES * padded_rows + problem.lse_bytes * queries
     return work_of_rows(
         -(-padded_rows * row_lanes(DV) // WARP),
-        l2_bytes=float(2 * ELEMENT * DV * padded_rows + kept),
+        l2_bytes=float(2 * ELEMENT * DV * padded_rows + values_bytes),
         dram_bytes=float((2 * ELEMENT * DV + VALUES_BYTES + problem.lse_bytes) * queries),
     )
 

@@ -201,13 +201,14 @@ def default(problem: Problem, arch: Arch) -> Config:
     share the loaded tiles. As many stages as fit, up to three.
     """
     D, DV = problem.head_dim, problem.head_dim_v
-    columns, passes = max(panel_width(D), panel_width(DV)), product(_of_keys(D + DV), _of_queries(problem))
+    columns = max(panel_width(D), panel_width(DV))
+    passes = product(_choices_for_keys(D + DV), _choices_for_queries(problem))
     configs = (Config(*key_config, *query_config, columns) for key_config, query_config in passes)
     what = f"the smallest tiles of head_dim {D} and head_dim_v {DV}"
     return first_fit(space(problem, arch).allowed(configs), arch, what)
 
 
-def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:
+def _choices_for_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:
     """BM_kv, kv_warpgroups, kv_stages, kv_split, kv_chained, the best first, for `summed` columns of dK and dV."""
     if summed <= 256:
         yield from ((BM, 2, stages, False, True) for BM in range(128, 63, -16) for stages in (3, 2))
@@ -216,7 +217,7 @@ def _of_keys(summed: int) -> Iterator[tuple[int, int, int, bool, bool]]:
         yield from ((BM, 2, stages, True, False) for BM in range(96, 15, -16) for stages in (3, 2))
 
 
-def _of_queries(problem: Problem) -> Iterator[tuple[int, int, int]]:
+def _choices_for_queries(problem: Problem) -> Iterator[tuple[int, int, int]]:
     """BN_q, q_warpgroups, q_stages, the best first. With a mask, most of a wider tile on the diagonal is masked."""
     widest = 128 if problem.causal else 144
     if problem.head_dim <= 96 and problem.seq_q > 2 * ROWS:

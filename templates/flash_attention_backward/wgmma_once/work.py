@@ -47,7 +47,7 @@ def keys_work(problem: Problem, config: Config) -> Work:
         l2_bytes=float(loaded + stored + passed * part_bytes(D)),
         dram_bytes=float(2 * _query_bytes(problem) + 4 * _key_bytes(problem) + _sum_bytes(problem)),
         barriers=float(all_heads * len(steps)),
-        longest_cta=_latest(steps) / max(float(np.mean(steps)), 1e-9),
+        longest_cta=_critical_steps(steps) / max(float(np.mean(steps)), 1e-9),
         chain=float(np.max(steps)),
         stages=config.stages,
         wgmma=passed * BLOCK_KEYS * TILE_ROWS * (2 * round_up(D, 16) + 3 * D) / _PRODUCT,
@@ -84,7 +84,7 @@ def sections(problem: Problem) -> list[int]:
     return [all_heads // count + (i < all_heads % count) for i in range(count)]
 
 
-def _latest(steps: Array) -> float:
+def _critical_steps(steps: Array) -> float:
     """Steps until the last block of a head is done, if all start together and each waits for the previous one."""
     return float(np.max(steps + _TURN_STEPS * np.arange(len(steps))))
 

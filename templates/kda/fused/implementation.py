@@ -102,7 +102,8 @@ def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
         if warps_prepare_chunks(problem):
             small_groups = (4,) if BV > 16 else ()
             yield from (Config(16, BV, rows_of(BV), groups, 1, 1, groups) for groups in (7, 6, *small_groups))
-        if _crowded(problem) and arch.compute_capability >= 100:  # four groups, at 168 registers, spill up to 16 bytes
+        # four groups, at 168 registers, spill up to 16 bytes
+        if _normalization_spills(problem) and arch.compute_capability >= 100:
             yield Config(16, BV, rows_of(BV), 3, 1, 2, 3)
         for groups, stages, producers in producing(problem):
             yield Config(16, BV, 32 if BV == 128 else 16, stages, 1, groups, producers)
@@ -111,14 +112,14 @@ def _candidates(problem: Problem, arch: Arch) -> Iterator[Config]:
 def warps_prepare_chunks(problem: Problem) -> bool:
     """Whether one warp prepares a chunk of long keys, 16 tokens per thread: it issues three quarters of the
     instructions of two warps, and takes 1.5 times as long. In-kernel normalization with fp32 gates spills."""
-    return _long_keys(problem) and problem.mean_len >= LONG and not _crowded(problem)
+    return _long_keys(problem) and problem.mean_len >= LONG and not _normalization_spills(problem)
 
 
 def _long_keys(problem: Problem) -> bool:
     return problem.operands == "bf16" and problem.key_dim == 128
 
 
-def _crowded(problem: Problem) -> bool:
+def _normalization_spills(problem: Problem) -> bool:
     return _long_keys(problem) and problem.use_qk_l2norm_in_kernel and problem.gate_dtype is DType.FP32
 
 

@@ -84,7 +84,7 @@ def default(problem: Problem, arch: Arch) -> Config:
 
 def _fitting(problem: Problem, arch: Arch) -> Iterator[Config]:
     K, allowed = problem.key_dim, space(problem, arch)
-    for BV, (groups, stages, producers) in product(widths(problem, arch), _producing(problem)):
+    for BV, (groups, stages, producers) in product(widths(problem, arch), _producer_choices(problem)):
         config = Config(16, BV, 2, rows_of(BV), stages, 1, groups, producers)
         if arch.registers_for(threads(K, config)) >= _registers(config) and allowed.refusal(config) is None:
             yield config
@@ -95,7 +95,7 @@ def _registers(config: Config) -> int:
     return 255 if config.rows == 32 or config.prep_groups == 1 else 168
 
 
-def _producing(problem: Problem) -> Iterator[tuple[int, int, int]]:
+def _producer_choices(problem: Problem) -> Iterator[tuple[int, int, int]]:
     """prep_groups, stages and producers. The more tokens a thread has, the fewer instructions a chunk needs, but the
     longer it takes: single warps take turns with several."""
     for stages, producers in ((12, 6), (8, 4), (6, 3), (4, 2), (2, 1)):

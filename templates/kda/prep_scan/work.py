@@ -170,8 +170,8 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     # Four tiles are stored, P and M multiplied, the updates multiplied and stored. A single warp reads k^ once for P
     # and M, and in bf16 T' once for all updates.
     single_warp = prep_threads(K, config) == WARP
-    kept = 4 * blocks * (steps - 1) * (single_warp and operands == BF16_OPERANDS)
-    prep_wavefronts = wide * (2.5 * elements + (20 if single_warp else 24) * blocks * steps) - kept
+    saved_wavefronts = 4 * blocks * (steps - 1) * (single_warp and operands == BF16_OPERANDS)
+    prep_wavefronts = wide * (2.5 * elements + (20 if single_warp else 24) * blocks * steps) - saved_wavefronts
     if by_registers(
         problem, config
     ):  # three tiles are stored; gates and k¯ are transposed, pair by pair; the decay is stored and loaded
@@ -179,8 +179,8 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     # Keys, queries and updates of each warp; decay, a broadcast; P T'; v.
     scan_wavefronts = warps * (wide * (12 * steps * C / 16 + 4 * blocks) + 2 * steps) + wide * values / 2
     packs = wide * state / 2 + values  # conversions of the state, and of x and o
-    halves = _halves(K, config, V, operands)
-    fma, alu, mufu = (elements * count for count in _of_an_element(problem, by_registers(problem, config)))
+    halves = _split_conversions(K, config, V, operands)
+    fma, alu, mufu = (elements * count for count in _element_instructions(problem, by_registers(problem, config)))
     return (
         Instructions(fma + C * C / 2, alu, mufu, prep_wavefronts),
         Instructions(
@@ -189,7 +189,7 @@ def instructions(problem: Problem, config: Any) -> tuple[Instructions, Instructi
     )
 
 
-def _of_an_element(problem: Problem, registers: bool) -> tuple[float, float, float]:
+def _element_instructions(problem: Problem, registers: bool) -> tuple[float, float, float]:
     """fp32, integer and special instructions per token and channel of q, k and g before any product; a norm needs two
     squares, which are unpacked and summed, and a factor."""
     lengths, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
@@ -200,7 +200,7 @@ def _of_an_element(problem: Problem, registers: bool) -> tuple[float, float, flo
     return 8 + 3.5 * lengths + 9 * softplus + 3 * bounded, 6 + 3 * lengths + softplus, 2 + gated + bounded
 
 
-def _halves(K: int, config: Any, V: int, operands: Operands) -> float:
+def _split_conversions(K: int, config: Any, V: int, operands: Operands) -> float:
     """Conversions, and as many subtractions, that split operands of scan: the state, x, and one image per warp."""
     if operands.products == 1:
         return 0

@@ -59,11 +59,11 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     segments = Segments.of(problem, config)
     return (
         _pass_work(problem, config, segments),
-        _correct_work(problem, config, segments, min(1.0, gpu.device.l2_bytes / _lasting_bytes(problem, segments))),
+        _correct_work(problem, config, segments, min(1.0, gpu.device.l2_bytes / _cached_bytes(problem, segments))),
     )
 
 
-def _lasting_bytes(problem: Problem, segments: Segments) -> int:
+def _cached_bytes(problem: Problem, segments: Segments) -> int:
     """Bytes that pass leaves in L2 in order of access: v, o and its stores. Rows of q, k and g are the first to be
     evicted."""
     heads, values = problem.sequences * problem.value_heads, 2 * problem.dtype.itemsize * problem.value_dim
@@ -100,8 +100,9 @@ def _pass_work(problem: Problem, config: Config, segments: Segments) -> Work:
     )
 
 
-def _correct_work(problem: Problem, config: Config, segments: Segments, kept: float) -> Work:
-    """`kept`: the fraction of the data written by pass that is still in L2, since it is read from the end."""
+def _correct_work(problem: Problem, config: Config, segments: Segments, cached_fraction: float) -> Work:
+    """`cached_fraction`: the fraction of the data written by pass that is still in L2, since it is read from the
+    end."""
     K, V, element = problem.key_dim, problem.value_dim, problem.dtype.itemsize
     heads, threads, starts = problem.sequences * problem.value_heads, correct_threads(problem), len(segments.chunks) - 1
     tiles = heads * -(-segments.pulled // TILE)
@@ -121,7 +122,7 @@ def _correct_work(problem: Problem, config: Config, segments: Segments, kept: fl
         alu=products / 16 + tiles * V,
         smem_wavefronts=products * (1 / 16 + 1 / 4),
         l2_bytes=float(maps + states + pulled + 2 * outputs + final),
-        dram_bytes=float((pulled + outputs) * (1 - kept) + outputs + final),
+        dram_bytes=float((pulled + outputs) * (1 - cached_fraction) + outputs + final),
         barriers=heads * (segments.products * (K // TILE) + starts),
         chain=chain,
         stages=2,

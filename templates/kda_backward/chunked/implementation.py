@@ -200,7 +200,7 @@ _GRADIENTS = (
 def default(problem: Problem, arch: Arch) -> Config:
     """Narrow blocks of the scans, few states, and wide slabs, which fit every arch and do not spill."""
     allowed, K = space(problem, arch), problem.key_dim
-    widest = {"bf16": 32 if _crowded(problem, arch) else 64, "tf32": 32, "fp32": 16}[problem.operands]
+    widest = {"bf16": 32 if _wide_slabs_spill(problem, arch) else 64, "tf32": 32, "fp32": 16}[problem.operands]
     longest = 2 if problem.operands == "fp32" and K <= 32 else 8  # for longer spans, ptxas spills an address
     # A state of 208 or more channels leaves few registers: with more warps, each copies less of a stage.
     for BV in (*((128, 96) if K > 192 else ()), 64, 48, 32, 16):
@@ -212,7 +212,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     raise TemplateError(f"{arch.name} has no room for the smallest chunk of key_dim {K}")
 
 
-def _crowded(problem: Problem, arch: Arch) -> bool:
+def _wide_slabs_spill(problem: Problem, arch: Arch) -> bool:
     """Whether ptxas spills a loop counter with slabs of 64 channels."""
     packed = problem.use_cu_seqlens and problem.key_dim > 128
     return arch.has_tcgen05 and problem.key_dim >= 128 and (problem.use_qk_l2norm_in_kernel or packed)

@@ -84,9 +84,9 @@ def _scan(problem: Problem, config: Config, part: int, products: int, states: in
     columns, steps, warps = V // config.BV, K // 16, V // config.rows
     reverse = products == 6
     rows = _tokens(problem, problem.value_heads) * V * element * (1 + reverse)  # v, or do and dv
-    kept = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span)
+    stored_states = problem.batch * problem.value_heads * problem.pieces(CHUNK * config.span)
     operands = image_of(problem).operands
-    stored_bytes = operands.nbytes * V * (kept * K + count * CHUNK)
+    stored_bytes = operands.nbytes * V * (stored_states * K + count * CHUNK)
     ends = 4 * states * problem.value_heads * K * V
     tiles = steps * V // 16
     wavefronts = warps * operands.nbytes // 2 * (4 * steps * (products // 2) + 3 * steps + 8)
@@ -123,7 +123,7 @@ def _gradients(problem: Problem, config: Config) -> Work:
     outputs = _tokens(problem, problem.heads) * 2 * K * element + tokens * problem.beta_dtype.itemsize
     norms, gated = problem.use_qk_l2norm_in_kernel, problem.use_gate_in_kernel
     small = count * slabs * (_BETAS + _LENGTHS * norms + _RATE * gated + 2 * _BIAS * problem.use_dt_bias)
-    gate_bytes, remade_bytes = gate_sums_bytes(problem, chunks(problem)), _made_bytes(problem, config)
+    gate_bytes, remade_bytes = gate_sums_bytes(problem, chunks(problem)), _recomputed_bytes(problem, config)
     ends = count // problem.group * config.slab_warps  # warps that compute gradients of rows before their normalization
     reread_bytes = (_tokens(problem, problem.heads) * 2 * K * element + ends * _LENGTHS) * norms
     reread_bytes += tokens * problem.beta_dtype.itemsize * problem.use_beta_sigmoid_in_kernel
@@ -157,7 +157,7 @@ def _gradients(problem: Problem, config: Config) -> Work:
     )
 
 
-def _made_bytes(problem: Problem, config: Config) -> int:
+def _recomputed_bytes(problem: Problem, config: Config) -> int:
     """Bytes that the chunks of a span read again to compute each other's states: keys, queries and gates."""
     if config.span == 1:
         return 0

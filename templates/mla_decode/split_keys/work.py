@@ -59,7 +59,7 @@ def _attend(problem: Problem, config: Config, visits: Visits) -> Work:
     shares = 2 * _INT * problem.batch if config.splits > 1 else 0
     read = ELEMENT * D * (problem.batch * int(np.sum(visits.keys)) + rows * visits.parts)
     looked_up = _INT * tiles * _lookups(config)
-    floor, named = cost(problem), _named(config)
+    floor, named = cost(problem), _named_barriers(config)
     return Work(
         ctas=blocks,
         warps=config.warps,
@@ -87,7 +87,7 @@ def _lookups(config: Config) -> int:
     return 8 * config.BN
 
 
-def _named(config: Config) -> int:
+def _named_barriers(config: Config) -> int:
     """Groups of warps with a named barrier."""
     return config.warps // config.parts if config.parts > 1 else 0
 

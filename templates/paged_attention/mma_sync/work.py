@@ -29,7 +29,7 @@ def work(problem: Problem, config: Config, arch: Arch) -> tuple[Work, ...]:
     are not counted.
     """
     equal = unpacked(problem)
-    visited, cut = visits(equal, config), _cut(equal, config)
+    visited, cut = visits(equal, config), _key_split(equal, config)
     attend = _attend(equal, config, visited, cut)
     if problem.eight_bits:  # each block widens its tiles once
         tiles = equal.batch * equal.kv_heads * int(np.sum(visited.blocks))
@@ -83,7 +83,7 @@ def _attend(problem: Problem, config: Config, visited: Visits, cut: Shared) -> W
     )
 
 
-def _cut(problem: Problem, config: Config) -> Shared:
+def _key_split(problem: Problem, config: Config) -> Shared:
     """How the keys that all rows of a sequence attend are split."""
     rows = problem.seq_q * (problem.heads // problem.kv_heads)
     tiles = int(Walks(_keys(problem, rows, 1), config.BN).tiles[0])

@@ -35,7 +35,7 @@ class Shared:
 
 def work(problem: Problem, config: Config) -> tuple[Work, ...]:
     """Work of each launch; mma, bytes and barriers are exact."""
-    walks = _walks(problem, config, config.BM, shared.row_tiles(problem, config))
+    walks = _walked_tiles(problem, config, config.BM, shared.row_tiles(problem, config))
     walked = Walked(walks.tiles, int(np.sum(walks.keys_read)))
     cut = Shared.of(_most_tiles(problem, config), config)
     attend, *merge = work_of_walks(
@@ -65,7 +65,7 @@ def with_widening(problem: Problem, arch: Arch, attend: Work, whole: float, apar
     return replace(attend, fma=attend.fma + fma + 4 * through_fp32, alu=attend.alu + alu + 2 * through_fp32)
 
 
-def _walks(problem: Problem, config: Config, rows: int, tiles: int) -> Walks:
+def _walked_tiles(problem: Problem, config: Config, rows: int, tiles: int) -> Walks:
     keys = Keys.of(problem, rows, tiles, problem.heads // problem.kv_heads)  # type: ignore[arg-type]  # only sizes are read
     return Walks(keys, config.BN)
 
@@ -73,7 +73,7 @@ def _walks(problem: Problem, config: Config, rows: int, tiles: int) -> Walks:
 def _most_tiles(problem: Problem, config: Config) -> int:
     """Tiles of all rows of a sequence together, which determine the split."""
     rows = problem.seq_q * problem.heads // problem.kv_heads
-    return int(_walks(problem, config, rows, 1).tiles[0])
+    return int(_walked_tiles(problem, config, rows, 1).tiles[0])
 
 
 def lengths_read(problem: Problem, config: Any, cut: Shared, active: int) -> int:

@@ -40,9 +40,9 @@ def plan(problem: Problem, config: Config) -> Plan:
     maps = attention_maps(D, D, config.value_columns, rows, keys, "_cache")
     spaces = parts(problem, (grid, ROWS * config.row_tiles)) if split else ()
     workspace_names = tuple(workspace.name for workspace in spaces)
-    optional, spelled = wgmma.optional_arguments(problem, split=split)
+    optional, constants = wgmma.optional_arguments(problem, split=split)
     arguments = (*wgmma.others(optional), *workspace_names)
-    attend = dense.block_plan(ENTRY, problem, config, grid, maps, arguments, spelled, WORK)
+    attend = dense.block_plan(ENTRY, problem, config, grid, maps, arguments, constants, WORK)
     merge = (wgmma.merge_launch(ENTRY, problem, optional, workspace_names),) if split else ()
     return replace(attend, launches=(*attend.launches, *merge), workspaces=spaces)
 
@@ -56,13 +56,13 @@ def default(problem: Problem, arch: Arch) -> Config:
     for row_tiles in (2, 1) if rows > 2 * ROWS else (1,):
         for BN in range(128, 63 if row_tiles == 2 else 31, -16):
             for stages in (3, 2) if row_tiles == 2 else (2,):
-                config = _sized(problem, arch, BN, row_tiles, stages)
+                config = _config_with_tile(problem, arch, BN, row_tiles, stages)
                 if configs.refusal(config) is None:
                     return replace(config, splits=_splits(unpacked(problem), arch, config))
     raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
 
 
-def _sized(problem: Problem, arch: Arch, BN: int, row_tiles: int, stages: int) -> Config:
+def _config_with_tile(problem: Problem, arch: Arch, BN: int, row_tiles: int, stages: int) -> Config:
     D, heads = problem.head_dim, packs(problem, ROWS)[-1]
     return Config(BN, row_tiles, stages, panel_width(D), dense.polynomial(problem, arch), True, False, heads, 1)
 

@@ -34,15 +34,15 @@ class Config(Tiles):
 
 def consumer_registers(c: Any) -> Any:
     """Registers of a consumer thread."""
-    return _CONSUMER_REGISTERS[c.warpgroups] - _moved(c)
+    return _CONSUMER_REGISTERS[c.warpgroups] - _ceded_registers(c)
 
 
 def producer_registers(c: Any) -> Any:
     """Registers of a thread of the producer warpgroup."""
-    return _PRODUCER_REGISTERS[c.warpgroups] + 3 * _moved(c)
+    return _PRODUCER_REGISTERS[c.warpgroups] + 3 * _ceded_registers(c)
 
 
-def _moved(c: Any) -> Any:
+def _ceded_registers(c: Any) -> Any:
     """Registers that each of three consumer warpgroups cedes to the producer of a persistent grid, which spills with
     32."""
     return np.where((c.warpgroups == 3) & (c.blocks != 0), 8, 0)

@@ -36,7 +36,7 @@ def work(problem: Problem, config: Config, _gpu: GPU) -> tuple[Work, ...]:
 def merging_work(problem: Problem, parts: int) -> Work:
     """Work of the launch that merges `parts` parts of each row."""
     equal = unpacked(problem)
-    return replace(merge_work(equal, _merger(parts), _merge(equal, parts)), ctas=merge_blocks(problem))
+    return replace(merge_work(equal, _merge_config(parts), _merge(equal, parts)), ctas=merge_blocks(problem))
 
 
 def cut_of(problem: Problem, config: Any) -> Shared:
@@ -61,7 +61,7 @@ def _attend(problem: Problem, config: Config, cut: Shared, ctas: int) -> tuple[W
     merge instead of outputs."""
     packed = heads_of_tile(problem, config)
     row_groups, floor = problem.heads // problem.kv_heads // packed, cost(problem).bytes
-    visited, (longest, visits) = tiles(problem, config, cut), _dealt(problem, _dealing(config))
+    visited, (longest, visits) = tiles(problem, config, cut), _scheduled_tiles(problem, _schedule_config(config))
     grid = Grid(ctas, longest, visits)
     works = work_of(problem, config.tile, visited, grid, floor, taken_heads=row_groups, capped=problem.use_softcap)
     if cut.parts == 1:
@@ -78,13 +78,13 @@ def leaving(problem: Problem, parts: int, unsplit: Work, stored: int) -> Work:
     return replace(unsplit, l2_bytes=unsplit.l2_bytes - stored + part_bytes, dram_bytes=dram)
 
 
-def _dealing(config: Config) -> Config:
+def _schedule_config(config: Config) -> Config:
     """The config with the parameters that do not affect the distribution of row tiles set to fixed values."""
     return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=16, polynomial=0, lazy_rescale=False)
 
 
 @lru_cache(maxsize=4096)
-def _dealt(problem: Problem, config: Config) -> tuple[float, float]:
+def _scheduled_tiles(problem: Problem, config: Config) -> tuple[float, float]:
     """Key tiles of the block with the most, and of all blocks. The last row tiles of a sequence are computed first."""
     visited = tiles(problem, config, cut_of(problem, config))
     sharers = problem.heads // heads_of_tile(problem, config)
@@ -106,12 +106,12 @@ def places(problem: Problem, config: Any, queries: int, count: int) -> Array:
     return ends
 
 
-def _merger(parts: int) -> merging.Config:
+def _merge_config(parts: int) -> merging.Config:
     """A config of split_keys whose merge has the same threads and parts."""
     return merging.Config(BM=16, BN=16, warps=MERGE_THREADS // _WARP, stages=2, splits=parts, q_in_registers=False)
 
 
 def _merge(problem: Problem, parts: int) -> Work | None:
     """The merge of split_keys, if there is more than one part."""
-    _, *merge = work_of_walks(problem, _merger(parts), Walked(np.ones(1, np.int64), 0), cost(problem))
+    _, *merge = work_of_walks(problem, _merge_config(parts), Walked(np.ones(1, np.int64), 0), cost(problem))
     return merge[0] if merge else None

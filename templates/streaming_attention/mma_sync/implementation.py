@@ -42,7 +42,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
     choices = {name: values for name, values in tiles.choices.items() if name != "heavy_first"}
     return Space(
         Config,
-        {**choices, "narrow": (0, 16, 32, 64), "packed_heads": _packs(problem)},
+        {**choices, "narrow": (0, 16, 32, 64), "packed_heads": _head_counts(problem)},
         (*tiles.constraints, *CONSTRAINTS),
     )
 
@@ -69,7 +69,7 @@ def default(problem: Problem, arch: Arch) -> Config:
     D, tile = problem.head_dim, dense.default(plain(problem), arch)
     many_registers = register_estimate(D, tile) > _REGISTERS and tile.BN > 32
     packs = tile.BN == 32 or many_registers
-    heads = max(pack for pack in _packs(problem) if pack == 1 or (packs and 16 * pack <= tile.BM))
+    heads = max(pack for pack in _head_counts(problem) if pack == 1 or (packs and 16 * pack <= tile.BM))
     if many_registers and not (problem.window >= _SHORT and _has_room(problem, arch, heads)):
         tile = replace(tile, BN=32)
         fits = (replace(tile, smem_budget=budget) for budget in smem_budgets(arch))
@@ -85,7 +85,7 @@ def _has_room(problem: Problem, arch: Arch, heads: int) -> bool:
     return not problem.ragged and (arch.name == "sm_80" or (arch.name == "sm_90a" and heads == 1))
 
 
-def _packs(problem: Problem) -> tuple[int, ...]:
+def _head_counts(problem: Problem) -> tuple[int, ...]:
     """Powers of two, up to 8, of the query heads of a KV head."""
     group = problem.heads // problem.kv_heads
     return tuple(heads for heads in (1, 2, 4, 8) if group % heads == 0)

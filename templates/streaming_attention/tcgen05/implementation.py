@@ -45,13 +45,13 @@ def default(problem: Problem, arch: Arch) -> Config:
     that its row tile visits, plus 16 per tile; and the same for the loads from L2, which two row tiles share."""
     configs = space(problem, arch)
     sizes = ((BN, row_tiles) for row_tiles in (2, 1) for BN in range(128, 31, -16))
-    fitting = [config for size in sizes if configs.refusal(config := _sized(problem, arch, *size)) is None]
+    fitting = [config for size in sizes if configs.refusal(config := _config_with_tile(problem, arch, *size)) is None]
     if not fitting:
         raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {problem.head_dim}")
     return min(fitting, key=lambda c: int(np.max(tiles(problem, c))) * (c.BN + 16) * (1 + 1 / c.row_tiles))
 
 
-def _sized(problem: Problem, arch: Arch, BN: int, row_tiles: int) -> Config:
+def _config_with_tile(problem: Problem, arch: Arch, BN: int, row_tiles: int) -> Config:
     columns, heads = panel_width(problem.head_dim), packs(problem, ROWS)[-1]
     return Config(BN, row_tiles, 2, columns, dense.polynomial(problem, arch), True, False, heads)
 

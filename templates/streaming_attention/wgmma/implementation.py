@@ -43,7 +43,7 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
         Config,
         choices={
             **dense.TILE_CHOICES,
-            "packed_heads": _packs(problem),
+            "packed_heads": _head_counts(problem),
             "cluster": (1, 2),
             "blocks": (0, arch.sm_count),
         },
@@ -90,18 +90,18 @@ def default(problem: Problem, arch: Arch) -> Config:
     """
     D = problem.head_dim
     sizes = ((BN, warpgroups) for warpgroups in ((2, 3) if D <= 96 else (2,)) for BN in range(256, 31, -16))
-    fitting = [config for size in sizes if _fits(D, config := _sized(problem, arch, *size), arch)]
+    fitting = [config for size in sizes if _fits(D, config := _config_with_tile(problem, arch, *size), arch)]
     if not fitting:
         raise TemplateError(f"{arch.name} has no room for the smallest tile of head_dim {D}")
     return min(fitting, key=lambda c: _most_tiles(problem, c) * (c.BN + 16) * (1 + 2 / c.warpgroups))
 
 
-def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
+def _config_with_tile(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
     """The default with tiles of this size. The grid is persistent if row tiles are short and every SM has several: keys
     of the next row tile then arrive while this one is computed, which otherwise nothing overlaps. Other grids use
     clusters for D above 96, where L2 is nearly as busy as the tensor cores, if a KV head has heads for two blocks.
     """
-    D, heads = problem.head_dim, _packs(problem)
+    D, heads = problem.head_dim, _head_counts(problem)
     columns = panel_width(D)
     unclustered = Config(BN, warpgroups, 2, 1, True, columns, 0, True, heads[-1], 1, 0)
     sms = arch.sm_count
@@ -116,7 +116,7 @@ def _sized(problem: Problem, arch: Arch, BN: int, warpgroups: int) -> Config:
     )
 
 
-def _packs(problem: Problem) -> tuple[int, ...]:
+def _head_counts(problem: Problem) -> tuple[int, ...]:
     """One head, the most that can share rows, or half of these, so that two blocks have the same keys."""
     max_heads = dense.packs(problem)[-1]
     return tuple(sorted({1, max(max_heads // 2, 1), max_heads}))
