@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from itertools import groupby
 
 from markupsafe import Markup
 from pygments import format
@@ -14,10 +16,12 @@ _CODE = (Comment.PreprocFile, Comment.Preproc, Comment, Keyword, Name.Builtin, N
 _DIFF = (Generic.Inserted, Generic.Deleted, Generic.Subheading)
 
 
+@lru_cache(maxsize=256)  # problems that differ in sizes only often have the same source
 def cuda(text: str) -> Markup:
     return _coloured(text, CudaLexer(stripnl=False, ensurenl=False))
 
 
+@lru_cache(maxsize=256)
 def diff(old: str, new: str) -> Markup:
     """Return a unified diff from `old` to `new`; empty if the texts are equal.
 
@@ -45,6 +49,11 @@ def _families(tokens: Iterable[tuple[_TokenType, str]]) -> Iterator[tuple[_Token
     """Merge token kinds with the same style, and names and punctuation into plain text, which reduces the size to a
     fifth.
     """
-    for kind, text in tokens:
-        above = kind.split()  # the kind itself comes last
-        yield next((family for family in (*_CODE, *_DIFF) if family in above), Text), text
+    for family, merged in groupby(tokens, key=lambda token: _family(token[0])):
+        yield family, "".join(text for _, text in merged)
+
+
+@cache
+def _family(kind: _TokenType) -> _TokenType:
+    above = kind.split()  # the kind itself comes last
+    return next((family for family in (*_CODE, *_DIFF) if family in above), Text)

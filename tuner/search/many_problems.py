@@ -24,7 +24,8 @@ from tuner.spec.instance import Instance
 from tuner.spec.operator import Operator
 from tuner.spec.problem import extents, statics, to_fields
 from tuner.spec.space import Array
-from tuner.store.records import distance
+from tuner.store.kd_tree import DIGITS
+from tuner.store.nearest_records import octaves
 from tuner.store.sql import Store
 
 _COLUMNS = 8  # number of good configs to compare on all problems, including every winner
@@ -190,14 +191,15 @@ def _family(
     outcomes: Sequence[Outcome], columns: Sequence[Instance], regrets: Array, chosen: Portfolio, terms: Terms
 ) -> Family:
     number = {column: position for position, column in enumerate(chosen.members)}
-    problem = outcomes[0].request.problem
+    problem, nearest = outcomes[0].request.problem, _nearest_records(outcomes)
     return Family(
         statics={name: value for name, value in minimal_fields(problem).items() if name in statics(problem)},
         evidence=outcomes[0].evidence,
         terms=terms,
         members=tuple((columns[c].implementation.name, to_fields(columns[c].config)) for c in chosen.members),
         places=tuple(
-            _place(outcomes, i, columns, regrets, number.get(chosen.serves[i]), chosen) for i in range(len(outcomes))
+            _place(outcomes, i, columns, regrets, number.get(chosen.serves[i]), chosen, nearest[i])
+            for i in range(len(outcomes))
         ),
     )
 
@@ -209,9 +211,9 @@ def _place(
     regrets: Array,
     member: int | None,
     chosen: Portfolio,
+    nearest: int | None,
 ) -> ServedProblem:
     own = to_fields(outcomes[i].request.problem)
-    nearest = _nearest(outcomes, i)
     served = [k for k, column in enumerate(columns) if nearest is not None and _is_record(outcomes[nearest], column)]
     unlisted = float(regrets[i, served[0]]) if served else float("inf")
     return ServedProblem(
@@ -223,11 +225,23 @@ def _place(
     )
 
 
-def _nearest(outcomes: Sequence[Outcome], i: int) -> int | None:
-    """Return the index of the other problem with a record and the closest sizes, which the dispatcher falls back to."""
-    own, names = to_fields(outcomes[i].request.problem), extents(outcomes[i].request.problem)
-    others = [k for k, outcome in enumerate(outcomes) if k != i and outcome.record is not None]
-    return min(others, key=lambda k: distance(own, to_fields(outcomes[k].request.problem), names), default=None)
+def _nearest_records(outcomes: Sequence[Outcome]) -> list[int | None]:
+    """Return, for each problem, the index of the other problem with a record and the closest sizes.
+
+    The dispatcher falls back to its record. Of equally close problems the first one counts.
+    """
+    names = extents(outcomes[0].request.problem)
+    points = np.array(
+        [octaves(tuple(getattr(outcome.request.problem, name) for name in names)) for outcome in outcomes]
+    )
+    without_record = np.array([outcome.record is None for outcome in outcomes])
+    nearest: list[int | None] = []
+    for i, point in enumerate(points):
+        distances = np.linalg.norm(points - point, axis=1).round(DIGITS)
+        distances[without_record] = distances[i] = np.inf
+        closest = int(distances.argmin())
+        nearest.append(closest if np.isfinite(distances[closest]) else None)
+    return nearest
 
 
 def _is_record(outcome: Outcome, instance: Instance) -> bool:

@@ -37,6 +37,7 @@ class SearchRequest:
     history: bool = True  # use stored results of other GPUs, other sizes and earlier code
     retry: bool = False  # retry configs whose failure on the device may be the machine's fault
     history_until: int | None = None  # the last study that counts as history; None: all
+    code_digest: str = ""  # of `code_of`, if the caller computed it for several requests; empty: computed when needed
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
@@ -52,8 +53,8 @@ class SearchRequest:
 
     @cached_property
     def code(self) -> str:
-        """The digest of `code_of`, computed once per request."""
-        return code_of(self.operator)
+        """The digest of `code_of`, computed once per request unless `code_digest` is set."""
+        return self.code_digest or code_of(self.operator)
 
     @cached_property
     def implementations(self) -> tuple[Implementation[Any, Any], ...]:

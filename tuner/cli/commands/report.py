@@ -22,6 +22,7 @@ from tuner.evaluate.predictor import Predictor, Remembered
 from tuner.report import default_path, summary, write
 from tuner.search import many_problems, study
 from tuner.search.portfolio import Terms
+from tuner.search.request import code_of
 from tuner.spec import command_line
 from tuner.spec.operator import Operator
 from tuner.spec.problem import canonical
@@ -44,8 +45,10 @@ def report(
     if form not in summary.FORMATS:
         raise UsageError(f"--format {form!r}: give one of {', '.join(summary.FORMATS)}")
     target = named(gpu)
+    code = code_of(operator)
     with Store.open(db) as store, Compiler() as compiler, Checker() as checker:
-        outcomes = [_recalled(operator, problem, target, store, (compiler, checker)) for problem in problems]
+        machines = compiler, checker
+        outcomes = [_recalled(_request(operator, problem, target, code), store, machines) for problem in problems]
     kinds = dict.fromkeys(outcome.evidence for outcome in outcomes)
     by_kind = [[outcome for outcome in outcomes if outcome.evidence is kind] for kind in kinds]
     families = [family for group in by_kind for family in many_problems.portfolios(group, Terms())]
@@ -58,16 +61,16 @@ def report(
     typer.echo(f"report: {path}")
 
 
-def _recalled(
-    operator: Operator[Any], problem: Any, target: GPU, store: Store, machines: tuple[Compiler, Checker]
-) -> study.Outcome:
+def _request(operator: Operator[Any], problem: Any, target: GPU, code: str) -> study.SearchRequest:
+    command = command_line.search_command(operator, problem, target)
+    return study.SearchRequest(operator, problem, target, command=command, code_digest=code)
+
+
+def _recalled(request: study.SearchRequest, store: Store, machines: tuple[Compiler, Checker]) -> study.Outcome:
     """Return the latest valid measured results, or else the predicted ones."""
-    stored = store.attempts(operator.name, canonical(problem), target.name)
+    stored = store.attempts(request.operator.name, canonical(request.problem), request.gpu.name)
     policies = dict.fromkeys(row.attempt.identity.policy for row in reversed(stored))
-    predicting = target, *machines
-    request = study.SearchRequest(
-        operator, problem, target, command=command_line.search_command(operator, problem, target)
-    )
+    predicting = request.gpu, *machines
     for evaluator in (
         *(Remembered(policy, *predicting) for policy in policies if is_of_times(policy)),
         Predictor(*predicting),
