@@ -187,10 +187,14 @@ class Section:
 def sections(data: Sequence[ReportData]) -> tuple[Section, ...]:
     """Return one section per problem; a title contains the fields in which the problems of its operator differ."""
     common = shared_fields([_identity(problem) for problem in data])
+    problems: dict[str, list[Fields]] = {}
+    for problem in data:
+        problems.setdefault(problem.operator, []).append(problem.problem)
+    alike = {operator: shared_fields(of_operator) for operator, of_operator in problems.items()}
     result = []
     for number, problem in enumerate(data, 1):
-        alike = shared_fields([other.problem for other in data if other.operator == problem.operator])
-        distinct = formatted({name: value for name, value in problem.problem.items() if name not in alike})
+        shared = alike[problem.operator]
+        distinct = formatted({name: value for name, value in problem.problem.items() if name not in shared})
         result.append(
             _section(problem, f"p{number}", _title(problem, distinct), _label(problem, common, distinct), len(data))
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from math import comb
 
@@ -50,7 +51,17 @@ class Family:
 
     def own(self, problem: Fields) -> Fields:
         """Return the fields in which the problems differ."""
-        return {n: v for n, v in problem.items() if any(place.problem[n] != v for place in self.places)}
+        return {
+            name: value
+            for name, value in problem.items()
+            if name in self._varying or (self.places and self.places[0].problem[name] != value)
+        }
+
+    @cached_property
+    def _varying(self) -> frozenset[str]:
+        """The names of the fields in which the problems of the family differ."""
+        problems = [place.problem for place in self.places]
+        return frozenset(name for problem in problems for name, value in problem.items() if value != problems[0][name])
 
     @property
     def worst(self) -> float | None:
