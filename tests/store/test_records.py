@@ -384,4 +384,20 @@ def test_records_that_do_not_serve_are_tried_up_to_a_limit(tmp_path: Path) -> No
     assert find(records, check=lambda tried: asked.append(tried) or not_16(tried)) is None  # type: ignore[func-returns-value]
     assert len(asked) == 256
     assert records.refused == ("scan: of the 256 nearest records of a problem none serves",)
-    assert block(find(records, check=not_16, T=999)) == 32  # the next call tries the others
+    assert find(records, check=not_16, T=999) is None  # whatever earlier calls tried
+    assert block(find(records, check=not_16, T=60000)) == 32
+
+
+def test_explain_and_a_look_up_have_the_same_limit(tmp_path: Path) -> None:
+    stale = [record(16, problem={"T": 1000 + step}) for step in range(300)]
+    records = snapshot(tmp_path, *stale, record(32, problem={"T": 64000}))
+    for T, config in ((1000, None), (1200, None), (60000, 32)):
+        candidates = explain(records, not_16, T=T)
+        assert block(find(records, check=not_16, T=T)) == config
+        assert [candidate.record.config["BT"] for candidate in candidates if candidate.served] == [config][
+            : bool(config)
+        ]
+        matches = records.matches(query(T=T), not_16)
+        assert [match.record.config["BT"] for match in matches] == [config][: bool(config)]
+        reasons = [candidate.why for candidate in candidates]
+        assert sum("256 records are nearer" in reason for reason in reasons) == 301 - 256

@@ -88,6 +88,18 @@ class Nearest:
         for distance, numbers in groupby(order, key=distances.__getitem__):
             yield distance, list(numbers)
 
+    def nearer(self, wanted: Point, distance: float) -> int:
+        """Return the number of points whose distance, rounded to DIGITS, is smaller than `distance`."""
+        import numpy as np
+
+        distances = np.linalg.norm(np.asarray(self._points) - np.array(wanted), axis=1)
+        return int(np.count_nonzero(distances < distance - _SAME / 2))
+
+    @property
+    def dropped(self) -> int:
+        """The number of dropped points."""
+        return len(self._dropped)
+
     def drop(self, numbers: Iterable[int]) -> None:
         """Exclude points from the results of `closest`."""
         self._dropped.update(numbers)

@@ -14,6 +14,7 @@ from tuner.store.read import DAMAGED, Key
 
 Entry = tuple[int, Key]  # the index of a source, and a record's key
 Sizes = tuple[Scalar, ...]
+Ring = tuple[float, int, list[Entry]]  # a distance, the number of points at it, and the entries at these points
 
 
 class Neighbours(ABC):
@@ -32,10 +33,19 @@ class Neighbours(ABC):
         """Return the smallest distance and the points at it; None if every point was dropped."""
         return self._index.closest(octaves(sizes))
 
-    def rising(self, sizes: Sizes) -> Iterator[tuple[float, list[Entry]]]:
-        """Yield increasing distances with the entries at them, including dropped points."""
+    def nearer(self, sizes: Sizes, distance: float) -> int:
+        """Return the number of points at smaller distances, including dropped ones."""
+        return self._index.nearer(octaves(sizes), distance)
+
+    def rising(self, sizes: Sizes) -> Iterator[Ring]:
+        """Yield the rings around sizes by increasing distance, including dropped points."""
         for distance, points in self._index.rising(octaves(sizes)):
-            yield distance, self.entries(points)
+            yield distance, len(points), self.entries(points)
+
+    @property
+    def dropped(self) -> int:
+        """The number of dropped points."""
+        return self._index.dropped
 
     def drop(self, points: Sequence[int]) -> None:
         """Exclude points from `closest` because none of their records may be served."""
@@ -64,10 +74,10 @@ class Listed(Neighbours):
     def entries(self, points: Sequence[int]) -> list[Entry]:
         return [entry for point in points for entry in self._measured[point]]
 
-    def rising(self, sizes: Sizes) -> Iterator[tuple[float, list[Entry]]]:
+    def rising(self, sizes: Sizes) -> Iterator[Ring]:
         yield from super().rising(sizes)
         if rest := [entry for size, of_size in self._by_sizes.items() if not _measurable(size) for entry in of_size]:
-            yield inf, rest
+            yield inf, len(rest), rest
 
     def _octaves(self) -> list[tuple[float, ...]]:
         measurable = {sizes: entries for sizes, entries in self._by_sizes.items() if _measurable(sizes)}

@@ -16,7 +16,7 @@ from tuner.results.codec import fields_in
 from tuner.results.proof import CheckedCode
 from tuner.results.record import TuningRecord
 from tuner.store import locations, signing
-from tuner.store.nearest_records import Entry, Listed, Neighbours, Packed, Sizes
+from tuner.store.nearest_records import Entry, Listed, Neighbours, Packed, Ring, Sizes
 from tuner.store.packed_problems import numbers_in, packed
 from tuner.store.read import Key, RecordSource, StoredRecord, arch_of, label, open_source
 
@@ -83,14 +83,18 @@ class _Usable:
     tier: int  # plus `_SHIPPED` if it ships with the package
     distance: float
     stored: StoredRecord
+    behind_limit: bool = False  # `_CONSIDERED` records of its tier are nearer
 
     @property
     def shipped(self) -> bool:
         return self.tier >= _SHIPPED
 
     @property
-    def too_far(self) -> bool:
-        return self.shipped and self.distance > _FAR
+    def excluded(self) -> str:
+        """Why it is not considered, whatever it contains; empty if it is."""
+        if self.shipped and self.distance > _FAR:
+            return "its sizes are too far away"
+        return f"{_CONSIDERED} records are nearer, and no others are considered" if self.behind_limit else ""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -199,7 +203,7 @@ class Snapshot:
     def matches(self, query: Query, check: Check) -> Iterator[Match]:
         """Return all records that could serve a problem, in the order of preference of `find`."""
         for usable in self._usable(query):
-            if not usable.too_far and self.refusal(usable.stored, check) is None:
+            if not usable.excluded and self.refusal(usable.stored, check) is None:
                 yield _match(query, usable)
 
     def nearby(self, query: Query, check: Check) -> Nearby:
@@ -240,12 +244,19 @@ class Snapshot:
         return self._refusals[id(stored)]
 
     def first(self, nearby: Nearby, sizes: Sizes) -> _Usable | None:
-        """Yield the records that serve a problem of these sizes. About `_CONSIDERED` records of each tier are tried."""
+        """Return the record that serves a problem of these sizes: of each tier one of the `_CONSIDERED` nearest, and of
+        those as near as the last of these. The result does not depend on earlier calls.
+        """
         for tier, groups in nearby.tiers:
-            considered = 0
             while near := _closest(groups, sizes):
                 distance, tied = near
                 if tier >= _SHIPPED and distance > _FAR:
+                    break
+                # All nearer points were dropped, so that they need not be counted while few were.
+                dropped = sum(neighbours.dropped for neighbours in groups)
+                if dropped >= _CONSIDERED and _nearer(groups, sizes, distance) >= _CONSIDERED:
+                    operator = tied[0][0].entries(tied[0][1])[0][1].operator
+                    self._note(f"{operator}: of the {_CONSIDERED} nearest records of a problem none serves")
                     break
                 entries = [entry for neighbours, points in tied for entry in neighbours.entries(points)]
                 for stored in self._ordered(entries, nearby.extents, sizes):
@@ -253,19 +264,16 @@ class Snapshot:
                         return _Usable(tier, distance, stored)
                 for neighbours, points in tied:
                     neighbours.drop(points)
-                considered += len(entries)
-                if considered >= _CONSIDERED:
-                    operator = entries[0][1].operator
-                    self._note(f"{operator}: of the {considered} nearest records of a problem none serves")
-                    break
         return None
 
     def rising(self, nearby: Nearby, sizes: Sizes) -> Iterator[_Usable]:
         """Yield the records that could serve a problem of these sizes, best first."""
         for tier, groups in nearby.tiers:
-            for distance, entries in _merged([neighbours.rising(sizes) for neighbours in groups]):
+            nearer = 0
+            for distance, points, entries in _merged([neighbours.rising(sizes) for neighbours in groups]):
                 for stored in self._ordered(entries, nearby.extents, sizes):
-                    yield _Usable(tier, distance, stored)
+                    yield _Usable(tier, distance, stored, nearer >= _CONSIDERED)
+                nearer += points
 
     def _ordered(self, entries: list[Entry], extents: tuple[str, ...], sizes: Sizes) -> Sequence[StoredRecord]:
         """Return the records of entries at one distance, in order of preference."""
@@ -276,13 +284,13 @@ class Snapshot:
 
     def _judged(self, query: Query, usable: list[_Usable], check: Check) -> Iterator[Candidate]:
         served = False
-        for each in usable:
-            why = _describe(query, each)
-            refusal = "its sizes are too far away" if each.too_far else self.refusal(each.stored, check)
+        for usable_record in usable:
+            stored, why = usable_record.stored, _describe(query, usable_record)
+            refusal = usable_record.excluded or self.refusal(usable_record.stored, check)
             reason = refusal or "stands behind the one that serves"
             serves = refusal is None and not served
             served = served or serves
-            yield Candidate(each.stored.record, each.stored.place, serves, why if serves else f"{why}: {reason}")
+            yield Candidate(stored.record, stored.place, serves, why if serves else f"{why}: {reason}")
 
     def _usable(self, query: Query) -> Iterator[_Usable]:
         """Return the records that could serve, best first."""
@@ -368,14 +376,20 @@ def _closest(groups: Sequence[Neighbours], sizes: Sizes) -> tuple[float, list[tu
     return least, [(neighbours, points) for neighbours, distance, points in near if distance == least]
 
 
-def _merged(searches: list[Iterator[tuple[float, list[Entry]]]]) -> Iterator[tuple[float, list[Entry]]]:
+def _nearer(groups: Sequence[Neighbours], sizes: Sizes, distance: float) -> int:
+    """Return the number of points of all groups at smaller distances."""
+    return sum(neighbours.nearer(sizes, distance) for neighbours in groups)
+
+
+def _merged(searches: list[Iterator[Ring]]) -> Iterator[Ring]:
     """Merge increasing distances of several searches, each advanced only when needed, because a second step requires a
     sort.
     """
     heads = [(head, search) for search in searches if (head := next(search, None))]
     while heads:
-        least = min(distance for (distance, _), _ in heads)
-        yield least, [entry for (distance, entries), _ in heads if distance == least for entry in entries]
+        least = min(distance for (distance, _, _), _ in heads)
+        nearest = [head for head, _ in heads if head[0] == least]
+        yield least, sum(points for _, points, _ in nearest), [entry for _, _, entries in nearest for entry in entries]
         moved = [(next(search, None) if head[0] == least else head, search) for head, search in heads]
         heads = [(head, search) for head, search in moved if head]
 
