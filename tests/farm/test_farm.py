@@ -1,4 +1,4 @@
-"""A farm of two worker processes and a PostgreSQL server: what is found, and what is lost when something dies."""
+"""A farm of two worker processes and a PostgreSQL server: its records, and what remains after the loss of a worker."""
 
 import os
 import shutil
@@ -41,10 +41,13 @@ from tuner.store.sql import Store
 if TYPE_CHECKING:
     from tests.support.postgres import Server
 
-pytestmark = pytest.mark.skipif(binaries() is None, reason="no PostgreSQL server: apt-get install postgresql")
+pytestmark = [
+    pytest.mark.slow,  # `make test-farm` runs them
+    pytest.mark.skipif(binaries() is None, reason="no PostgreSQL server: apt-get install postgresql"),
+]
 GPU = gpu("sm_80")
 SOURCE = ROOT / "tests" / "support" / "operators" / "row_add"
-# A config whose kernel takes its process down, and one whose Python does, on the workers, where a file says so.
+# The config whose kernel crashes, and the config whose plan kills the worker while the file KILL_FOR names the problem.
 CRASH, KILL, CONFIGS = 5, 41, 48
 PLAN = """
 def plan(problem: Problem, config: Config) -> Plan:
@@ -59,14 +62,14 @@ def plan(problem: Problem, config: Config) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def running() -> "Iterator[Server]":
+def postgres() -> "Iterator[Server]":
     with server() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the operator farm_add: row_add with many configs, two of which are deadly."""
+    """A folder with the operator farm_add: row_add with more configs; one crashes, one kills its worker."""
     root = tmp_path_factory.mktemp("operators")
     shutil.copytree(SOURCE, root / "farm_add", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (root / "farm_add").rglob("*.*"):
@@ -84,21 +87,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Cluster:
     address: str
     folder: Path
-    marker: Path  # names the problem for which a config kills its worker
+    marker: Path  # if it exists, it contains the rows of the problem whose config KILL kills the worker
 
     def workers(self, count: int, db: str) -> Any:
-        """Workers that have the database by their own environment."""
+        """Worker processes whose environment names the database."""
         return processes.workers(self.address, count, self.folder, {"TUNER_DB": db, "KILL_FOR": str(self.marker)})
 
 
 @pytest.fixture(scope="module")
-def place(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:  # noqa: ARG001  # workers find it
+def cluster(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:  # noqa: ARG001  # see farm_add
     log = tmp_path_factory.mktemp("farm")
     with processes.scheduler(log) as address:
-        yield Place(address, log, log / "kill")
+        yield Cluster(address, log, log / "kill")
 
 
 def request(db: str, rows: tuple[int, ...], budget: int) -> CampaignRequest:
@@ -114,112 +117,122 @@ def wanted() -> Description:
     return Description(code_here(), NO_GPU)
 
 
-def farmed(place: Place, asked: CampaignRequest, count: int) -> Campaign:
-    with place.workers(count, str(asked.db)), Farm(place.address, patience_s=GENEROUS_S) as farm:
-        processes.wait_until(lambda: farm.capacity(wanted()) == count, "the workers do not come")
-        made = fleet.Workers(farm.executor(wanted()), lambda: farm.capacity(wanted()))
-        return fleet.run(asked, made)
+def farmed(cluster: Cluster, campaign_request: CampaignRequest, count: int) -> Campaign:
+    with cluster.workers(count, str(campaign_request.db)), Farm(cluster.address, patience_s=GENEROUS_S) as farm:
+        processes.wait_until(lambda: farm.capacity(wanted()) == count, "the workers do not register")
+        workers = fleet.Workers(farm.executor(wanted()), lambda: farm.capacity(wanted()))
+        return fleet.run(campaign_request, workers)
 
 
-def dateless(found: Campaign) -> list[TuningRecord | None]:
-    return [replace(outcome.record, created="") if outcome.record else None for outcome in found.outcomes]
+def dateless(result: Campaign) -> list[TuningRecord | None]:
+    return [replace(outcome.record, created="") if outcome.record else None for outcome in result.outcomes]
 
 
 def test_one_worker_two_and_none_find_the_same_records_and_a_crash_costs_its_verdict_only(
-    running: "Server", place: Place
+    postgres: "Server", cluster: Cluster
 ) -> None:
     rows = (3, 5, 9, 17)
-    asked = [request(running.database(), rows, CRASH + 2) for _ in range(3)]
+    requests = [request(postgres.database(), rows, CRASH + 2) for _ in range(3)]
 
     @contextmanager
     def unwatched(_: object) -> Iterator[Any]:
         yield lambda _: None
 
-    alone = many_problems.run(asked[0], unwatched, lambda: False)
+    alone = many_problems.run(requests[0], unwatched, lambda: False)
     assert all(outcome.record is not None for outcome in alone.outcomes)
     for count in (1, 2):
-        result = farmed(place, asked[count], count)
+        result = farmed(cluster, requests[count], count)
         assert dateless(result) == dateless(alone)
         assert result.families == alone.families
         verdicts = [tried.verdict for outcome in result.outcomes for tried in outcome.tried if tried.verdict]
         assert {verdict.ok for verdict in verdicts} == {True, False}
 
 
-def test_a_worker_that_is_killed_loses_nothing_that_was_stored(running: "Server", place: Place) -> None:
-    asked = request(running.database(), (4, 6), 40)
+def test_a_worker_that_is_killed_loses_nothing_that_was_stored(postgres: "Server", cluster: Cluster) -> None:
+    campaign_request = request(postgres.database(), (4, 6), 40)
     result: Future[Campaign] = Future()
 
     def search() -> None:
         try:
-            result.set_result(fleet.run(asked, made))
+            result.set_result(fleet.run(campaign_request, workers))
         except BaseException as error:
             result.set_exception(error)
 
-    with place.workers(2, str(asked.db)), Farm(place.address, patience_s=GENEROUS_S) as farm:
-        farm.require(wanted())
-        made = fleet.Workers(farm.executor(wanted()), lambda: farm.capacity(wanted()))
+    with cluster.workers(2, str(campaign_request.db)), Farm(cluster.address, patience_s=GENEROUS_S) as farm:
+        farm.require(wanted(), patience_s=GENEROUS_S)
+        workers = fleet.Workers(farm.executor(wanted()), lambda: farm.capacity(wanted()))
         thread = Thread(target=search)
         thread.start()
-        with Store.open(asked.db) as store:
+        with Store.open(campaign_request.db) as store:
             killed: set[int] = set()
 
             def evaluating() -> bool:
-                """Whether a worker has stored more than a batch, and holds configs: then its number is kept."""
+                """Whether workers hold configs after the first batch was stored; their pids go into `killed`."""
                 if store.count_attempts() > 17:
-                    killed.update(holder.pid for scope in scopes(asked) for holder in store.claimed(scope).values())
+                    killed.update(
+                        holder.pid for scope in scopes(campaign_request) for holder in store.claimed(scope).values()
+                    )
                 return bool(killed)
 
-            processes.wait_until(evaluating, "nothing is tried")
+            processes.wait_until(evaluating, "no config is evaluated")
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         thread.join(GENEROUS_S)
         outcomes = result.result(timeout=0).outcomes
     assert all(outcome.record is not None for outcome in outcomes)
     assert max(outcome.reused for outcome in outcomes) > 0
-    with Store.open(asked.db) as store:
+    with Store.open(campaign_request.db) as store:
         configs = [(row.attempt.identity, row.id) for row in store.attempts("farm_add")]
         assert len({identity for identity, _ in configs}) == len(configs)
 
 
-def scopes(asked: CampaignRequest) -> list[str]:
+def scopes(campaign_request: CampaignRequest) -> list[str]:
     from tuner.evaluate.predict.cost import MODEL
     from tuner.spec.problem import canonical
     from tuner.store.sql import claims
 
-    return [claims.scope("farm_add", canonical(each.problem), GPU.name, MODEL) for each in asked.searches]
+    return [
+        claims.scope("farm_add", canonical(search.problem), GPU.name, MODEL) for search in campaign_request.searches
+    ]
 
 
-def test_a_problem_that_loses_two_workers_is_given_up_alone_with_its_config(running: "Server", place: Place) -> None:
-    place.marker.write_text("8")
-    result = farmed(place, request(running.database(), (7, 8), CONFIGS), 1)
-    place.marker.unlink()
+def test_a_problem_that_loses_two_workers_is_given_up_alone_with_its_config(
+    postgres: "Server", cluster: Cluster
+) -> None:
+    cluster.marker.write_text("8")
+    result = farmed(cluster, request(postgres.database(), (7, 8), CONFIGS), 1)
+    cluster.marker.unlink()
     well, lost = result.outcomes
     assert well.record is not None and lost.record is None
     assert lost.why_stopped == f"it lost 2 workers, the last one at naive stray={KILL}"
 
 
-def test_a_gpu_that_nobody_has_and_other_code_are_refused_by_name(running: "Server", place: Place) -> None:
-    with place.workers(1, running.database()), Farm(place.address, patience_s=5) as farm:
-        processes.wait_until(farm.workers, "no worker comes")
-        with pytest.raises(MachineError, match=r"no worker at .* has a GPU H100 after 5 s.*GPU none"):
-            farm.require(replace(wanted(), gpu="H100"))
+def test_a_gpu_that_nobody_has_and_other_code_are_refused_by_name(postgres: "Server", cluster: Cluster) -> None:
+    with cluster.workers(1, postgres.database()), Farm(cluster.address, patience_s=GENEROUS_S) as farm:
+        processes.wait_until(farm.workers, "no worker registers")
+        with pytest.raises(
+            MachineError, match=r"no worker with GPU H100 at .* after 1 s; its workers: 1 without a GPU"
+        ):
+            farm.require(replace(wanted(), gpu="H100"), patience_s=1)
         other = replace(wanted(), code="tuner 0.1.0, operators 0123456789ab, nvrtc 13.3")
-        with pytest.raises(MachineError, match=r"has the code of this search.*operators 0123456789ab.*workers are 1 ×"):
-            farm.require(other)
-        assert "other code" in farm.refused(other)[0]
+        with pytest.raises(
+            MachineError, match=r"with the code of this search .*operators 0123456789ab.*workers: 1 with tuner"
+        ):
+            farm.require(other, patience_s=1)
+        assert "their code differs" in farm.refused(other)[0]
 
 
-def test_a_worker_with_another_database_is_refused(running: "Server", place: Place) -> None:
-    asked = request(running.database(), (3,), 1)
-    with place.workers(1, running.database()), Farm(place.address, patience_s=GENEROUS_S) as farm:
-        farm.require(wanted())
-        made = fleet.Workers(farm.executor(wanted()), lambda: 1)
+def test_a_worker_with_another_database_is_refused(postgres: "Server", cluster: Cluster) -> None:
+    campaign_request = request(postgres.database(), (3,), 1)
+    with cluster.workers(1, postgres.database()), Farm(cluster.address, patience_s=GENEROUS_S) as farm:
+        farm.require(wanted(), patience_s=GENEROUS_S)
+        workers = fleet.Workers(farm.executor(wanted()), lambda: 1)
         with pytest.raises(UsageError, match="knows nothing of this search"):
-            fleet.run(asked, made)
+            fleet.run(campaign_request, workers)
 
 
-def certificates(place: Path) -> dict[str, str]:
-    """A certificate that signs itself, for all three roles, as variables of Dask."""
+def certificates(folder: Path) -> dict[str, str]:
+    """Dask's variables for one self-signed certificate in all three roles."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -232,21 +245,21 @@ def certificates(place: Path) -> dict[str, str]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    (place / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     form = serialization.PrivateFormat.TraditionalOpenSSL
     plain = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    (place / "key.pem").write_bytes(plain)
+    (folder / "key.pem").write_bytes(plain)
     names = {"CA_FILE": "cert.pem"}
     for role in ("CLIENT", "SCHEDULER", "WORKER"):
         names |= {f"{role}__CERT": "cert.pem", f"{role}__KEY": "key.pem"}
-    return {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(place / file) for name, file in names.items()}
+    return {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(folder / file) for name, file in names.items()}
 
 
 def test_the_command_searches_by_tls_and_plain_tcp_gets_no_answer(
-    running: "Server", folder: Path, tmp_path: Path
+    postgres: "Server", folder: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("cryptography")
-    tls, db = certificates(tmp_path), running.database()
+    tls, db = certificates(tmp_path), postgres.database()
     (tmp_path / "problems.jsonl").write_text('{"rows": 3, "entries": 5}\n{"rows": 6, "entries": 8}\n')
     options = ["--budget", "2", "--workers", "1", "--problems", str(tmp_path / "problems.jsonl"), "--json"]
     command = [sys.executable, "-m", "tuner", "search", "farm_add", "--gpu", "sm_80", *options]
@@ -257,7 +270,7 @@ def test_the_command_searches_by_tls_and_plain_tcp_gets_no_answer(
             [*command, "--farm", address], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S
         )
         assert done.returncode == 0, done.stderr
-        assert "1 workers · 2/2 problems" in done.stderr
+        assert "1 worker · searching: 2/2 problems" in done.stderr
         with pytest.raises(MachineError, match="no Dask scheduler answers at tcp"):
             Farm(address.replace("tls", "tcp"), patience_s=2)
     with Store.open(db) as store:

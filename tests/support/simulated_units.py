@@ -40,9 +40,9 @@ def simulate(unit: Unit) -> UnitResult:
 
 
 @cache
-def _store(place: str) -> Store:
+def _store(database: str) -> Store:
     """Return the store of this worker, opened once: opening is not part of the rate."""
-    return Store.open(place)
+    return Store.open(database)
 
 
 def _attempt(unit: Unit, problem: str, number: int) -> Attempt:

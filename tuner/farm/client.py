@@ -13,7 +13,7 @@ from tuner.farm.resources import NO_GPU, Description, description_in, device_res
 from tuner.farm.worker import perform_here
 from tuner.search.work_unit import Unit, UnitResult
 
-_PATIENCE_S = 30.0  # for a worker with the code and the GPU of a search
+_PATIENCE_S = 30.0  # for an answer of the scheduler, then for a worker with the code and the GPU of a search
 _SILENCE_S = 2.0  # of that, before the user hears of the wait
 _REFRESH_S = 2.0  # between two requests for the list of workers
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -28,7 +28,7 @@ class Farm(Closing):
 
     def __init__(self, address: str, *, insecure: bool = False, patience_s: float = _PATIENCE_S) -> None:
         refuse_unsafe(address, insecure=insecure)
-        self.address, self._patience_s = address, patience_s
+        self.address = address
         self._client = _connected(address, patience_s)
         self._refreshed, self._workers, self._without_preload = float("-inf"), Counter[Description](), 0
 
@@ -45,15 +45,17 @@ class Farm(Closing):
             self._refreshed = time.monotonic()
         return self._workers
 
-    def require(self, wanted: Description, report: Callable[[str], None] = lambda _: None) -> None:
+    def require(
+        self, wanted: Description, report: Callable[[str], None] = lambda _: None, *, patience_s: float = _PATIENCE_S
+    ) -> None:
         """Wait for a worker with this code and GPU. Raises MachineError with a list of the workers if none joins."""
         began, reported = time.monotonic(), False
         while not self.workers()[wanted]:
             waited = time.monotonic() - began
-            if waited >= self._patience_s:
-                raise MachineError(self._why_none(wanted))
+            if waited >= patience_s:
+                raise MachineError(self._why_none(wanted, patience_s))
             if waited >= _SILENCE_S and not reported:
-                report(f"waiting up to {self._patience_s:g} s for a worker {wanted.with_gpu}")
+                report(f"waiting up to {patience_s:g} s for a worker {wanted.with_gpu}")
                 reported = True
             time.sleep(0.2)
 
@@ -73,7 +75,7 @@ class Farm(Closing):
         """An executor whose units run on workers of this description."""
         return _FarmExecutor(self._client.get_executor(pure=False), wanted, work)
 
-    def _why_none(self, wanted: Description) -> str:
+    def _why_none(self, wanted: Description, waited_s: float) -> str:
         codes = {description.code for description in self.workers()}
         same_code = not codes or wanted.code in codes
         workers = [
@@ -89,7 +91,7 @@ class Farm(Closing):
             missing = f"with the code of this search ({wanted.code})"
             advice = "Install the same version on all machines"
         return (
-            f"no worker {missing} at {self.address} after {self._patience_s:g} s; its workers: "
+            f"no worker {missing} at {self.address} after {waited_s:g} s; its workers: "
             f"{'; '.join(workers) or 'none'}. {advice}"
         )
 
