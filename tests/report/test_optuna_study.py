@@ -15,6 +15,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from tests.support.patience import GENEROUS_S
 from tests.support.recorded import OPERATOR, PROBLEM, SM_80, Recorded
 from tuner import operators
 from tuner.cli.commands.import_kernel import import_kernel
@@ -27,6 +28,7 @@ from tuner.spec.instance import Instance
 from tuner.spec.problem import canonical, to_fields
 from tuner.store.sql import Store
 
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CHOICES = {"mma_sync": {"BM": (16, 32, 64, 128)}}
 
 
@@ -123,7 +125,7 @@ def test_a_study_of_someone_else_needs_to_be_told_what_it_is_of_and_bad_trials_a
     ]
     taken = tuner("import", url, *about, db=tmp_path / "t.db")
     assert taken.returncode == 0 and "1 attempt of the study" in taken.stdout
-    assert "1 trial left out: naive: Config has no field BOGUS" in " ".join(taken.stderr.split())
+    assert "1 trial left out: naive: Config has no field 'BOGUS'" in " ".join(taken.stderr.split())
     with Store.open(tmp_path / "t.db") as store:
         (row,) = store.attempts(OPERATOR.name)
     assert row.attempt.measurement is not None and row.attempt.measurement.time_us == 12.5
@@ -159,9 +161,17 @@ def run_import(source: str, *words: str, db: str) -> None:
     import_kernel(source, **fix, **options, db=db)  # type: ignore[arg-type]
 
 
+def in_browser(address: str, folder: Path) -> str:
+    """The document of a page after its scripts have drawn it."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,2400", "--virtual-time-budget=20000"]
+    line = [str(CHROMIUM), *flags, f"--user-data-dir={folder / 'profile'}", "--dump-dom", address]
+    return subprocess.run(line, capture_output=True, text=True, timeout=GENEROUS_S, check=True).stdout
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.skipif(find_spec("optuna_dashboard") is None, reason="needs optuna-dashboard")
-def test_the_dashboard_serves_the_study(tmp_path: Path) -> None:
+def test_the_dashboard_shows_the_study_in_a_browser(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     _, count = exported(tmp_path, url)
     with socket.socket() as free:
@@ -179,6 +189,12 @@ def test_the_dashboard_serves_the_study(tmp_path: Path) -> None:
                 time.sleep(0.1)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies/{summary['study_id']}") as answer:
             assert len(json.load(answer)["trials"]) == count
+        page = f"http://127.0.0.1:{port}/dashboard/studies/{summary['study_id']}"
+        first, analytics, trials = (in_browser(page + part, tmp_path) for part in ("", "/analytics", "/trials"))
+        assert ">History<" in first and ">predicted cost<" in first
+        assert 'id="graph-hyperparameter-importances"' in first and ">q_in_registers<" in first
+        assert 'id="plot-slice"' in analytics and 'id="graph-contour"' in analytics
+        assert ">Fail<" in trials and ">stage compile<" in trials and ">reason recorded failure<" in trials
     finally:
         server.terminate()
         server.wait()
