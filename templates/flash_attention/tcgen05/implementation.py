@@ -10,7 +10,6 @@ from tuner.arch import Arch
 from tuner.errors import TemplateError
 from tuner.spec import Block, Constraint, Implementation, Launch, Plan, Scalar, Space, TensorMap, limits
 
-from ..arguments import optional_refusal
 from ..problem import Problem
 from ..wgmma.config import WIDTHS, packed, panel_width, round_up
 from ..wgmma.implementation import optional_arguments, packs, without_panels
@@ -149,7 +148,7 @@ IMPLEMENTATION = Implementation(
     name="tcgen05",
     summary="tcgen05 and TMA: sums in tensor memory, one thread per row of scores, for every head_dim from 16",
     config=Config,
-    refusal=lambda problem, arch: refusal(problem, arch) or optional_refusal(problem),
+    refusal=refusal,
     space=space,
     plan=plan,
     default=default,

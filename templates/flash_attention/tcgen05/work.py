@@ -11,7 +11,7 @@ from tuner.spec import Array, Work
 from ..operator import cost
 from ..problem import Problem, unpacked
 from ..wgmma.config import ELEMENT, WIDTHS, packed, round_up
-from ..wgmma.work import stored_bytes
+from ..wgmma.work import near_keys, stored_bytes
 from .config import ROWS, Config, blocks
 
 _WARPS = 4  # warps per warpgroup
@@ -29,6 +29,9 @@ def tiles(problem: Problem, config: Config) -> Array:
     count = int(blocks(problem, config)) * config.row_tiles
     last = rows * np.arange(1, count + 1)
     ends = np.minimum(last + problem.seq_k - problem.seq_q, problem.seq_k) if problem.causal else problem.seq_k
+    if problem.use_window:
+        block = rows * config.row_tiles
+        ends = near_keys(problem, (last - rows) // block * block, last)
     visited = np.maximum(1, -(-ends // config.BN))
     return np.where(last - rows < problem.seq_q, visited, 1).reshape(-1, config.row_tiles)
 

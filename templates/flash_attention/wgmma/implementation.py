@@ -9,7 +9,6 @@ from tuner.arch import DEVICES, Arch
 from tuner.errors import TemplateError
 from tuner.spec import Constraint, DType, Implementation, Launch, Plan, Space, TensorMap, Workspace, limits
 
-from ..arguments import optional_refusal
 from ..problem import Problem
 from .config import (
     ROWS,
@@ -82,6 +81,10 @@ def space(problem: Problem, arch: Arch) -> Space[Config]:
             Constraint(
                 "packed sequences: each block loads for itself, since it writes zeros after the end of a sequence",
                 lambda c: (c.cluster == 1) | (not problem.use_cu_seqlens),
+            ),
+            Constraint(
+                "windows: each block loads for itself, since row tiles start at different keys",
+                lambda c: (c.cluster == 1) | (not problem.use_window),
             ),
             Constraint(
                 "persistent blocks and clusters start with the heaviest causal row tiles",
@@ -198,7 +201,8 @@ def block_plan(
 def optional_arguments(problem: Problem) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The optional arguments of kernels on panels, and the constants that templates read for packed sequences."""
     packed = problem.use_cu_seqlens
-    return (*("o",) * packed, "cu_seqlens_q", "cu_seqlens_k", "boundaries", "softcap"), {
+    last = ("boundaries", "softcap", "window_left", "window_right", "s_aux")
+    return (*("o",) * packed, "cu_seqlens_q", "cu_seqlens_k", *last), {
         "sequences_argument": "boundaries - 1" if packed else "batch",
         "output_rows_argument": "o, o_seq_q_stride, o_heads_stride" if packed else "",
     }
@@ -243,7 +247,7 @@ def _pairs(problem: Problem, config: Config) -> bool:
     """Whether two blocks share loads: for DV above 96, where L2 is nearly as busy as the tensor cores, and if neither
     block waits for the other: no mask, no row tile without a neighbour. Blocks of packed sequences do not share.
     """
-    excluded = problem.causal or problem.use_cu_seqlens
+    excluded = problem.causal or problem.use_cu_seqlens or problem.use_window
     return problem.head_dim_v > 96 and not excluded and row_tiles(problem, config) % 2 == 0
 
 
@@ -251,7 +255,7 @@ IMPLEMENTATION = Implementation(
     name="wgmma",
     summary="wgmma and TMA with producer and consumer warpgroups, exact for every head_dim from 16",
     config=Config,
-    refusal=lambda problem, arch: refusal(problem, arch) or optional_refusal(problem),
+    refusal=refusal,
     space=space,
     plan=plan,
     default=default,

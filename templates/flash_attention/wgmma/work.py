@@ -40,9 +40,20 @@ def tiles(problem: Problem, config: Config) -> Array:
     count, clusters = int(row_tiles(problem, config)), -(-int(row_tiles(problem, config)) // config.cluster)
     last = rows * np.arange(1, count + 1)
     ends = last + problem.seq_k - problem.seq_q if problem.causal else np.full(count, problem.seq_k)
+    keys = near_keys(problem, last - rows, last) if problem.use_window else np.minimum(ends, problem.seq_k)
     visited: Array = np.ones(clusters * config.cluster, np.int64)
-    visited[:count] = np.maximum(1, -(-np.minimum(ends, problem.seq_k) // config.BN))
+    visited[:count] = np.maximum(1, -(-keys // config.BN))
     return visited.reshape(clusters, config.cluster)
+
+
+def near_keys(problem: Problem, first: Array, end: Array) -> Array:
+    """Keys from where the windows of the queries from `first` to before `end` begin to where they end: `NearKeys` of
+    panels/near_keys.cuh."""
+    own = problem.seq_k - problem.seq_q  # key of query 0
+    begins = np.clip(first + own - problem.window_left, 0, problem.seq_k)
+    ends = np.clip(np.minimum(end, problem.seq_q) + own + problem.window_right, 0, problem.seq_k)
+    keys: Array = ends - begins
+    return keys
 
 
 def order(problem: Problem, config: Config) -> Array:

@@ -142,6 +142,7 @@ OTHERS = [
     for name, serving in SERVING.items()
     for implementation in operators.implementations(name)
     if implementation.name not in serving
+    and (name, implementation.name) not in [("flash_attention", "wgmma"), ("flash_attention", "tcgen05")]
 ]
 
 
