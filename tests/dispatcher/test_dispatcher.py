@@ -383,6 +383,16 @@ def test_a_miss_warns_once_for_each_kernel_and_names_the_command() -> None:
     assert all(warning.filename == __file__ for warning in caught)
 
 
+def test_a_miss_on_the_cpu_says_that_an_arch_stands_in_for_the_gpu() -> None:
+    warned = {}
+    for name in ("RTX 5090", "sm_90a"):
+        with pytest.warns(UntunedWarning) as caught:
+            Dispatcher(EMPTY, (gpu(name),)).call("row_norm", rows(3), WEIGHT)
+        warned[name] = str(caught[0].message)
+    assert "in place of sm_90a (TUNER_GPU=… names it here)" in warned["sm_90a"]
+    assert "TUNER_GPU" not in warned["RTX 5090"]
+
+
 def test_misses_are_counted_by_problem() -> None:
     at = Dispatcher(EMPTY)
     for x in (rows(3), rows(4), rows(4)):

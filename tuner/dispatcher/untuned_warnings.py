@@ -180,8 +180,16 @@ class Untuned:
         if kernel not in self._warned:
             self._warned.add(kernel)
             runs = f"{operator} runs {choice.instance.implementation.name} with its default config"
-            text = f"{runs}; tune it: `{choice.command}`"
+            text = f"{runs}; tune it: `{choice.command}`{_stand_in(choice)}"
             warnings.warn(text, UntunedWarning, stacklevel=_callers())
+
+
+def _stand_in(choice: Choice) -> str:
+    """Return what to replace in the command of a call on the CPU, for which an arch stands in for the GPU to come."""
+    name = choice.gpu.name
+    if name != choice.gpu.arch.name:
+        return ""
+    return f" with the GPU that you will use in place of {name} (TUNER_GPU=… names it here)"
 
 
 def _callers() -> int:
