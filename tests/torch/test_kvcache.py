@@ -142,7 +142,7 @@ def test_arguments_come_in_the_order_of_flash_attn() -> None:
     theirs = (
         "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad block_table "
         "softmax_scale causal window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse "
-        "k_descale v_descale page_table cu_seqlens_q cu_seqlens_k_new max_seqlen_q s_aux sinks out others"
+        "q_descale k_descale v_descale page_table cu_seqlens_q cu_seqlens_k_new max_seqlen_q s_aux sinks out others"
     )
     assert " ".join(signature(flash_attn_with_kvcache).parameters) == theirs
 
@@ -178,6 +178,35 @@ def test_a_cache_of_eight_bits_is_multiplied_with_its_scales(queries: int) -> No
     o = flash_attn_with_kvcache(q, *map(in_byte_pages, held), causal=True, **ones)
     plain = held[0].double(), held[1].double() / 2
     assert torch.allclose(o.double(), expected(q, *plain, LENGTHS, True, -1), rtol=4e-3, atol=0.2)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_queries_of_eight_bits_are_multiplied_with_their_scale(packed: bool) -> None:
+    q, k, v = drawn(3)
+    held, (k_descale, v_descale), exact = in_eight_bits(k, v)
+    eight, scale = q.mul(4).to(torch.float8_e4m3fn), torch.full((B, HK), 0.25)
+    scale[0, 0] = 0.5
+    read = eight.double().unflatten(2, (HK, -1)) * scale[:, None, :, None, None]
+    options = {"block_table": in_pages(k)[1], "k_descale": k_descale, "v_descale": v_descale, "q_descale": scale}
+    pages = [in_byte_pages(tensor) for tensor in held]
+    lengths = torch.tensor(LENGTHS, dtype=torch.int32)
+    if packed:
+        bounds = torch.tensor([0, 3, 6], dtype=torch.int32)
+        rows = eight.flatten(0, 1)
+        o = flash_attn_varlen_func(rows, *pages, bounds, None, 3, causal=True, seqused_k=lengths, **options)
+        o = o.unflatten(0, (B, 3))
+    else:
+        o = flash_attn_with_kvcache(eight, *pages, cache_seqlens=lengths, causal=True, **options)
+    assert o.dtype == torch.bfloat16
+    assert torch.allclose(o.double(), expected(read.flatten(2, 3), *exact, LENGTHS, True, -1), atol=2e-2)
+
+
+def test_queries_of_eight_bits_go_with_caches_of_such() -> None:
+    q, k, v = drawn(1)
+    with pytest.raises(InputError, match=r"q of 8 bits, or q_descale, with caches of torch\.float16"):
+        flash_attn_with_kvcache(
+            q.to(torch.float8_e4m3fn), *(in_pages(x)[0] for x in (k, v)), block_table=in_pages(k)[1]
+        )
 
 
 def test_packed_queries_attend_a_cache_of_eight_bits() -> None:

@@ -94,6 +94,7 @@ def flash_attn_varlen_func(
     s_aux: Any = None,
     out: Any = None,
     return_softmax_lse: bool = False,
+    q_descale: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
     **others: Any,
@@ -108,7 +109,7 @@ def flash_attn_varlen_func(
     of sequence n is row j % page_size of page block_table[n, j // page_size]. seqused_k, integers [N], or cu_seqlens_k
     gives the number of positions per sequence, including those of its queries. causal may then have a window to the
     left; there is no gradient. k_descale, v_descale: fp32 [N, HK], the factors of keys and values in caches of
-    torch.float8_e4m3fn.
+    torch.float8_e4m3fn. q may be of that dtype beside such caches, with q_descale, fp32 [N, HK]; o is bfloat16 then.
 
     Otherwise o and lse have gradients. Raises InputError for dropout and alibi_slopes; with block_table for a window
     that is not causal, without it for seqused_k and descales; for `others` that are neither None nor 0 nor hints on how
@@ -126,10 +127,11 @@ def flash_attn_varlen_func(
     if block_table is not None:
         lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
         options = {"window": _window(name, masks, longest), "softmax_scale": softmax_scale, "softcap": softcap}
-        options |= {"s_aux": _logits(s_aux), **descales(k_descale, v_descale)}
+        q, factors = descales(name, q, k, q_descale, k_descale, v_descale)
+        options |= {"s_aux": _logits(s_aux), **factors}
         o, lse = attend_packed(name, q, k, v, block_table, lengths, cu_seqlens_q, longest, options)
         return returned(name, o, lse, out, **forms)
-    unserved = {"seqused_k": seqused_k, "k_descale": k_descale, "v_descale": v_descale}
+    unserved = {"seqused_k": seqused_k, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     refuse(name, unserved, _THEIRS, "without block_table")
     o, lse = torch.ops.tuner.flash_attention(
         *(addressable(tensor)[None] for tensor in padded(q, k, v)),

@@ -6,6 +6,7 @@ Paged caches use the operator `paged_attention`, others `streaming_attention`. A
 SGLang's functions of this name are accepted by name.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,  # noqa: ARG001  # the tuner's to choose
     return_softmax_lse: bool = False,
     *,
+    q_descale: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
     page_table: Any = None,
@@ -67,8 +69,9 @@ def flash_attn_with_kvcache(
     max_seqlen_q (default T); the caches are paged, and o is [T, H, D].
 
     k_descale, v_descale: fp32 [B, HK] of any strides, as in FlashAttention-3: the factors of keys and values in paged
-    caches of torch.float8_e4m3fn (default: 1). k and v are then passed as they are stored, and q has 16 bits. s_aux, or
-    sinks: [H], a logit per head that is added to the softmax's denominator; caches are paged. out: the tensor for o.
+    caches of torch.float8_e4m3fn (default: 1). k and v are then passed as they are stored. q has 16 bits or, beside
+    such caches, that dtype with the factors q_descale, fp32 [B, HK]; o is bfloat16 then. s_aux, or sinks: [H], a logit
+    per head that is added to the softmax's denominator; caches are paged. out: the tensor for o.
     Heads that are no multiple of 8 elements are padded by a copy, including their caches in every call.
 
     Returns o, shaped like q, and with return_softmax_lse (o, lse fp32 [B, H, T], or [H, T]). It has no gradient.
@@ -88,7 +91,8 @@ def flash_attn_with_kvcache(
         packed = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k_new": cu_seqlens_k_new}
         refuse(_NAME, packed, _THEIRS, "beside k and v")
         lengths = _append(k, v, k_cache, v_cache, lengths, cache_seqlens, block_table)
-    scores = {"softmax_scale": softmax_scale, "softcap": softcap, **descales(k_descale, v_descale)}
+    q, factors = descales(_NAME, q, k_cache, q_descale, k_descale, v_descale)
+    scores = {"softmax_scale": softmax_scale, "softcap": softcap, **factors}
     scores |= {} if logits is None else {"s_aux": logits.float().contiguous()}
     if cu_seqlens_q is not None:
         longest = longest_of(q, max_seqlen_q)
@@ -155,15 +159,28 @@ def _attend_batch(
     return o[..., :D], lse
 
 
-def descales(k_descale: Any, v_descale: Any) -> dict[str, Any]:
-    """Return both factors as paged_attention requires them; a missing one is 1."""
-    if k_descale is None and v_descale is None:
-        return {}
-    ones = torch.ones_like(v_descale if k_descale is None else k_descale)
-    return {
-        "k_descale": ones if k_descale is None else k_descale,
+def descales(
+    function: str, q: Any, k_cache: Any, q_descale: Any, k_descale: Any, v_descale: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Return q in 16 bits, and the factors as paged_attention requires them; a missing one is 1.
+
+    Queries of torch.float8_e4m3fn are numbers of bfloat16, too, and their factor multiplies scores as that of the keys
+    does: nothing is rounded. Raises InputError for such queries, or their factor, without caches of 8 bits.
+    """
+    if q.element_size() > 1 and q_descale is None and k_descale is None and v_descale is None:
+        return q, {}
+    if (q.element_size() == 1 or q_descale is not None) and k_cache.element_size() > 1:
+        raise InputError(f"{function}: q of 8 bits, or q_descale, with caches of {k_cache.dtype}: give both in 8 bits")
+    q = q.to(torch.bfloat16) if q.element_size() == 1 else q
+    of_scores = [factor for factor in (q_descale, k_descale) if factor is not None]
+    if not of_scores and v_descale is None:
+        return q, {}
+    ones = torch.ones_like(v_descale if not of_scores else of_scores[0])
+    factors = {
+        "k_descale": math.prod(of_scores[1:], start=of_scores[0]) if of_scores else ones,
         "v_descale": ones if v_descale is None else v_descale,
     }
+    return q, factors
 
 
 def _one_of(name: str, given: Any, other_name: str, other: Any) -> Any:
