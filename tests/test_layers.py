@@ -16,7 +16,7 @@ from tuner.base.assets import ROOT, TEMPLATES
 
 LAYERS = """
 cli
-bench farm_worker flashinfer foreign transformers
+bench farm_worker flashinfer foreign transformers xformers
 farm report torch jax
 search dispatcher
 evaluate
