@@ -13,7 +13,7 @@ from transformers import masking_utils  # noqa: E402
 
 import tuner.transformers  # noqa: E402
 from tuner.errors import InputError  # noqa: E402
-from tuner.transformers import masks  # noqa: E402
+from tuner.transformers import attention, masks  # noqa: E402
 from tuner.transformers.attention import attend  # noqa: E402
 
 NAME = tuner.transformers.register()
@@ -154,6 +154,33 @@ def test_a_mask_is_wrong_without_the_check_that_refuses_it(
         difference(drawn_as(**fields))
     monkeypatch.setattr(masks, check, passes)
     assert difference(drawn_as(**fields)) > 1e-2
+
+
+def test_padding_beside_bounds_is_wrong_without_the_check_that_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = drawn_as(kind="causal", padding="left")
+    there = call.there()
+    expected, ours = call.masks(there, None)
+    rows, bounds = tensors(2, 9, 9), torch.tensor([0, 9, 18], dtype=torch.int32)
+    packed = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 9, "max_length_k": 9}
+    with pytest.raises(InputError, match="padding beside cu_seq_lens_q is not served"):
+        attend(module(), *rows, ours, **packed)
+    monkeypatch.setattr(attention, "_refuse_padding", lambda _: None)
+    o, _ = attend(module(), *rows, ours, **packed)
+    assert (o - eager(*rows, expected))[real(there, 2, 9)].abs().max() > 1e-2
+
+
+def test_a_window_of_queries_at_the_first_keys_is_wrong_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels align windows at the last key; this mask's queries stand at the first keys of more."""
+    near = masking_utils.sliding_window_bidirectional_mask_function(1)
+    given = {"mask_function": near, "local_size": 1, "allow_is_bidirectional_skip": False}
+    with pytest.raises(InputError, match="queries that have no key of their own are not served"):
+        masks.sequences(2, 3, 6, **given)
+    monkeypatch.setattr(masks, "_refuse_unaligned", lambda *_, **__: None)
+    rows = tensors(2, 3, 6)
+    o, _ = attend(module(causal=False), *rows, masks.sequences(2, 3, 6, **given))
+    visible = masking_utils.sdpa_mask(2, 3, 6, mask_function=near, allow_is_causal_skip=False)
+    bias = torch.zeros(2, 1, 3, 6).masked_fill(~visible, -torch.inf)
+    assert (o - eager(*rows, bias)).abs().max() > 1e-2
 
 
 def test_a_mask_of_other_keys_is_refused() -> None:

@@ -117,10 +117,15 @@ def _sides(pattern: Pattern, keys: int) -> dict[str, Any]:
 def _given(bounds: Mapping[str, Any], mask: Mask | None) -> _Packed:
     if missing := [name for name, value in bounds.items() if value is None]:
         raise InputError(f"{missing[0]} is missing: give {', '.join(_BOUNDS)}")
-    if mask is not None and not mask.pattern.whole:
-        raise InputError("attention_mask with padding beside cu_seq_lens_q is not served: leave one of them out")
+    _refuse_padding(mask)
     queries, keys = (bounds[name].to(torch.int32) for name in ("cu_seq_lens_q", "cu_seq_lens_k"))
     return _Packed(queries, keys, int(bounds["max_length_q"]), int(bounds["max_length_k"]))
+
+
+def _refuse_padding(mask: Mask | None) -> None:
+    """Bounds of sequences say nothing of padding."""
+    if mask is not None and not mask.pattern.whole:
+        raise InputError("attention_mask with padding beside cu_seq_lens_q is not served: leave one of them out")
 
 
 def _refuse_restarts(position_ids: Any, q: Any, k: Any) -> None:
