@@ -119,8 +119,18 @@ def _refuse_alignment(rule: _Rule, name: str, square: bool) -> None:
 def _packed(q: Any, k: Any, v: Any, attn_bias: Any, rule: _Rule, options: Mapping[str, Any]) -> Any:
     queries, keys = attn_bias.q_seqinfo, attn_bias.k_seqinfo
     _refuse_alignment(rule, type(attn_bias).__name__, list(queries.seqstart_py) == list(keys.seqstart_py))
-    bounds = (_on(queries.seqstart, q), _on(keys.seqstart, q), queries.max_seqlen, keys.max_seqlen)
-    return flash_attn_varlen_func(_one(q), _one(k), _one(v), *bounds, **options, **_limits(rule, attn_bias))[None]
+    o = flash_attn_varlen_func(
+        _one(q),
+        _one(k),
+        _one(v),
+        _on(queries.seqstart, q),
+        _on(keys.seqstart, q),
+        queries.max_seqlen,
+        keys.max_seqlen,
+        **options,
+        **_limits(rule, attn_bias),
+    )
+    return o[None]
 
 
 def _paged(q: Any, k: Any, v: Any, attn_bias: Any, rule: _Rule, options: Mapping[str, Any]) -> Any:
@@ -130,10 +140,11 @@ def _paged(q: Any, k: Any, v: Any, attn_bias: Any, rule: _Rule, options: Mapping
     size = keys.padding if table is None else attn_bias.page_size
     if table is None:
         table = torch.arange(len(keys.seqstart_py) - 1, dtype=torch.int32)[:, None]
-    caches = (_one(x).unflatten(0, (-1, size)) for x in (k, v))
+    k_cache, v_cache = (_one(x).unflatten(0, (-1, size)) for x in (k, v))
     return flash_attn_varlen_func(
         _one(q),
-        *caches,
+        k_cache,
+        v_cache,
         _on(queries.seqstart, q),
         None,
         queries.max_seqlen,
