@@ -19,7 +19,7 @@ from tuner.spec.instance import InstanceFields
 __all__ = ["driver"]  # a fixture
 
 
-@pytest.mark.parametrize("forks", [10, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("forks", [5, pytest.param(60, marks=pytest.mark.slow)])
 def test_children_and_parent_go_on_after_forks_under_load(forks: int) -> None:
     command = [sys.executable, "benchmarks/forks.py", "--forks", str(forks)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
