@@ -1,19 +1,19 @@
-// Which keys a row tile visits where queries attend keys near their own: those from where its first query's window
-// begins to where its last one's ends.
+// Which keys a row tile visits if each query attends a window around its own key: those from the start of the first
+// query's window to the end of the last query's.
 #pragma once
 #include "flash_attention/panels/panels.cuh"
 #include "flash_attention/panels/row_tile.cuh"
 #include "flash_attention/window.cuh"
 #include "types.cuh"
 
-// A Tile's Keys, as parameters of the launch. The tiles of a row tile begin with the first key of its first query's
-// window, each row tile with another: blocks of a cluster have no tiles in common.
+// The Keys of a Tile, as launch parameters. The tiles of a row tile start at the first key of its first query's window,
+// which differs between row tiles: the blocks of a cluster have no tiles in common.
 template <int BN>
 struct NearKeys {
-  using Maps = PanelMaps;  // of K, or of V
+  using Maps = PanelMaps;  // maps of K, or of V
 
-  int const *cu_seqlens_q, *cu_seqlens_k;  // null: entries of the batch
-  Window window;                           // causal: `right` is 0
+  int const *cu_seqlens_q, *cu_seqlens_k;  // null: sequences are batch entries
+  Window window;                           // with causal, `right` is 0
 
   __device__ __forceinline__ Sequence sequence(int n, int seq_q, int seq_k) const {
     return ::sequence(cu_seqlens_q, cu_seqlens_k, n, seq_q, seq_k);
@@ -23,7 +23,7 @@ struct NearKeys {
     Panels::prefetch(maps);
   }
 
-  // Tiles of BN keys for `queries` queries from the first on, of a row tile that begins with query `from`: at least one.
+  // Tiles of BN keys for `queries` queries from the first on, of a row tile that starts at query `from`: at least one.
   __device__ __forceinline__ int tiles_from(Sequence const& of, int from, int first_query, int queries) const {
     if (first_query >= of.queries) return 1;
     int const keys = window.end(min(first_query + queries, of.queries) - 1, of) - window.begin(from, of);
@@ -32,12 +32,12 @@ struct NearKeys {
   __device__ __forceinline__ int tiles(Sequence const& of, int first_query, int queries) const {
     return tiles_from(of, first_query, first_query, queries);
   }
-  // Where the sequence's keys end, from the row tile's first on.
+  // End of the sequence's keys, relative to the row tile's first key.
   __device__ __forceinline__ int end(Work const& work) const {
     return work.sequence.keys - window.begin(work.first_query, work.sequence);
   }
 
-  // A tile of the row tile's, to shared memory.
+  // Loads one of the row tile's key tiles to shared memory.
   template <class Panels>
   __device__ __forceinline__ void load(uint32_t s_tile, Maps const& maps, uint32_t full, Work const& work,
                                        int tile) const {
@@ -46,20 +46,20 @@ struct NearKeys {
     Panels::template load<BN, 1>(s_tile, maps, full, row, work.kv_head, of.batch);
   }
 
-  // Of a thread's columns in 128, which are 8 n and 8 n + 1, those before `end`: bits 2 n and 2 n + 1.
+  // The thread's columns before `end`, out of 128, as a bit mask: columns 8 n and 8 n + 1 are bits 2 n and 2 n + 1.
   static __device__ __forceinline__ uint32_t before(int end) {
     int const from = max(end, 0), bits = from / 8 * 2 + min(from % 8, 2);
     return bits < 32 ? (1u << bits) - 1 : ~0u;
   }
 
-  // Of a warpgroup's rows.
+  // The mask of a warpgroup's rows.
   struct Mask {
-    int before_own, behind_own;  // query 0 attends the keys from -before_own to before behind_own
-    int keys;                    // where the sequence's end
-    int from, to;                // tiles that all rows attend as a whole
+    int before_own, behind_own;  // query 0 attends the keys in [-before_own, behind_own)
+    int keys;                    // end of the sequence's keys
+    int from, to;                // tiles that all rows attend completely
 
     __device__ __forceinline__ bool cuts(int tile) const { return tile < from || tile >= to; }
-    // Scores of keys that a thread's two rows, which are of these queries, do not attend become -inf.
+    // Sets scores of keys that a thread's two rows, which belong to these queries, do not attend to -inf.
     template <int R>
     __device__ __forceinline__ void hide(float (&r_s)[R], int const (&query)[2], int tile) const {
       int const col = tile * BN + threadIdx.x % 4 * 2;
@@ -78,7 +78,7 @@ struct NearKeys {
   };
   __device__ __forceinline__ Mask mask(Work const& work, int warpgroup) const {
     Sequence const& of = work.sequence;
-    int const begin = window.begin(work.first_query, of), own = of.keys - of.queries - begin;  // query 0's own key
+    int const begin = window.begin(work.first_query, of), own = of.keys - of.queries - begin;  // own key of query 0
     int const first = work.query(64 * warpgroup), last = work.query(64 * warpgroup + 63);
     int const from = (window.begin(last, of) - begin + BN - 1) / BN, to = (window.end(first, of) - begin) / BN;
     return {window.left - own, window.right + own + 1, of.keys - begin, from, to};

@@ -4,18 +4,18 @@
 
 template <int BN>
 struct NearRowKeys : NearKeys<BN> {
-  // Tiles of keys that `rows` rows of the block from row `first` on visit, of those that the block loads.
+  // Tiles of keys that `rows` rows of the block from row `first` on visit, out of those that the block loads.
   __device__ __forceinline__ int visited(Work const& work, int first, int rows) const {
     return this->tiles_from(work.sequence, work.first_query, work.query(first), rows >> work.packed_log2);
   }
 
-  // Of a thread's row.
+  // The mask of a thread's row.
   struct RowMask {
     int begin, end;  // keys that the row attends
-    int from, to;    // tiles that all of the warp's rows attend as a whole
+    int from, to;    // tiles that all of the warp's rows attend completely
 
     __device__ __forceinline__ bool cuts(int tile) const { return tile < from || tile >= to; }
-    // Scores of keys that the row does not attend become -inf.
+    // Sets scores of keys that the row does not attend to -inf.
     __device__ __forceinline__ void hide(float (&r_s)[BN], int tile) const {
 #pragma unroll
       for (int word = 0; word < BN; word += 32) {
@@ -26,12 +26,12 @@ struct NearRowKeys : NearKeys<BN> {
           if (!(kept >> bit & 1)) r_s[word + bit] = -kInfinity;
       }
     }
-    // Of 32 keys, those before the `end`-th, as bits.
+    // The first `end` of 32 keys, as a bit mask.
     static __device__ __forceinline__ uint32_t before(int end) {
       return end >= 32 ? ~0u : (1u << max(end, 0)) - 1;
     }
   };
-  // Of a row of the block; its warp's first row is `first`.
+  // The mask of a row of the block; the first row of its warp is `first`.
   __device__ __forceinline__ RowMask row_mask(Work const& work, int row, int first) const {
     Sequence const& of = work.sequence;
     Window const& window = this->window;

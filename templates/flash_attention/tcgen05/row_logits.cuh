@@ -1,8 +1,8 @@
-// A logit of each head that joins the denominators of its rows' softmax: as a key would whose value is 0.
+// One logit per head that is added to the softmax denominators of its rows, like a key whose value is 0.
 #pragma once
 #include "flash_attention/tcgen05/block.cuh"
 
-// How scores are scaled, and the logits [H]; `work` is the block's.
+// The scale of scores, and the logits [H]; `work` is the block's work item.
 template <class Scale>
 struct ScaleAndLogits {
   Scale scale;
@@ -10,8 +10,8 @@ struct ScaleAndLogits {
   Work const* work;
 };
 
-// A row's softmax begins as if it had summed such a key, under a maximum of 2^8 less, as lazy maxima are at most, so that
-// P in 16 bits keeps its mantissa where the logit takes nearly all.
+// The softmax of a row starts as if it had already summed such a key, with a maximum that is too small by a factor of
+// 2^8, as lazy maxima may be: P in 16 bits then keeps its mantissa if the logit has nearly all of the weight.
 template <class Tile, class Scale>
 __device__ __forceinline__ void set_scale(RowThread<Tile>& row, ScaleAndLogits<Scale> const& with) {
   set_scale(row, with.scale);

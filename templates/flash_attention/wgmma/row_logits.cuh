@@ -1,14 +1,14 @@
-// A logit of each head that joins the denominators of its rows' softmax: as a key would whose value is 0.
+// One logit per head that is added to the softmax denominators of its rows, like a key whose value is 0.
 #pragma once
 #include "flash_attention/wgmma/overlap.cuh"
 
-// A Tile's Keys, and the logits [H].
+// The Keys of a Tile, and the logits [H].
 template <class Keys>
 struct KeysAndLogits : Keys {
   float const* s_aux;
 
   struct Mask : Keys::Mask {
-    float logit[2];  // of a thread's rows
+    float logit[2];  // logits of a thread's rows
   };
   __device__ __forceinline__ Mask mask(Work const& work, int warpgroup) const {
     int const row = 64 * warpgroup + M64K16::C::row(threadIdx.x % 128, 0), heads = 1 << work.packed_log2;
@@ -17,9 +17,9 @@ struct KeysAndLogits : Keys {
   }
 };
 
-// `attend` of rows whose Keys have logits: a row's softmax begins as if it had summed such a key, under a maximum of 2^8
-// less, as lazy maxima are at most, so that P in 16 bits keeps its mantissa where the logit takes nearly all. One of the
-// four threads that share a row has it in its sum.
+// `attend` for rows whose Keys have logits. The softmax of a row starts as if it had already summed such a key, with a
+// maximum that is too small by a factor of 2^8, as lazy maxima may be: P in 16 bits then keeps its mantissa if the logit
+// has nearly all of the weight. One of the four threads that share a row includes the logit in its sum.
 template <class Tile>
 __device__ __forceinline__ void attend_with_logits(Consumer<Tile>& rows, int tiles) {
 #pragma unroll

@@ -47,7 +47,7 @@ def tiles(problem: Problem, config: Config) -> Array:
 
 
 def near_keys(problem: Problem, first: Array, end: Array) -> Array:
-    """Keys from where the windows of the queries from `first` to before `end` begin to where they end: `NearKeys` of
+    """Keys from the start of the first window to the end of the last one, of the queries in [first, end): `NearKeys` of
     panels/near_keys.cuh."""
     own = problem.seq_k - problem.seq_q  # key of query 0
     begins = np.clip(first + own - problem.window_left, 0, problem.seq_k)
@@ -59,7 +59,7 @@ def near_keys(problem: Problem, first: Array, end: Array) -> Array:
 def order(problem: Problem, config: Config) -> Array:
     """Key tiles of all row tiles, [clusters, blocks of a cluster], in the order of execution."""
     visited = tiles(problem, config)[:: -1 if config.heavy_first else 1]
-    return in_order(visited, problem, _taken_heads(problem, config))
+    return in_order(visited, problem, _head_groups(problem, config))
 
 
 def in_order(visited: Array, problem: Any, taken_heads: int) -> Array:
@@ -117,12 +117,12 @@ def work(problem: Problem, config: Config, gpu: GPU) -> tuple[Work, ...]:
     """
     if problem.use_cu_seqlens:
         (equal,) = work(unpacked(problem), config, gpu)
-        heads = problem.sequences * problem.kv_heads * _taken_heads(problem, config)
+        heads = problem.sequences * problem.kv_heads * _head_groups(problem, config)
         blocks = prod(tiles(problem, config).shape) * heads
         lengthened = blocks / equal.ctas  # idle blocks make the mean block shorter
         return (replace(equal, ctas=blocks, longest_cta=equal.longest_cta * lengthened, dram_bytes=_dram(problem)),)
-    grid = _grid(problem, _dealt(config))
-    row_groups, capped = _taken_heads(problem, config), problem.use_softcap
+    grid = _grid(problem, _schedule_config(config))
+    row_groups, capped = _head_groups(problem, config), problem.use_softcap
     return work_of(problem, config, tiles(problem, config), grid, _dram(problem), taken_heads=row_groups, capped=capped)
 
 
@@ -161,7 +161,7 @@ def work_of(
     return (_CLEARING, main) if config.blocks else (main,)
 
 
-def _taken_heads(problem: Problem, config: Config) -> int:
+def _head_groups(problem: Problem, config: Config) -> int:
     """Per KV head: query heads, or groups of those that share rows."""
     return problem.heads // problem.kv_heads // int(packed(problem.heads, problem.kv_heads, config))
 
@@ -170,7 +170,7 @@ def _dram(problem: Problem) -> float:
     return float(cost(problem).bytes)
 
 
-def _dealt(config: Config) -> Config:
+def _schedule_config(config: Config) -> Config:
     """The config with the parameters that do not affect the distribution of row tiles set to fixed values."""
     return replace(config, stages=2, overlap=1, ping_pong=False, value_columns=0, polynomial=0, lazy_rescale=False)
 
