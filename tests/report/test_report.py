@@ -265,8 +265,8 @@ def test_parameters_are_drawn_for_the_winning_implementation_only() -> None:
     data = report_data(30)
     other = attempt({**DEFAULT, "columns": 24}, random.Random(0), implementation="naive")
     text = report.render([replace(data, attempts=[*data.attempts, other])])
-    assert "one line a config over BT, BK, warps" in text
-    assert "One line a config of mma_sync" in text
+    assert "one line per config over BT, BK, warps" in text
+    assert "One line per config of mma_sync" in text
 
 
 def test_several_problems_are_named_by_the_fields_in_which_they_differ() -> None:

@@ -63,8 +63,8 @@ def effects(section: Section) -> tuple[Effect, ...]:
         return ()
     entries = own_entries(section)
     names = parameters(entry.attempt.config for entry in entries)
-    found = (_effect(name, entries) for name in names)
-    return tuple(effect for effect in found if len(effect.values) > 1)
+    candidates = (_effect(name, entries) for name in names)
+    return tuple(effect for effect in candidates if len(effect.values) > 1)
 
 
 def own_entries(section: Section) -> list[Entry]:

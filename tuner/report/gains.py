@@ -29,14 +29,14 @@ class Gains:
 def gains(family: Family, number: int, sections: Sequence[Section]) -> Gains | None:
     """Return the figure of the `number`-th family; None unless at least two of its problems have a baseline."""
     by_problem = {encode(section.data.problem): section for section in sections}
-    found = [(place, by_problem.get(encode(place.problem))) for place in family.places]
-    pairs = [(place, section) for place, section in found if section is not None]
+    matches = [(served, by_problem.get(encode(served.problem))) for served in family.places]
+    pairs = [(served, section) for served, section in matches if section is not None]
     baseline, ratios = _ratios([section for _, section in pairs])
     points = [
         point
-        for (place, section), ratio in zip(pairs, ratios, strict=True)
+        for (served, section), ratio in zip(pairs, ratios, strict=True)
         if ratio
-        for point in _points(place, section, ratio, family, number)
+        for point in _points(served, section, ratio, family, number)
     ]
     labels = list(dict.fromkeys(str(point["problem"]) for point in points))
     if not 2 <= len(labels) <= _MOST:
@@ -53,10 +53,10 @@ def _ratios(sections: Sequence[Section]) -> tuple[str, list[float | None]]:
 
 
 def _points(
-    place: ServedProblem, section: Section, ratio: float, family: Family, number: int
+    served: ServedProblem, section: Section, ratio: float, family: Family, number: int
 ) -> Iterator[dict[str, object]]:
-    name = formatted(family.own(place.problem))
-    lost = zip(SERIES, (0.0, place.regret, place.unlisted_regret), strict=True)
+    name = formatted(family.own(served.problem))
+    lost = zip(SERIES, (0.0, served.regret, served.unlisted_regret), strict=True)
     for series, regret in lost:
         if regret is not None:
             gain = ratio / (1 + regret)

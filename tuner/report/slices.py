@@ -44,11 +44,11 @@ def slices(section: Section) -> Slices | None:
 
 def by_importance(section: Section) -> tuple[Effect, ...]:
     """Return the effects, the most important first; where no importance is known, in the order of the config."""
-    found = effects(section)
-    if not found:
+    varying = effects(section)
+    if not varying:
         return ()
     shares = section.data.importance.get(section.entries[0].attempt.identity.implementation, {})
-    return tuple(sorted(found, key=lambda effect: -shares.get(effect.parameter, 0.0)))
+    return tuple(sorted(varying, key=lambda effect: -shares.get(effect.parameter, 0.0)))
 
 
 def _slice(section: Section, effect: Effect, value: Axis) -> vega.Spec:

@@ -91,10 +91,10 @@ def _timelines(outcome: Outcome, won: Instance | None, default: Tried | None) ->
     record, gpu = outcome.record, outcome.request.gpu
     if won is None or record is None:
         return {}
-    found = {"winner": paths(won, record.identity, gpu)}
+    configs = {"winner": paths(won, record.identity, gpu)}
     if default is not None and default.attempt.identity != record.identity and default.attempt.failure is None:
-        found["default"] = paths(default.instance, default.attempt.identity, gpu)
-    return {name: of for name, of in found.items() if of}
+        configs["default"] = paths(default.instance, default.attempt.identity, gpu)
+    return {name: of for name, of in configs.items() if of}
 
 
 def default_tried(outcome: Outcome) -> Tried | None:

@@ -126,8 +126,8 @@ def _rows(configs: Mapping[str, Sequence[CodePath]]) -> Iterator[tuple[str, str,
             counts[name] = counts.get(name, 0) + 1
             number = f" {counts[name]}" if counts[name] > 1 else ""
             named.setdefault(name + number, []).append((owner, path))
-    for name, found in sorted(named.items(), key=lambda item: ", once" not in item[0]):
-        for owner, path in found:
+    for name, owned in sorted(named.items(), key=lambda item: ", once" not in item[0]):
+        for owner, path in owned:
             yield name, owner, path
 
 
