@@ -12,6 +12,7 @@ from tuner.arch import gpu
 from tuner.cli.app import build
 from tuner.compiler.cubin import Cubin
 from tuner.compiler.sass.decode import Instruction
+from tuner.compiler.sass.instruction_timing import timing_of
 from tuner.compiler.sass.paths import Path as Way
 from tuner.compiler.sass.paths import common_path, paths
 from tuner.compiler.sass.simulate import PathCycles, simulate_kernel, simulate_path
@@ -35,6 +36,7 @@ OPCODES = {  # with the form of their operands
     "EXIT": 0x94D,
     "HMMA": 0x23C,
 }
+DOUBLES = {0x22A: "DSETP", 0x22B: "DFMA", 0x310: "F2F", 0x311: "F2I", 0x305: "F2I"}
 WORD, QUAD = 4 << 73, 6 << 73  # bytes that a lane accesses: 4, or 16
 
 
@@ -143,6 +145,18 @@ def test_a_product_in_tf32_takes_as_long_as_one_of_twice_its_depth() -> None:
 
 def test_packed_sums_keep_the_pipe_as_long_as_two() -> None:
     assert replay(instruction("FFMA2")).pipes["fp32"] == 2 * replay(instruction("FFMA")).pipes["fp32"]
+
+
+@pytest.mark.parametrize(
+    ("model", "arithmetic", "conversion"), [("A100", 4, 8), ("RTX 3080", 64, 64), ("H100", 2, 8), ("RTX 5090", 64, 64)]
+)
+def test_fp64_runs_at_the_rate_of_its_arch(model: str, arithmetic: int, conversion: int) -> None:
+    def interval(opcode: int) -> float:
+        return timing_of(Instruction(opcode, "", DOUBLES[opcode], None), gpu(model)).interval
+
+    assert interval(0x22A) == interval(0x22B) == arithmetic
+    assert interval(0x310) == interval(0x311) == conversion
+    assert interval(0x305) == 8  # from fp32
 
 
 @pytest.mark.parametrize("access", ["LDS", "LD"])

@@ -27,6 +27,7 @@ class Arch:
     l2_rate: float  # L2 bytes per clock and bit of memory bus width (sources in `models.py`)
     fp32_lanes: int = 128  # FMA per clock and SM
     exp_lanes: int = 16  # exponentials per clock and SM
+    double_lanes: int = 2  # fp64 FMA per clock and SM ("Arithmetic Instructions"; of sm_87 and sm_110a a guess)
     access_lanes: int = 32  # loads and stores per clock and SM (LD/ST units in the white papers)
     registers_per_sm: int = 65536
     registers_per_thread: int = 255
@@ -106,12 +107,12 @@ def _arch(
 ARCHES = {
     arch.name: arch
     for arch in (
-        _arch("sm_80", 108, 164, 2048, 32, (11, 0), 3850 / 5120, fp32_lanes=64),
+        _arch("sm_80", 108, 164, 2048, 32, (11, 0), 3850 / 5120, fp32_lanes=64, double_lanes=32),
         _arch("sm_86", 82, 100, 1536, 16, (11, 1), 1400 / 384, access_lanes=16),
         _arch("sm_87", 16, 164, 1536, 16, (11, 4), 1400 / 384, access_lanes=16),
         _arch("sm_89", 128, 100, 1536, 24, (11, 8), 2100 / 384, access_lanes=16),
-        _arch("sm_90a", 132, 228, 2048, 32, (12, 0), 1.0),
-        _arch("sm_100a", 148, 228, 2048, 32, (12, 8), 1.25),
+        _arch("sm_90a", 132, 228, 2048, 32, (12, 0), 1.0, double_lanes=64),
+        _arch("sm_100a", 148, 228, 2048, 32, (12, 8), 1.25, double_lanes=64),
         # sm_103a computes exponentials at twice the rate of sm_100a (NVIDIA, "Making Softmax More Efficient with NVIDIA
         # Blackwell Ultra").
         _arch("sm_103a", 148, 228, 2048, 32, (12, 9), 1.25, exp_lanes=32),

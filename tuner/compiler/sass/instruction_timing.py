@@ -86,6 +86,8 @@ def timing_of(instruction: Instruction, gpu: GPU) -> Timing:
     if name in _ACCESSES:
         return _access(timing, word, name)
     pipe = _PIPES.get(name, "")
+    if bits(word, 0, 9) in _WIDE_CONVERSIONS and gpu.arch.double_lanes < gpu.arch.exp_lanes:
+        pipe = "double"  # both have the rate of fp64 there
     cause = "exponentials" if name == "MUFU" else name
     latency = _EXP_LATENCY if pipe == "exp" else _OTHER_LATENCY.get(name, _UNKNOWN_LATENCY)
     interval = _interval(pipe, gpu) * (2 if name in PACKED else 1)
@@ -105,6 +107,7 @@ _PIPES: Mapping[str, str] = {
     }.items()
     for name in names.split()
 }
+_WIDE_CONVERSIONS = range(0x110, 0x114)  # opcodes of F2F, F2I, I2F and FRND with a type of 64 bits
 _ACCESSES: Mapping[str, str] = {  # name of a wait for each
     **dict.fromkeys(("LDS", "LDSM"), "shared loads"),
     **dict.fromkeys(("STS", "STSM", "STG", "ST", "STL", "RED", "ATOMS"), "stores"),
@@ -118,8 +121,9 @@ _ACCESSES: Mapping[str, str] = {  # name of a wait for each
 
 def _interval(pipe: str, gpu: GPU) -> float:
     """Cycles that a pipe takes for the 32 lanes of a warp: the CUDA C++ Programming Guide, arithmetic throughput."""
-    lanes = {"fp32": gpu.arch.fp32_lanes // PARTITIONS, "exp": gpu.arch.exp_lanes // PARTITIONS, "double": 8, "": 32}
-    return 32 / lanes.get(pipe, 16)
+    arch = gpu.arch
+    lanes = {"fp32": arch.fp32_lanes, "exp": arch.exp_lanes, "double": arch.double_lanes, "": 32 * PARTITIONS}
+    return 32 * PARTITIONS / lanes.get(pipe, 16 * PARTITIONS)
 
 
 def _mma_cycles(word: int, gpu: GPU) -> float:

@@ -46,6 +46,7 @@ class Region:
     trips: float  # passes each time that a warp enters the loop
     accesses: tuple[Access, ...]  # accesses summed over all passes
     share: float = 1.0  # mean fraction of the path that a warp executes: some warps skip parts of it
+    double_share: float = 1.0  # the same of its fp64 arithmetic and conversions
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,30 @@ def regions(code: Sequence[Instruction], counts: Counts) -> tuple[Region, ...]:
             loops.append(Region(path, passes / unroll, max(1.0, loop.trips / unroll), accesses))
     matched_spans = [executed[source].span for source in sorted(set(matched.values()))]
     accesses = _accesses(counts, range(len(counts.entry.code)), matched_spans)
-    executed_once = _executed_kinds(counts, _without(range(len(counts.entry.code)), matched_spans))
+    outside = _without(range(len(counts.entry.code)), matched_spans)
+    executed_once = _executed_kinds(counts, outside)
+    double_share = _double_share(counts, outside)
     once = [_without(path.indices, _inside(path.span, spans)) for path in all_paths if not path.repeats]
-    shares = [_share(executed_once, _machine_kinds(code, indices), counts.warps) for indices in once]
+    kinds = [_machine_kinds(code, indices) for indices in once]
     whole = (
-        Region(Path(indices, False), float(counts.warps), 1.0, accesses, share)
-        for indices, share in zip(once, shares, strict=True)
+        Region(
+            Path(indices, False),
+            float(counts.warps),
+            1.0,
+            accesses,
+            _share(executed_once, of_path, counts.warps),
+            double_share,
+        )
+        for indices, of_path in zip(once, kinds, strict=True)
     )
     return (*whole, *loops)
+
+
+def _double_share(counts: Counts, indices: Sequence[int]) -> float:
+    """Mean fraction of the warps that execute each instruction with a type of fp64."""
+    double = [index for index in indices if "f64" in counts.entry.code[index].opcode]
+    executed = sum(float(counts.tally[Metric.WARPS][index]) for index in double)
+    return executed / (counts.warps * len(double)) if double else 1.0
 
 
 def _share(executed: Mapping[str, float], machine: Mapping[str, float], warps: int) -> float:

@@ -189,11 +189,13 @@ def assemble(
     DRAM counts, through which the same bytes pass, and little is added to the larger of throughput and latency.
     """
     memory = {"DRAM": max(busy["L2"], busy["DRAM"]), "L2": 0.0} if chain else {}
-    throughput = _overlapped({**busy, **memory}.values())
+    double = busy.get("double", 0.0)
+    throughput = _beside(_overlapped({**busy, **memory, "double": 0.0}.values()), double)
     resident = min(ctas_per_sm, ceil(work.ctas / gpu.device.sm_count))  # in a small grid, a CTA may be alone on its SM
     waves = work.ctas / (gpu.device.sm_count * resident)
     # In the last wave pipes of some SMs idle, while L2 and DRAM serve the others.
-    own = _overlapped(cycles for name, cycles in busy.items() if name not in _SHARED_PIPES)
+    others = (cycles for name, cycles in busy.items() if name not in _SHARED_PIPES and name != "double")
+    own = _beside(_overlapped(others), double)
     idle = PARTITIONS / min(PARTITIONS, work.warps * resident)
     tail = own * (_imbalance(work, waves, resident) * idle - 1)
     waiting = chain or _chain(work, ceil(waves))
@@ -206,6 +208,11 @@ def assemble(
 def _overlapped(cycles: Iterable[float]) -> float:
     """Cycles of work on several pipes at once: between their sum and their maximum."""
     return float(sum(busy**_NORM for busy in cycles) ** (1 / _NORM))
+
+
+def _beside(cycles: float, double: float) -> float:
+    """fp64 arithmetic has a unit with a queue of its own, behind which the work of other warps hides."""
+    return _either(cycles, double) if double else cycles
 
 
 def _either(throughput: float, latency: float) -> float:

@@ -61,7 +61,7 @@ def counted_launch(least: Work, counts: Counts, code: Sequence[Instruction], gpu
     missing = min(1.0, least.dram_bytes / (least.ctas * l2_bytes or 1.0))
     behind_l1 = load_latency(missing, gpu)
     simulated = tuple(simulate_path(code, x.path, gpu, 1, 1, _load_latencies(x, code, gpu, behind_l1)) for x in parts)
-    alone = sum(one.alone * part.passes for part, one in zip(parts, simulated, strict=True)) / counts.warps
+    alone = sum(path.alone * part.passes for part, path in zip(parts, simulated, strict=True)) / counts.warps
     work = Work(
         ctas=least.ctas,
         warps=counts.warps,
@@ -93,9 +93,10 @@ def _busy(
 ) -> Mapping[str, float]:
     """Cycles for which one block occupies each pipe of an SM."""
     total: defaultdict[str, float] = defaultdict(float)
-    for part, one in zip(parts, simulated, strict=True):
-        for pipe, cycles in one.pipes.items():
-            total[pipe] += cycles * part.passes * part.share / PARTITIONS
+    for part, path in zip(parts, simulated, strict=True):
+        for pipe, cycles in path.pipes.items():
+            share = part.double_share if pipe == "double" else part.share
+            total[pipe] += cycles * part.passes * share / PARTITIONS
     fp32, multiply = total["fp32"], total["multiply"]
     lanes = gpu.arch.fp32_lanes // PARTITIONS
     busy = {
