@@ -438,7 +438,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--only", default="", help="a part of the names of faults")
-    parser.add_argument("--patience", type=float, default=300.0)
+    parser.add_argument(
+        "--patience", type=float, default=900.0, help="seconds; a busy machine builds lost caches for minutes"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--application", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
