@@ -141,8 +141,8 @@ def searched(database: Path, gpu: str) -> tuple[Any, list[Attempt]]:
     _command_s(*words, "--db", str(database))
     with Store.open(database) as store:
         attempts = [stored.attempt for stored in store.attempts(SEARCHED)]
-        (found_record,) = store.records()
-    return found_record, (attempts * PER_PROBLEM)[:PER_PROBLEM]
+        (result,) = store.records()
+    return result, (attempts * PER_PROBLEM)[:PER_PROBLEM]
 
 
 def at_length(identity: Identity, length: int) -> Identity:

@@ -105,7 +105,7 @@ class Packed(Neighbours):
     def entries(self, points: Sequence[int]) -> list[Entry]:
         if (named := tuple(points)) not in self._entries:
             sizes = (self._sizes[point].tolist() for point in points)
-            problems = [encode(self._problem | dict(zip(self._extents, each, strict=True))) for each in sizes]
+            problems = [encode(self._problem | dict(zip(self._extents, row, strict=True))) for row in sizes]
             keys = [self._key._replace(problem=problem) for problem in dict.fromkeys(problems)]
             self._entries[named] = [(self._source, key) for key in keys]
         return self._entries[named]

@@ -117,14 +117,14 @@ class RecordSource(ABC):
         return {}
 
     def _parsed(self, rows: Iterable[_Row]) -> list[StoredRecord]:
-        found: list[StoredRecord] = []
+        records: list[StoredRecord] = []
         for row in rows:
             place = self._place(row.number)
             try:
-                found.append(_stored(row, place))
+                records.append(_stored(row, place))
             except StoreError as error:
                 self.refused[place] = str(error)
-        return sorted(found, key=lambda stored: stored.rank)
+        return sorted(records, key=lambda stored: stored.rank)
 
     def _place(self, number: int) -> str:
         return f"{self.name}, record {number}"
@@ -149,7 +149,9 @@ class ListedRecords(RecordSource):
         return dict.fromkeys(stored.key for stored in self._records if stored.key.operator == operator)
 
     def records(self, operator: str | None = None, key: Key | None = None) -> list[StoredRecord]:
-        return [each for each in self._records if operator in (None, each.key.operator) and key in (None, each.key)]
+        return [
+            stored for stored in self._records if operator in (None, stored.key.operator) and key in (None, stored.key)
+        ]
 
 
 class TextRecords(RecordSource):
@@ -235,8 +237,10 @@ class ShippedRecords(RecordSource):
 
 def _key(line: str) -> Key | None:
     """Return the key of a line's record without parsing the rest; None if only `record_lines.from_line` can decide."""
-    found = codec.subject_in(line)
-    return Key(found[0], encode(found[1]), found[2]) if found else None
+    if (subject := codec.subject_in(line)) is None:
+        return None
+    operator, problem, gpu = subject
+    return Key(operator, encode(problem), gpu)
 
 
 class DatabaseRecords(RecordSource):

@@ -111,8 +111,8 @@ class Nearby:
 
     def nearest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float] | None:
         """Return the record that `find` returns for a problem with these extents, in order, and its distance."""
-        found = self.closest(sizes)
-        return found[:2] if found else None
+        closest = self.closest(sizes)
+        return closest[:2] if closest else None
 
     def closest(self, sizes: Sequence[int]) -> tuple[TuningRecord, float, bool] | None:
         """Return the same, and whether the record ships with the package."""
@@ -175,14 +175,14 @@ class Snapshot:
 
     def records(self, operator: str) -> list[StoredRecord]:
         """Return all records of an operator, in order of their sources, and by preference within a source."""
-        found: list[StoredRecord] = []
+        stored_records: list[StoredRecord] = []
         for number, source in enumerate(self._sources):
             entries: dict[Entry, list[StoredRecord]] = {}
             for stored in self._read(source, partial(source.records, operator)):
                 entries.setdefault((number, stored.key), []).append(stored)
             for entry, of_key in entries.items():
-                found += self._stored.setdefault(entry, of_key)
-        return found
+                stored_records += self._stored.setdefault(entry, of_key)
+        return stored_records
 
     def find(self, query: Query, check: Check) -> Match | None:
         """Return the record that serves a problem best, or None. Repeated look-ups are one dict access.
@@ -232,9 +232,11 @@ class Snapshot:
         every = self.records(query.operator)
         usable = list(self._usable(query))
         listed = list(self._judged(query, usable, check))
-        considered = {id(each.stored) for each in usable}
+        considered = {id(usable_record.stored) for usable_record in usable}
         others = [stored for stored in every if id(stored) not in considered]
-        return listed + [Candidate(each.record, each.place, False, _mismatch(query, each), False) for each in others]
+        return listed + [
+            Candidate(stored.record, stored.place, False, _mismatch(query, stored), False) for stored in others
+        ]
 
     def refusal(self, stored: StoredRecord, check: Check) -> str | None:
         """Return why a record must not be served; None if it may be. A record is checked once."""
@@ -279,8 +281,8 @@ class Snapshot:
         """Return the records of entries at one distance, in order of preference."""
         if len(entries) == 1:
             return self._records(entries[0])
-        stored = [(entry[0], each) for entry in entries for each in self._records(entry)]
-        return [each for _, each in sorted(stored, key=partial(_preference, extents, sizes))]
+        numbered = [(entry[0], stored) for entry in entries for stored in self._records(entry)]
+        return [stored for _, stored in sorted(numbered, key=partial(_preference, extents, sizes))]
 
     def _judged(self, query: Query, usable: list[_Usable], check: Check) -> Iterator[Candidate]:
         served = False
@@ -316,18 +318,18 @@ class Snapshot:
         statics = {name: query.problem[name] for name in query.statics if name in query.problem}
         family = query.operator, query.statics, extents, tuple(statics.values())
         if family not in self._families:
-            found: dict[_Origin, list[Neighbours]] = {}
+            by_origin: dict[_Origin, list[Neighbours]] = {}
             listed: dict[_Origin, Listed] = {}
             for number, source in enumerate(self._sources):
                 for of_gpu in self._read(source, partial(_packed, source, number, query, extents)):
-                    found.setdefault((of_gpu.gpu, source.shipped), []).append(of_gpu)
+                    by_origin.setdefault((of_gpu.gpu, source.shipped), []).append(of_gpu)
                 for key in self._read(source, partial(source.keys, query.operator, statics)):
                     if (problem := _fields(key)).keys() == query.problem.keys() and statics.items() <= problem.items():
                         sizes = tuple(problem[name] for name in extents)
                         listed.setdefault((key.gpu, source.shipped), Listed()).add(sizes, (number, key))
             for origin, neighbours in listed.items():
-                found.setdefault(origin, []).append(neighbours)
-            self._families[family] = found
+                by_origin.setdefault(origin, []).append(neighbours)
+            self._families[family] = by_origin
         return self._families[family]
 
     def _records(self, entry: Entry) -> list[StoredRecord]:
