@@ -15,6 +15,8 @@ from tuner.errors import InputError, MachineError
 from tuner.torch.tensor_layout import addressable, dense
 from tuner.torch.unsupported_arguments import refuse
 
+_DISPATCHED: list[Any] = []  # modules of FLA in which `register` made a function ask FLA's registry
+
 
 def chunk_kda(
     q: Any,
@@ -167,18 +169,21 @@ def _kda(tensors: tuple[Any, ...], others: Mapping[str, Any], options: Mapping[s
 
 
 def register() -> None:
-    """Serve flash-linear-attention's own `chunk_kda`, `fused_recurrent_kda` and `chunk_gated_delta_rule` in unmodified
-    layers and models.
+    """Serve flash-linear-attention's own `chunk_kda`, `fused_recurrent_kda`, `chunk_gated_delta_rule` and
+    `fused_recurrent_gated_delta_rule` in unmodified layers and models.
 
         import tuner.torch
         tuner.torch.fla.register()  # FLA's KimiDeltaAttention, and Kimi Linear of transformers if FLA is installed
 
     Registers the backend "kerntune" in FLA's public registry (`fla.backends`, FLA 0.6 or newer), before FLA's own
     backends, which receive the calls that are not served. A second call has no effect. FLA_KERNTUNE=0 in the
-    environment disables it. Raises MachineError if FLA is not installed or has no such registry.
+    environment disables it. FLA does not dispatch the function behind `fused_recurrent_gated_delta_rule`: FLA's own
+    decorator is applied to it. Raises MachineError if FLA is not installed or has no such registry.
     """
     try:
+        from fla.backends import dispatch
         from fla.backends import register as announce
+        from fla.ops.gated_delta_rule import fused_recurrent as recurrent
         from fla.ops.kda import chunk_kda as theirs
 
         from tuner.torch.fla_backend import Backend
@@ -190,3 +195,7 @@ def register() -> None:
     operation = theirs.__module__.split(".")[-2]  # FLA names an operation after its folder
     announce(operation)(Backend)  # called in decoding: FLA dispatches it as one of the operation's functions
     announce("gated_delta_rule")(Backend)
+    if recurrent not in _DISPATCHED:
+        _DISPATCHED.append(recurrent)
+        served = dispatch("gated_delta_rule")(recurrent.fused_recurrent_gated_delta_rule_fwd)
+        recurrent.fused_recurrent_gated_delta_rule_fwd = served

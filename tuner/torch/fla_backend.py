@@ -14,7 +14,8 @@ _Accepted = tuple[bool, str | None]  # whether a call is served, and the reason 
 
 
 class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
-    """`chunk_kda`, the function behind `fused_recurrent_kda`, and `chunk_gated_delta_rule`, as FLA calls them."""
+    """`chunk_kda` and `chunk_gated_delta_rule`, and the functions behind `fused_recurrent_kda` and
+    `fused_recurrent_gated_delta_rule`, as FLA calls them."""
 
     backend_type: ClassVar[str] = "kerntune"
     package_name: ClassVar[str | None] = None
@@ -31,13 +32,20 @@ class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
     def chunk_gated_delta_rule_verifier(self, q: Any, k: Any, v: Any, *_: Any, **options: Any) -> _Accepted:
         served = signature(delta.chunk_gated_delta_rule).parameters
         unserved = {name: value for name, value in options.items() if name not in (*served, *delta.HINTS)}
-        widths = q.shape[-1], v.shape[-1]
-        unserved[f"key_dim {widths[0]} with value_dim {widths[1]}"] = any(n % 16 or n > 256 for n in widths)
+        unserved |= _widths(q, v)
         unserved["q, k and v of several dtypes"] = len({x.dtype for x in (q, k, v)}) > 1
         return _accepted(unserved)
 
     def chunk_gated_delta_rule(self, *tensors: Any, **options: Any) -> tuple[Any, Any]:
         return delta.chunk_gated_delta_rule(*tensors, **options)
+
+    def fused_recurrent_gated_delta_rule_fwd_verifier(self, **options: Any) -> _Accepted:
+        beta, v = options["beta"], options["v"]
+        unserved = {"gv": options["gv"], "beta a channel": beta is not None and beta.ndim == v.ndim}
+        return _accepted(unserved | _widths(options["q"], v))
+
+    def fused_recurrent_gated_delta_rule_fwd(self, **options: Any) -> tuple[Any, Any]:
+        return delta.fused_recurrent_gated_delta_rule(use_gate_in_kernel=options["A_log"] is not None, **options)
 
     def fused_recurrent_kda_fwd_verifier(
         self, q: Any, k: Any, v: Any, g: Any, beta: Any, *_: Any, **options: Any
@@ -65,6 +73,12 @@ class Backend(BaseBackend):  # type: ignore[misc]  # FLA has no types
         del num_accepted_tokens  # None, as the verifier has checked
         o, final_state = fla.fused_recurrent_kda(*tensors, inplace_final_state=inplace_final_state, **options)
         return (o if out is None else out.copy_(o)), final_state
+
+
+def _widths(q: Any, v: Any) -> dict[str, bool]:
+    """Heads that kda's kernels do not take."""
+    K, V = q.shape[-1], v.shape[-1]
+    return {f"key_dim {K} with value_dim {V}": any(width % 16 or width > 256 for width in (K, V))}
 
 
 def _accepted(unserved: dict[str, Any]) -> _Accepted:
