@@ -2,18 +2,21 @@
 
     python benchmarks/ship_records.py search                   # `make records`: all that has no current record yet
     python benchmarks/ship_records.py search --gpu sm_90a --order 1 --seconds 3600
+    python benchmarks/ship_records.py refresh                  # keep the records of which only comments have changed
     python benchmarks/ship_records.py stale                    # which records were made with other source, by name
     python benchmarks/ship_records.py table                    # the predicted gain over defaults, for db/README.md
     python benchmarks/ship_records.py first-call               # what they add to the first call of a process
 
 A search resumes where it stopped: a problem with a current record is left out, and the attempts of one that was
-interrupted are in build/records.db. A record whose source has changed is searched again, unless the new source compiles
-to the same machine code: then it is verified again and kept. Implementations that no device has confirmed are left
-out, so that nothing unconfirmed runs without the user's own search.
+interrupted are in build/records.db. A record is kept where only comments of its source have changed. If the new source
+compiles to the same machine code, it is verified again and kept; else its problem is searched again. Implementations
+that no device has confirmed are left out, so that nothing unconfirmed runs without the user's own search.
 """
 
 import argparse
+import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +25,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,8 @@ from tuner.base.assets import DB, ROOT
 from tuner.base.canonical_json import decode
 from tuner.base.fields import formatted
 from tuner.compiler.nvrtc import Compiler
+from tuner.compiler.render import render
+from tuner.compiler.source import Source
 from tuner.dispatcher import config_choice
 from tuner.errors import StoreError, TunerError, UsageError
 from tuner.evaluate.check.checker import Checker
@@ -53,6 +59,8 @@ from tuner.store.sql import Store
 
 SHAPES = DB / "shapes.toml"
 WORK = ROOT / "build" / "records.db"
+CODES = "code.json"  # in the folder of the records: source digest → code digest
+_LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 LIMIT = 5_000_000  # bytes of all files together
 
 
@@ -147,6 +155,60 @@ def put(record: TuningRecord, folder: Path = locations.SHIPPED) -> None:
         raise StoreError(f"the records that ship have {total:,} bytes, of {LIMIT:,}: remove shapes from {SHAPES}")
 
 
+def _instance(record: TuningRecord) -> Instance:
+    of = record.identity
+    return operators.instance(InstanceFields(of.operator, of.implementation, decode(of.problem), record.config))
+
+
+def code_digest(source: Source) -> str:
+    """A digest of a source and its headers without comments and empty lines, with runs of blanks as one."""
+    texts = [("", source.text), *source.headers]
+    parts = [source.target, *source.flags, *source.constants, *source.entries]
+    return sha256(
+        "\0".join([*parts, *(f"{name}\0{_without_comments(text)}" for name, text in texts)]).encode()
+    ).hexdigest()
+
+
+def _without_comments(text: str) -> str:
+    kept = _LITERAL_OR_COMMENT.sub(lambda match: match[0] if match[0][0] in "\"'" else " ", text)
+    return "\n".join(filter(None, (" ".join(line.split()) for line in kept.split("\n"))))
+
+
+def note_codes(folder: Path = locations.SHIPPED) -> None:
+    """Store the code digest of every current record beside its source digest, for `refresh`."""
+    earlier, codes = _codes(folder), dict[str, str]()
+    for record in shipped(folder):
+        source = record.identity.source
+        if source in earlier:
+            codes[source] = earlier[source]
+        elif config_choice.refusal(record) is None:
+            codes[source] = code_digest(render(_instance(record)))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CODES).write_text(json.dumps(codes, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _codes(folder: Path) -> dict[str, str]:
+    path = folder / CODES
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def refresh(folder: Path = locations.SHIPPED) -> int:
+    """Keep the records of which only comments have changed, with today's source digest. Returns their number."""
+    codes, kept = _codes(folder), 0
+    for record in shipped(folder):
+        if config_choice.refusal(record) is None or record.identity.source not in codes:
+            continue
+        try:
+            source = render(_instance(record))
+        except (TunerError, LookupError, TypeError, ValueError, ArithmeticError):
+            continue
+        if code_digest(source) == codes[record.identity.source]:
+            put(replace(record, identity=replace(record.identity, source=source.digest), signature=""), folder)
+            kept += 1
+    note_codes(folder)
+    return kept
+
+
 def drop(record: TuningRecord, folder: Path = locations.SHIPPED) -> None:
     path = file_of(record.identity.operator, record.identity.gpu, folder)
     others = [other for other in _stored(path) if other.identity.problem != record.identity.problem]
@@ -208,6 +270,7 @@ def search(
 ) -> None:
     """Give every problem a current record, those of order 1 on all GPUs first. No search starts after `seconds`."""
     deadline = time.monotonic() + seconds
+    refresh(folder)
     existing = {(r.identity.operator, r.identity.problem, r.identity.gpu): r for r in shipped(folder)}
     WORK.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -229,6 +292,7 @@ def search(
             record, how = searches[target.name].record(shape, earlier)
             if record is not None and record.evidence is Evidence.PREDICTED:
                 put(record, folder)
+                note_codes(folder)
             elif earlier is not None:
                 drop(earlier, folder)
             named = formatted(minimal_fields(shape.problem)) or "defaults"
@@ -307,7 +371,7 @@ def first_call() -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["search", "stale", "table", "first-call"])
+    parser.add_argument("what", choices=["search", "refresh", "stale", "table", "first-call"])
     parser.add_argument("--gpu", action="append", help="only this architecture [default: all of the file]")
     parser.add_argument("--operator", action="append", help="only this operator [default: all of the file]")
     parser.add_argument("--order", type=int, default=0, help="only shapes of this order [default: all]")
@@ -323,6 +387,8 @@ def main() -> int:
         targets = tuple(map(gpu, options.gpu)) if options.gpu else asked.gpus
         orders = range(options.order, options.order + 1) if options.order else range(1, 100)
         search(asked, targets, orders, options.seconds, options.workers)
+    elif options.what == "refresh":
+        print(f"{refresh()} records kept: only comments of their source have changed")
     elif options.what == "stale":
         for name, why in stale(shipped()).items():
             print(f"{name}: {why}")

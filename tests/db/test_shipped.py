@@ -1,5 +1,6 @@
 """Tests of records that ship: the shapes in db/shapes.toml, the records in db/tuned, and when they serve."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -181,6 +182,27 @@ def test_a_search_writes_records_resumes_and_keeps_what_compiles_to_the_same_cod
     ship_records.put(replace(first, identity=replace(first.identity, source="5eed"), resources=other_code), folder)
     (line,) = search()
     assert "searched" in line
+
+
+def test_a_record_is_kept_where_only_comments_of_its_source_have_changed(tmp_path: Path) -> None:
+    commented, changed = (
+        replace(of(rows), identity=replace(of(rows).identity, source=f"{rows:016x}")) for rows in (64, 128)
+    )
+    source = ship_records.render(ship_records._instance(commented))
+    for record in (commented, changed):
+        ship_records.put(record, tmp_path)
+    codes = {commented.identity.source: ship_records.code_digest(source), changed.identity.source: "another"}
+    (tmp_path / ship_records.CODES).write_text(json.dumps(codes))
+    assert ship_records.refresh(tmp_path) == 1
+    assert list(ship_records.stale(ship_records.shipped(tmp_path))) == ["row_norm on sm_80: rows=128"]
+
+
+def test_the_digest_of_code_ignores_comments_alone() -> None:
+    source = ship_records.render(ship_records._instance(of(64)))
+    same = replace(source, text=f"// one\n{source.text}  /* two\n lines */\n")
+    assert ship_records.code_digest(same) == ship_records.code_digest(source) and same.digest != source.digest
+    texts = (*(f'{source.text}\nasm("{word}");\n' for word in ("// a", "// b")), f"{source.text}\nint x;")
+    assert len({ship_records.code_digest(replace(source, text=text)) for text in (source.text, *texts)}) == 4
 
 
 def test_files_that_grow_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
