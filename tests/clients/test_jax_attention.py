@@ -82,7 +82,7 @@ def test_what_is_not_served_jax_computes_with_a_warning_or_is_refused() -> None:
     q, k, v = drawn(17, 33)
     bias = jnp.ones((1, 1, 17, 33))
     unserved: list[tuple[str, dict[str, Any]]] = [
-        ("bias is not served", {"bias": bias}),
+        ("bias is not supported", {"bias": bias}),
         ("a scale that is traced or not positive", {"scale": 0}),
         ("a mask other than keys that are left out", {"mask": WHOLE["mask"][:, ::-1]}),
         ("local_window_size", {"local_window_size": (-1, 5)}),

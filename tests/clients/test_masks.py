@@ -119,7 +119,7 @@ def test_masks_that_are_drawn_are_eagers_or_refused() -> None:
             assert difference(drawn) <= 1e-5, vars(drawn)
         except (InputError, ValueError) as error:
             refused += 1
-            assert "not served" in str(error) or "chunk" in str(error), vars(drawn)
+            assert "not supported" in str(error) or "chunk" in str(error), vars(drawn)
     assert refused <= 35
 
 
@@ -150,7 +150,7 @@ def test_a_mask_is_wrong_without_the_check_that_refuses_it(
             *args, **named, block_sequence_ids=blocks
         )
         monkeypatch.setitem(MAKERS, "sliding", maker)
-    with pytest.raises(InputError, match="not served"):
+    with pytest.raises(InputError, match="not supported"):
         difference(drawn_as(**fields))
     monkeypatch.setattr(masks, check, passes)
     assert difference(drawn_as(**fields)) > 1e-2
@@ -162,7 +162,7 @@ def test_padding_beside_bounds_is_wrong_without_the_check_that_refuses_it(monkey
     expected, ours = call.masks(there, None)
     rows, bounds = tensors(2, 9, 9), torch.tensor([0, 9, 18], dtype=torch.int32)
     packed = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 9, "max_length_k": 9}
-    with pytest.raises(InputError, match="padding beside cu_seq_lens_q is not served"):
+    with pytest.raises(InputError, match="padding beside cu_seq_lens_q is not supported"):
         attend(module(), *rows, ours, **packed)
     monkeypatch.setattr(attention, "_refuse_padding", lambda _: None)
     o, _ = attend(module(), *rows, ours, **packed)
@@ -173,7 +173,7 @@ def test_a_window_of_queries_at_the_first_keys_is_wrong_without_the_check(monkey
     """Kernels align windows at the last key; this mask's queries stand at the first keys of more."""
     near = masking_utils.sliding_window_bidirectional_mask_function(1)
     given = {"mask_function": near, "local_size": 1, "allow_is_bidirectional_skip": False}
-    with pytest.raises(InputError, match="queries that have no key of their own are not served"):
+    with pytest.raises(InputError, match="queries that have no key of their own are not supported"):
         masks.sequences(2, 3, 6, **given)
     monkeypatch.setattr(masks, "_refuse_unaligned", lambda *_, **__: None)
     rows = tensors(2, 3, 6)

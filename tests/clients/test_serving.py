@@ -296,7 +296,7 @@ def test_what_changes_a_result_and_is_not_served_is_refused_by_name(function: An
     packed = [torch.randn(4, 2, 64).half()] * 3 + [torch.tensor([0, 4], dtype=torch.int32)] * 2 + [4, 4]
     args = packed if function is flash_attn_varlen_func else given
     for error in (ValueError, UsageError):
-        with pytest.raises(error, match=rf"{function.__name__}: {next(iter(wrong))}=.* is not served"):
+        with pytest.raises(error, match=rf"{function.__name__}: {next(iter(wrong))}=.* is not supported"):
             function(*args, **wrong)
 
 

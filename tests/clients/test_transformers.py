@@ -191,9 +191,9 @@ def test_a_decoder_without_causality_is_one() -> None:
 def test_what_is_not_served_is_named() -> None:
     _, ours = models("llama")
     whole = torch.zeros(2, 1, 11, 11).masked_fill(torch.ones(11, 11).triu(1).bool(), -torch.inf)
-    with pytest.raises(UsageError, match=r"attention_mask \[2, 1, 11, 11\] of torch.float32 is not served"):
+    with pytest.raises(UsageError, match=r"attention_mask \[2, 1, 11, 11\] of torch.float32 is not supported"):
         ours(batch("none")["input_ids"], attention_mask=whole)
-    with pytest.raises(UsageError, match="attention with position_bias is not served"):
+    with pytest.raises(UsageError, match="attention with position_bias is not supported"):
         ours(**batch("none"), position_bias=torch.zeros(1))
     with pytest.raises(ValueError, match="dropout"):
         ours.config.attention_dropout = 0.5
@@ -208,9 +208,9 @@ def test_a_mask_of_the_model_s_own_is_refused_and_one_that_changes_nothing_is_no
     _, ours = models("llama")
     given = {"config": ours.config, "inputs_embeds": torch.zeros(2, 11, 48), "attention_mask": None}
     prefix = lambda _batch, _head, _query, key: key < 3  # noqa: E731
-    with pytest.raises(UsageError, match="a custom mask of the model is not served"):
+    with pytest.raises(UsageError, match="a custom mask of the model is not supported"):
         create_causal_mask(**given, cache=None, or_mask_function=prefix)
-    with pytest.raises(UsageError, match="a custom mask of the model is not served"):
+    with pytest.raises(UsageError, match="a custom mask of the model is not supported"):
         blocks = torch.tensor([[-1, 0, 0, *[-1] * 8]] * 2)
         create_causal_mask(**given, cache=None, block_sequence_ids=blocks)
     past = lambda _batch, _head, query, key: key <= query  # noqa: E731

@@ -184,7 +184,7 @@ def test_sequences_of_different_lengths_are_nested_tensors(is_causal: bool) -> N
 
 def test_flash_attn_s_signature_refuses_nested_tensors_by_name() -> None:
     q = torch.nested.nested_tensor([torch.randn(n, 4, 16) for n in (3, 6)], layout=torch.jagged)
-    with pytest.raises(ValueError, match="nested tensors are not served here"):
+    with pytest.raises(ValueError, match="nested tensors are not supported here"):
         flash_attn_func(q, q, q)
 
 

@@ -57,10 +57,10 @@ def test_packed_sequences_are_told_by_where_they_begin() -> None:
 
 def test_what_is_not_served_is_named() -> None:
     given = [tensor.detach() for tensor in qkv(2, 4, 6, 16)]
-    with pytest.raises(UsageError, match=r"dropout_p=0\.5 is not served"):
+    with pytest.raises(UsageError, match=r"dropout_p=0\.5 is not supported"):
         backend.KERNELS["_scaled_dot_product_flash_attention"](*given, 0.5)
     bounds = torch.tensor([0, 6], dtype=torch.int32)
-    with pytest.raises(UsageError, match="seqused_k=a tensor is not served"):
+    with pytest.raises(UsageError, match="seqused_k=a tensor is not supported"):
         backend.KERNELS["_flash_attention_forward"](*given, None, None, 6, 6, 0.0, False, False, seqused_k=bounds[1:])
 
 

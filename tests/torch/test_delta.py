@@ -76,11 +76,11 @@ def test_a_gate_in_the_kernel_is_made_of_what_a_layer_learns() -> None:
 
 def test_what_is_not_served_is_named() -> None:
     given = tensors()
-    with pytest.raises(InputError, match="chunk_gated_delta_rule: cp_context=1 is not served"):
+    with pytest.raises(InputError, match="chunk_gated_delta_rule: cp_context=1 is not supported"):
         tuner.torch.chunk_gated_delta_rule(**given, cp_context=1)
-    with pytest.raises(InputError, match="gv=a tensor is not served"):
+    with pytest.raises(InputError, match="gv=a tensor is not supported"):
         tuner.torch.fused_recurrent_gated_delta_rule(**given, gv=given["v"])
     with pytest.raises(InputError, match="a gate for each key channel is chunk_kda's"):
         tuner.torch.chunk_gated_delta_rule(**{**given, "g": torch.zeros(1, T, HV, K)})
-    with pytest.raises(InputError, match="chunk_simple_gla is not served"):
+    with pytest.raises(InputError, match="chunk_simple_gla is not supported"):
         tuner.torch.delta.chunk_simple_gla(given["q"])

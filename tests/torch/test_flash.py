@@ -172,14 +172,14 @@ def test_gradients_are_those_of_the_definition(window: tuple[int, int], softcap:
     ids=["dropout", "alibi"],
 )
 def test_what_is_not_served_is_refused_by_name(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=rf"flash_attn_func: {next(iter(wrong))}.*is not served"):
+    with pytest.raises(UsageError, match=rf"flash_attn_func: {next(iter(wrong))}.*is not supported"):
         flash_attn_func(*qkv(1), **wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"k_descale": torch.ones(3, 2)}, {"dropout_p": 0.5}])
 def test_what_is_not_served_for_packed_sequences_is_refused_by_name(wrong: dict[str, Any]) -> None:
     bounds = [torch.tensor(bounds_row, dtype=torch.int32) for bounds_row in BOUNDS]
-    with pytest.raises(UsageError, match=rf"flash_attn_varlen_func: {next(iter(wrong))}.*is not served"):
+    with pytest.raises(UsageError, match=rf"flash_attn_varlen_func: {next(iter(wrong))}.*is not supported"):
         flash_attn_varlen_func(*qkv(), *bounds, 7, 10, **wrong)
 
 

@@ -122,14 +122,14 @@ def test_descales_and_sinks_of_queries_that_attend_all_keys() -> None:
 
 def test_what_is_not_served_is_named() -> None:
     q, keys, values = drawn()
-    with pytest.raises(InputError, match="use_cuda_graph=True is not served"):
+    with pytest.raises(InputError, match="use_cuda_graph=True is not supported"):
         flashinfer.BatchDecodeWithPagedKVCacheWrapper(torch.empty(0), "NHD", use_cuda_graph=True)
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(torch.empty(0))
     with pytest.raises(InputError, match="there is no plan"):
         wrapper.run(q, keys[0], values[0])
-    with pytest.raises(InputError, match="plan: custom_mask=a tensor is not served"):
+    with pytest.raises(InputError, match="plan: custom_mask=a tensor is not supported"):
         wrapper.plan(BOUNDS, BOUNDS, H, HK, D, custom_mask=torch.ones(3))
-    with pytest.raises(InputError, match="pos_encoding_mode='ROPE_LLAMA' is not served"):
+    with pytest.raises(InputError, match="pos_encoding_mode='ROPE_LLAMA' is not supported"):
         flashinfer.single_prefill_with_kv_cache(q, keys[0], values[0], pos_encoding_mode="ROPE_LLAMA")
     with pytest.raises(InputError, match="kv_layout 'DNH': give 'NHD' or 'HND'"):
         flashinfer.single_prefill_with_kv_cache(q, keys[0], values[0], kv_layout="DNH")

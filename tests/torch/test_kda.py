@@ -163,10 +163,10 @@ def test_rows_that_kernels_cannot_address_are_copied() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"return_intermediate_states": True}, "return_intermediate_states=True is not served"),
-        ({"cp_context": 7}, "cp_context=7 is not served"),
-        ({"cp_context": SimpleNamespace(group=None)}, "cp_context=a SimpleNamespace is not served"),
-        ({"ssm_states": 7}, "ssm_states=7 is not served"),
+        ({"return_intermediate_states": True}, "return_intermediate_states=True is not supported"),
+        ({"cp_context": 7}, "cp_context=7 is not supported"),
+        ({"cp_context": SimpleNamespace(group=None)}, "cp_context=a SimpleNamespace is not supported"),
+        ({"ssm_states": 7}, "ssm_states=7 is not supported"),
         ({"A_log": None}, "needs an A_log"),
     ],
 )

@@ -66,7 +66,7 @@ def test_packed_queries_attend_what_their_sequences_have_in_pages(left: int) -> 
     of_each = [expected(q[b : b + 1, :n], k[b:], v[b:], LENGTHS[b : b + 1], True, left) for b, n in ((0, 5), (1, 1))]
     assert torch.allclose(o.double(), torch.cat([tensor[0] for tensor in of_each]), atol=4e-3)
     assert lse.shape == (H, 6)
-    with pytest.raises(UsageError, match="a window_size without causal is not served with block_table"):
+    with pytest.raises(UsageError, match="a window_size without causal is not supported with block_table"):
         flash_attn_varlen_func(packed, pages, of_v, *bounds, 5, max(LENGTHS), block_table=table, window_size=(3, -1))
 
 
@@ -129,7 +129,7 @@ def test_new_keys_come_with_values_and_lengths() -> None:
     [("rotary_cos", 1), ("cache_batch_idx", 1), ("cache_leftpad", 1), ("alibi_slopes", 1)],
 )
 def test_what_is_not_served_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"{name}=1 is not served"):
+    with pytest.raises(InputError, match=f"{name}=1 is not supported"):
         flash_attn_with_kvcache(*drawn(1), **{name: value})
     with pytest.raises(InputError, match="softcap without block_table"):
         flash_attn_with_kvcache(*drawn(1), softcap=2.0)
@@ -242,9 +242,9 @@ def test_new_keys_and_values_of_eight_bits_go_into_a_cache_of_such() -> None:
 def test_caches_of_eight_bits_lie_in_pages() -> None:
     q, k, v = drawn(1)
     held, scales, _ = in_eight_bits(k, v)
-    with pytest.raises(InputError, match=r"a cache of torch\.float8_e4m3fn without block_table is not served"):
+    with pytest.raises(InputError, match=r"a cache of torch\.float8_e4m3fn without block_table is not supported"):
         flash_attn_with_kvcache(q, *held)
-    with pytest.raises(InputError, match="k_descale or v_descale without block_table is not served"):
+    with pytest.raises(InputError, match="k_descale or v_descale without block_table is not supported"):
         flash_attn_with_kvcache(q, k, v, k_descale=scales[0])
 
 

@@ -164,11 +164,11 @@ def test_groups_of_heads_and_single_heads_have_their_shapes() -> None:
 
 def test_what_is_not_served_is_named() -> None:
     q, k, v = rows(1, 5, 7)
-    with pytest.raises(InputError, match=r"p=0\.5 is not served"):
+    with pytest.raises(InputError, match=r"p=0\.5 is not supported"):
         memory_efficient_attention(q, k, v, p=0.5)
-    with pytest.raises(InputError, match="attn_bias=a tensor is not served"):
+    with pytest.raises(InputError, match="attn_bias=a tensor is not supported"):
         memory_efficient_attention(q, k, v, attn_bias=torch.zeros(1, H, 5, 7))
     with pytest.raises(InputError, match="LowerTriangularMask with other numbers of keys than queries"):
         memory_efficient_attention(q, k, v, attn_bias=made("LowerTriangularMask"))
-    with pytest.raises(InputError, match="BlockDiagonalGappyKeysMask is not served"):
+    with pytest.raises(InputError, match="BlockDiagonalGappyKeysMask is not supported"):
         memory_efficient_attention(q, k, v, attn_bias=type("BlockDiagonalGappyKeysMask", (), {})())

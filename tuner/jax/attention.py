@@ -110,13 +110,13 @@ def _of_batch(x: Any) -> Any:
 
 def _check(q: Any, k: Any, v: Any, bias: Any, scale: Any) -> None:
     if bias is not None:
-        raise InputError("bias is not served")
+        raise InputError("bias is not supported")
     if any(x.ndim != 4 for x in (q, k, v)) or k.shape != v.shape:
-        raise InputError(f"query {q.shape}, key {k.shape} and value {v.shape} are not served")
+        raise InputError(f"query {q.shape}, key {k.shape} and value {v.shape} are not supported")
     if not (scale is None or (isinstance(scale, (int, float, np.number)) and scale > 0)):
-        raise InputError("a scale that is traced or not positive is not served")
+        raise InputError("a scale that is traced or not positive is not supported")
     if not k.shape[1]:
-        raise InputError("attention without keys is not served")
+        raise InputError("attention without keys is not supported")
 
 
 # ---- masked keys and queries ----
@@ -137,14 +137,14 @@ def _masks(
 def _lengths(lengths: Any, q: Any) -> Any:
     lengths = jnp.asarray(lengths)
     if lengths.shape != (q.shape[0],) or not jnp.issubdtype(lengths.dtype, jnp.integer):
-        raise InputError(f"lengths {lengths.shape} of {lengths.dtype} are not served: give integers [B]")
+        raise InputError(f"lengths {lengths.shape} of {lengths.dtype} are not supported: give integers [B]")
     return lengths[:, None]
 
 
 def _limits(window: Any, queries: int, keys: int, *, is_causal: bool) -> _Limits:
     left, right = (_NO_LIMIT,) * 2 if window is None else (window, window) if isinstance(window, int) else window
     if window is not None and min(left, right) < 0:
-        raise InputError(f"local_window_size {window} is not served: give 0 and more")
+        raise InputError(f"local_window_size {window} is not supported: give 0 and more")
     right = 0 if is_causal else right
     return _Limits(_NO_LIMIT if left >= queries - 1 else left, _NO_LIMIT if right >= keys - 1 > 0 else right)
 
@@ -154,13 +154,14 @@ def _read(mask: Any, sizes: tuple[int, ...]) -> tuple[Any, bool]:
     mask = jnp.asarray(mask)
     shape = (1,) * (4 - mask.ndim) + mask.shape
     if mask.dtype != jnp.bool_ or len(shape) != 4 or any(a not in (1, b) for a, b in zip(shape, sizes, strict=True)):
-        raise InputError(f"mask {mask.shape} of {mask.dtype} is not served")
+        raise InputError(f"mask {mask.shape} of {mask.dtype} is not supported")
     mask = jnp.broadcast_to(mask.reshape(shape), (*shape[:3], sizes[3]))
     if shape[1] == shape[2] == 1:
         return mask[:, 0, 0], False
     if isinstance(mask, jax.core.Tracer):
         raise InputError(
-            f"a traced mask {mask.shape}, which may differ between heads or queries, is not served: give [B, 1, 1, S] "
+            f"a traced mask {mask.shape}, which may differ between heads or queries, is not supported: give [B, 1, 1, "
+            "S] "
             "and is_causal or local_window_size"
         )
     seen = np.broadcast_to(np.asarray(mask), (*shape[:2], *sizes[2:]))
@@ -169,7 +170,7 @@ def _read(mask: Any, sizes: tuple[int, ...]) -> tuple[Any, bool]:
     for causal in (False, True):
         if (seen == (keys & causal_mask if causal else keys)).all():
             return jnp.asarray(keys[:, 0, 0]), causal
-    raise InputError("a mask other than keys that are left out, and the causal one, is not served")
+    raise InputError("a mask other than keys that are left out, and the causal one, is not supported")
 
 
 # ---- attention ----

@@ -78,7 +78,7 @@ class Call:
         name = self.operator.name.removesuffix("_backward")
         raise InputError(
             f"{name} has first derivatives in reverse mode only: jax.hessian, jax.jvp, jax.jacfwd and the gradient of "
-            "a gradient are not served"
+            "a gradient are not supported"
         )
 
     def _partitioned(self, *arrays: Any) -> Outputs:

@@ -5,7 +5,7 @@
     with tuner.torch.sdpa():  # code that calls torch's, as torch.nn.MultiheadAttention does
         y = model(x)
 
-What is not served torch computes, with one warning for each reason.
+What is not supported torch computes, with one warning for each reason.
 """
 
 import math
@@ -62,7 +62,7 @@ def scaled_dot_product_attention(
     q, k, v = _autocast(query, key, value)
     try:
         if dropout_p:
-            raise _UnservedError("dropout_p is not served")
+            raise _UnservedError("dropout_p is not supported")
         if query.is_nested:
             return _jagged(q, k, v, attn_mask, {"softmax_scale": scale, "causal": is_causal}, enable_gqa=enable_gqa)
         o = _dense(q, k, v, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -156,13 +156,13 @@ def _dense(
 ) -> Any:
     lead = query.shape[:-3]
     if is_causal and scale is not None and scale <= 0:  # torch's kernels also multiply masked elements
-        raise _UnservedError("is_causal with a scale of 0 and less is not served")
+        raise _UnservedError("is_causal with a scale of 0 and less is not supported")
     query, scale = _scaled(query, scale)
     q, k, v = _rows(query, key, value, enable_gqa=enable_gqa)
     there = None
     if attn_mask is not None:
         if is_causal:
-            raise _UnservedError("attn_mask beside is_causal is not served")
+            raise _UnservedError("attn_mask beside is_causal is not supported")
         there, is_causal = _read(attn_mask, (*query.shape[:-1], key.shape[-2]))
     options: dict[str, Any] = {"softmax_scale": scale}
     if there is not None:
@@ -179,14 +179,16 @@ def _rows(query: Any, key: Any, value: Any, *, enable_gqa: bool) -> tuple[Any, .
     """Return the three as [B, T, H, D], [B, S, HK, D] and [B, S, HK, DV]."""
     given = query, key, value
     if any(tensor.ndim < 3 for tensor in given) or len({tensor.shape[:-3] for tensor in given}) > 1:
-        raise _UnservedError("tensors of two dims, and batches that are not the same, are not served")
+        raise _UnservedError("tensors of two dims, and batches that are not the same, are not supported")
     if len({tensor.dtype for tensor in given}) > 1 or query.dtype not in _DTYPES:
-        raise _UnservedError(f"{query.dtype}, {key.dtype} and {value.dtype} are not served")
+        raise _UnservedError(f"{query.dtype}, {key.dtype} and {value.dtype} are not supported")
     heads, kv_heads = query.shape[-3], key.shape[-3]
     if (heads != kv_heads and not enable_gqa) or value.shape[-3] != kv_heads or heads % kv_heads:
-        raise _UnservedError(f"{heads} heads of query, {kv_heads} of key and {value.shape[-3]} of value are not served")
+        raise _UnservedError(
+            f"{heads} heads of query, {kv_heads} of key and {value.shape[-3]} of value are not supported"
+        )
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise _UnservedError("sizes of query, key and value that do not fit are not served")
+        raise _UnservedError("sizes of query, key and value that do not fit are not supported")
     return tuple(x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:]).transpose(1, 2) for x in given)
 
 
@@ -214,23 +216,23 @@ def _padded(q: Any, k: Any, v: Any, there: Any, options: Mapping[str, Any]) -> A
 def _read(attn_mask: Any, shape: tuple[int, ...]) -> tuple[Any, bool]:
     """Return the attended keys, bool [..., 1 or H, S] or None, and whether the mask is the causal one."""
     if torch.compiler.is_compiling():
-        raise _UnservedError("attn_mask in a graph is not served")
+        raise _UnservedError("attn_mask in a graph is not supported")
     if attn_mask.requires_grad:
-        raise _UnservedError("attn_mask with a gradient is not served")
+        raise _UnservedError("attn_mask with a gradient is not supported")
     visible = attn_mask
     if attn_mask.dtype != torch.bool:
         visible = attn_mask == 0
         if not bool((visible | (attn_mask == -torch.inf)).all()):
-            raise _UnservedError("attn_mask with numbers but 0 and -inf is not served")
+            raise _UnservedError("attn_mask with numbers but 0 and -inf is not supported")
     if 0 in shape or visible.ndim < 2 or not _broadcasts(visible.shape, shape):
-        raise _UnservedError(f"attn_mask {[*attn_mask.shape]} is not served")
+        raise _UnservedError(f"attn_mask {[*attn_mask.shape]} is not supported")
     visible = visible.reshape(*[1] * (len(shape) - visible.ndim), *visible.shape)
     if visible.shape[-1] == shape[-1] and bool((visible == visible[..., :1, :1, :]).all()):
         return visible[..., 0, 0, :].unsqueeze(-2).expand(*visible.shape[:-3], 1, shape[-1]), False
     causal = torch.ones(shape[-2:], dtype=torch.bool, device=visible.device).tril()
     if visible.shape[-2:] == causal.shape and bool((visible == causal).all()):
         return None, True
-    raise _UnservedError("attn_mask other than keys that are not there, and the causal one, is not served")
+    raise _UnservedError("attn_mask other than keys that are not there, and the causal one, is not supported")
 
 
 def _broadcasts(mask: Any, shape: tuple[int, ...]) -> bool:
@@ -243,16 +245,16 @@ def _jagged(query: Any, key: Any, value: Any, attn_mask: Any, options: Mapping[s
     given = query, key, value
     if attn_mask is not None or any(not tensor.is_nested or tensor.layout != torch.jagged for tensor in given):
         raise _UnservedError(
-            "nested tensors with attn_mask, in another layout than jagged, or beside dense ones, are not served"
+            "nested tensors with attn_mask, in another layout than jagged, or beside dense ones, are not supported"
         )
     if query.shape[1] != key.shape[1] and not enable_gqa:
-        raise _UnservedError(f"{query.shape[1]} heads of query and {key.shape[1]} of key are not served")
+        raise _UnservedError(f"{query.shape[1]} heads of query and {key.shape[1]} of key are not supported")
     rows = tuple(tensor.transpose(1, 2) for tensor in given)
     q_bounds, k_bounds = rows[0].offsets(), rows[1].offsets()
     if any(row.lengths() is not None for row in rows):
-        raise _UnservedError("nested tensors with gaps are not served")
+        raise _UnservedError("nested tensors with gaps are not supported")
     if options["causal"] and q_bounds is not k_bounds and not torch.equal(q_bounds, k_bounds):
-        raise _UnservedError("is_causal of nested tensors with more keys than queries, or fewer, is not served")
+        raise _UnservedError("is_causal of nested tensors with more keys than queries, or fewer, is not supported")
     queries, keys = (int(bounds.diff().max()) for bounds in (q_bounds, k_bounds))
     q, k, v = (row.values() for row in rows)
     o = flash_attn_varlen_func(q, k, v, q_bounds.int(), k_bounds.int(), queries, keys, **options)

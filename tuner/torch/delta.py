@@ -169,7 +169,8 @@ def _without_correction(name: str) -> Callable[..., Any]:
 
     def refused(*_: Any, **__: Any) -> Any:
         raise InputError(
-            f"{name} is not served: its state has no delta rule, which is all that kda computes, and linear_attention "
+            f"{name} is not supported: its state has no delta rule, which is all that kda computes, and "
+            "linear_attention "
             f"has a scalar state a channel: call flash-linear-attention's {name}"
         )
 

@@ -176,7 +176,7 @@ def register() -> None:
         tuner.torch.fla.register()  # FLA's KimiDeltaAttention, and Kimi Linear of transformers if FLA is installed
 
     Registers the backend "kerntune" in FLA's public registry (`fla.backends`, FLA 0.6 or newer), before FLA's own
-    backends, which receive the calls that are not served. A second call has no effect. FLA_KERNTUNE=0 in the
+    backends, which receive the calls that are not supported. A second call has no effect. FLA_KERNTUNE=0 in the
     environment disables it. FLA does not dispatch the function behind `fused_recurrent_gated_delta_rule`: FLA's own
     decorator is applied to it. Raises MachineError if FLA is not installed or has no such registry.
     """

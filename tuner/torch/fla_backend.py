@@ -83,4 +83,4 @@ def _widths(q: Any, v: Any) -> dict[str, bool]:
 
 def _accepted(unserved: dict[str, Any]) -> _Accepted:
     asked = [name for name, value in unserved.items() if isinstance(value, torch.Tensor) or value]
-    return (False, f"{asked[0]} is not served") if asked else (True, None)
+    return (False, f"{asked[0]} is not supported") if asked else (True, None)

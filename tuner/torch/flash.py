@@ -193,7 +193,8 @@ def _window(function: str, masks: dict[str, Any], longest: int) -> int | None:
         return int(masks["window_left"]) + 1
     if masks["window_left"] >= 0 or masks["window_right"] >= 0:
         raise InputError(
-            f"{function}: a window_size without causal is not served with block_table for several queries of a sequence"
+            f"{function}: a window_size without causal is not supported with block_table for several queries of a "
+            "sequence"
         )
     return None
 

@@ -112,7 +112,7 @@ class _Wrapper:
         _check_layout(kv_layout)
         if use_cuda_graph:
             raise InputError(
-                f"{type(self).__name__}: use_cuda_graph=True is not served, since a plan makes new tensors: capture "
+                f"{type(self).__name__}: use_cuda_graph=True is not supported, since a plan makes new tensors: capture "
                 "flash_attn_with_kvcache, which reads lengths and pages on the device"
             )
         self._layout = kv_layout

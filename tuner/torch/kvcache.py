@@ -196,7 +196,8 @@ def _window(window_size: Any, causal: bool) -> int | None:
         return left + 1 if left >= 0 else 0
     if left >= 0 or right > 0:
         raise InputError(
-            f"{_NAME}: window_size={(left, right)} of several queries without causal is not served: give causal=True, "
+            f"{_NAME}: window_size={(left, right)} of several queries without causal is not supported: give "
+            "causal=True, "
             "or (-1, -1)"
         )
     return None
@@ -257,6 +258,6 @@ def _attend(
     if softcap or eight_bits or {"k_descale", "s_aux"} & {*scores}:
         of_bits = f"a cache of {k.dtype}" if eight_bits else "k_descale or v_descale"
         what = "softcap" if softcap else "s_aux" if "s_aux" in scores else of_bits
-        raise InputError(f"{_NAME}: {what} without block_table is not served: put the cache into pages")
+        raise InputError(f"{_NAME}: {what} without block_table is not supported: put the cache into pages")
     plain, room = torch.ops.tuner.streaming_attention, _room(k, block_table)
     return plain(q, k, v, cache_seqlens=dense(lengths), window=window or room, **scores)  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ def addressable(x: Any) -> Any:
     Raises InputError for a nested tensor.
     """
     if x.is_nested:
-        raise InputError("nested tensors are not served here: call tuner.torch.scaled_dot_product_attention")
+        raise InputError("nested tensors are not supported here: call tuner.torch.scaled_dot_product_attention")
     steps = [stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
     return x if _aligned(x, *steps) and x.stride(-1) == 1 else _copy(x)
 

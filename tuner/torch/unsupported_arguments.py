@@ -16,7 +16,7 @@ def refuse(function: str, unserved: Mapping[str, Any], theirs: str, why: str = "
     """Raise InputError for the first argument that has an effect; `theirs` supports it."""
     for name, wanted in unserved.items():
         if isinstance(wanted, torch.Tensor) or (wanted and wanted != _OFF.get(name)):
-            what = f"{name}={_spelled(wanted)} is not served{f' {why}' * bool(why)}"
+            what = f"{name}={_spelled(wanted)} is not supported{f' {why}' * bool(why)}"
             raise InputError(f"{function}: {what}: leave it out, or call {theirs}")
 
 

@@ -69,7 +69,7 @@ def memory_efficient_attention(
     """
     refuse(_NAME, {"p": p}, _THEIRS)
     if output_dtype is not None and output_dtype != query.dtype:
-        raise InputError(f"{_NAME}: output_dtype={output_dtype} is not served: leave it out, and convert the result")
+        raise InputError(f"{_NAME}: output_dtype={output_dtype} is not supported: leave it out, and convert the result")
     q, k, v = _four_dims(query, key, value)
     o = _attended(q, k, v, attn_bias, {"softmax_scale": scale})
     return o.reshape(*query.shape[:-1], o.shape[-1])
@@ -100,7 +100,7 @@ def _attended(q: Any, k: Any, v: Any, attn_bias: Any, options: Mapping[str, Any]
     if rule := _PAGED.get(name):
         return _paged(q, k, v, attn_bias, rule, options)
     what = "a tensor" if isinstance(attn_bias, torch.Tensor) else name
-    raise InputError(f"{_NAME}: attn_bias={what} is not served: call xformers.ops.{_NAME}")
+    raise InputError(f"{_NAME}: attn_bias={what} is not supported: call xformers.ops.{_NAME}")
 
 
 def _limits(rule: _Rule, attn_bias: Any) -> dict[str, Any]:
@@ -111,7 +111,8 @@ def _limits(rule: _Rule, attn_bias: Any) -> dict[str, Any]:
 def _refuse_alignment(rule: _Rule, name: str, square: bool) -> None:
     if rule.at_first and not square:
         raise InputError(
-            f"{_NAME}: {name} with other numbers of keys than queries is not served, since it is aligned at the first: "
+            f"{_NAME}: {name} with other numbers of keys than queries is not supported, since it is aligned at the "
+            "first: "
             "give the mask of this name with FromBottomRight in it, or as many keys as queries"
         )
 

@@ -5,7 +5,7 @@
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="kerntune_flash")
 
 Training and generation, padded on either side, packed, with dynamic and static caches, and continuous batching. What a
-model asks for and is not served raises an error that names it, before anything is computed.
+model asks for and is not supported raises an error that names it, before anything is computed.
 """
 
 try:

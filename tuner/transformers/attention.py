@@ -16,7 +16,7 @@ _WITHOUT_EFFECT = (
     *("mm_token_type_ids", "num_items_in_batch", "output_hidden_states", "read_index", "token_type_ids", "write_index"),
 )
 _BOUNDS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-_COMPILED = f"position_ids that begin again are not served inside of torch.compile: give {', '.join(_BOUNDS)}"
+_COMPILED = f"position_ids that begin again are not supported inside of torch.compile: give {', '.join(_BOUNDS)}"
 _RESTARTS = (
     "position_ids begin again, and the model's mask does not separate the sequences: for packed sequences leave out "
     f"attention_mask and pass use_cache=False, or give {', '.join(_BOUNDS)}"
@@ -56,7 +56,7 @@ def attend(
     cu_seq_lens_k, max_length_q and max_length_k too. sliding_window: keys that a query sees, its own among them. s_aux:
     a logit a head, [H], that takes part in the softmax and has no value.
 
-    Raises InputError for what is not served: other masks, weights as results, and any other argument that could change
+    Raises InputError for anything else: other masks, weights as results, and any other argument that could change
     the result.
     """
     paged = others.pop("cache", None)  # of continuous batching, which fills in lengths of keys
@@ -76,7 +76,7 @@ def attend(
         causal = module.is_causal if is_causal is None else is_causal
         width = None if sliding_window is None or k.shape[1] <= sliding_window else sliding_window
         if width is not None and (paged is None or not causal):
-            raise InputError("a sliding_window without attention_mask is not served: load the model with 'eager'")
+            raise InputError("a sliding_window without attention_mask is not supported: load the model with 'eager'")
         mask = None
         pattern = Pattern(causal, -1 if width is None else width - 1, whole=True, packed=False)
     else:
@@ -102,9 +102,11 @@ def attend(
 def _refuse(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
         if name == "output_attentions" and value:
-            raise InputError("output_attentions=True is not served: there are no weights; load the model with 'eager'")
+            raise InputError(
+                "output_attentions=True is not supported: there are no weights; load the model with 'eager'"
+            )
         if name not in _WITHOUT_EFFECT and not (value is None or isinstance(value, (bool, str))):
-            raise InputError(f"attention with {name} is not served: load the model with attn_implementation='eager'")
+            raise InputError(f"attention with {name} is not supported: load the model with attn_implementation='eager'")
 
 
 def _sides(pattern: Pattern, keys: int) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def _given(bounds: Mapping[str, Any], mask: Mask | None) -> _Packed:
 def _refuse_padding(mask: Mask | None) -> None:
     """Bounds of sequences say nothing of padding."""
     if mask is not None and not mask.pattern.whole:
-        raise InputError("attention_mask with padding beside cu_seq_lens_q is not served: leave one of them out")
+        raise InputError("attention_mask with padding beside cu_seq_lens_q is not supported: leave one of them out")
 
 
 def _refuse_restarts(position_ids: Any, q: Any, k: Any) -> None:

@@ -17,11 +17,11 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from tuner.errors import InputError
 
 _CUSTOM = (
-    "a custom mask of the model is not served (only causality, a sliding window, padding and packed sequences are): "
+    "a custom mask of the model is not supported (only causality, a sliding window, padding and packed sequences are): "
     "load the model with attn_implementation='sdpa' or 'eager'"
 )
-_HOLES = "attention_mask with padding between tokens is not served with a sliding window: put it on one side"
-_ALIGNMENT = "queries that have no key of their own are not served: load the model with attn_implementation='sdpa'"
+_HOLES = "attention_mask with padding between tokens is not supported with a sliding window: put it on one side"
+_ALIGNMENT = "queries that have no key of their own are not supported: load the model with attn_implementation='sdpa'"
 _CHUNKED = "Llama4"
 _ELEMENTS = 1 << 24  # of a mask that are evaluated at once
 _HEADER = 2  # columns before those of queries
@@ -136,7 +136,8 @@ def read(mask: Any, queries: int, keys: int) -> Mask:
     """Raises InputError for a tensor that `sequences` did not make, and for one of other queries and keys."""
     if mask.ndim != 4 or mask.dtype != torch.int32 or mask.shape[1] != 1 or mask.shape[2] != 1:
         raise InputError(
-            f"attention_mask {[*mask.shape]} of {mask.dtype} is not served: give [B, S] with 0 where there is padding, "
+            f"attention_mask {[*mask.shape]} of {mask.dtype} is not supported: give [B, S] with 0 where there is "
+            "padding, "
             "or load the model with attn_implementation='sdpa'"
         )
     if mask.shape[3] != _HEADER + queries + keys:
@@ -198,7 +199,7 @@ def _padded(attention_mask: Any, offset: int, keys: int) -> Any:
     """bool [B, keys] of the keys from `offset` on; what the mask does not reach is no key."""
     if attention_mask.ndim != 2:
         raise InputError(
-            f"attention_mask {[*attention_mask.shape]} is not served: give [B, S], 0 where there is padding"
+            f"attention_mask {[*attention_mask.shape]} is not supported: give [B, S], 0 where there is padding"
         )
     there = attention_mask[:, offset : offset + keys].bool()
     return torch.nn.functional.pad(there, (0, keys - there.shape[1]))
