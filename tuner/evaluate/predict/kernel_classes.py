@@ -1,7 +1,7 @@
-"""Classes of kernels that public measurements cover: what a launch has to do to belong to one.
+"""Classes of kernels that public measurements cover, by what a launch does.
 
-A residual says something about another kernel only if that one is bound by the same things. So the classes are told
-apart by what a block executes, never by the name of a kernel.
+A residual applies to another kernel only if the same resources bind both. Classes are therefore determined by the
+instructions that a block executes, never by the name of a kernel.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,22 @@ if TYPE_CHECKING:
     from tuner.evaluate.predict.counted import CountedLaunch
 
 STREAMING, SHARING, LOOPS = "streaming", "sharing", "loops"
-_FROM_DRAM = 0.5  # minimum fraction of the L2 traffic that comes from DRAM: a choice, most of it
+_FROM_DRAM = 0.5  # minimum fraction of the L2 traffic that comes from DRAM; a choice meaning "most"
 
 
 def class_of(launches: "Sequence[CountedLaunch | None]") -> str:
-    """The class of a config by its launches (None: one that is not counted); empty where they have none in common."""
+    """Return the class of a config from its launches (None: a launch without counts); empty if they have no common
+    class.
+    """
     classes = {_of_launch(launch) for launch in launches}
     (common,) = classes if len(classes) == 1 else ("",)
     return common if common != STREAMING or len(launches) == 1 else ""  # gaps between launches are not streamed
 
 
 def _of_launch(launch: "CountedLaunch | None") -> str:
-    """STREAMING: no loop, nothing shared, most bytes from or to DRAM. SHARING: most bytes from or to DRAM, and threads
-    of a block exchange values, as in reductions. LOOPS: loops that read most of their bytes from L2, L1 or shared
-    memory.
+    """STREAMING: no loop, no shared memory, and most bytes from or to DRAM. SHARING: most bytes from or to DRAM, and
+    the threads of a block exchange values, as in reductions. LOOPS: loops that read most of their bytes from L2, L1 or
+    shared memory.
     """
     if launch is None or launch.counts.unsure:
         return ""

@@ -1,4 +1,4 @@
-"""Predicted time, for kernels of a class that devices have judged, with a band from the residuals of that class."""
+"""The predicted time of kernels in a class that devices have measured, with a band from that class's residuals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _LARGE_US = 1000.0  # from here on in milliseconds
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Measurements of a class of kernels, beside their predictions by one model."""
+    """Measurements of a class of kernels, compared with the predictions of one model."""
 
     kernels: str
-    low: float  # 5th percentile of measured over predicted time, minus 1; of several tables the lowest
-    high: float  # 95th percentile; of several tables the highest
+    low: float  # 5th percentile of measured over predicted time, minus 1; with several tables the lowest
+    high: float  # 95th percentile; with several tables the highest
     measurements: int
     devices: str
     arches: tuple[str, ...]
@@ -28,7 +28,7 @@ class Evidence:
     source: str
 
 
-# By class. Each source names the command that prints the percentiles.
+# by class; each source names the command that prints the percentiles
 EVIDENCE: Mapping[str, Evidence] = {
     STREAMING: Evidence(
         kernels="streaming kernels",
@@ -65,7 +65,7 @@ EVIDENCE: Mapping[str, Evidence] = {
 
 @dataclass(frozen=True, slots=True)
 class PredictedTime:
-    """Microseconds at the boost clock of a GPU model; the band holds at least 90 % of the class's measurements."""
+    """Microseconds at the boost clock of a GPU model. The band contains at least 90 % of the class's measurements."""
 
     time_us: float
     low_us: float
@@ -74,13 +74,13 @@ class PredictedTime:
 
     @property
     def band(self) -> str:
-        """`12.3 µs, -11% … +27%`"""
+        """Format as `12.3 µs, -11% … +27%`."""
         low, high = (f"{bound / self.time_us - 1:+.0%}" for bound in (self.low_us, self.high_us))
         return f"{self.time} {low} … {high}"
 
     @property
     def short(self) -> str:
-        """The same where there is little room."""
+        """Format in a shorter form."""
         low, high = (round(100 * (bound / self.time_us - 1)) for bound in (self.low_us, self.high_us))
         return f"{self.time} {low:+d}…{high:+d}%"
 
@@ -91,7 +91,7 @@ class PredictedTime:
 
     @property
     def judged(self) -> str:
-        """The measurements behind the band."""
+        """Return the measurements behind the band."""
         evidence = self.evidence
         return f"at least 90 % of {evidence.measurements} measurements of {evidence.kernels} on {evidence.devices}"
 
@@ -100,9 +100,9 @@ class PredictedTime:
 
 
 def predicted_time(prediction: Prediction, gpu: GPU) -> PredictedTime | None:
-    """The time of a config of a class in EVIDENCE; None if no device of this arch has judged that class.
+    """Return the time of a config of a class in EVIDENCE; None if no device of this arch has measured that class.
 
-    A stored prediction of another model has none either: the residuals are not its own.
+    None also for a prediction of another model, whose residuals are unknown.
     """
     evidence = EVIDENCE.get(prediction.kernels)
     if evidence is None or gpu.arch.name not in evidence.arches or evidence.model != prediction.model:
@@ -120,5 +120,5 @@ def recorded_time(record: TuningRecord) -> PredictedTime | None:
 
 
 def time_or_rank(prediction: Prediction, gpu: GPU) -> str:
-    """`12.3 µs -11% … +27%: 90 % of …` at the GPU's boost clock, or that the cost is a rank."""
+    """Format as `12.3 µs -11% … +27%: 90 % of …` at the GPU's boost clock, or say that the cost is a rank."""
     return str(predicted_time(prediction, gpu) or UNJUDGED)

@@ -1,6 +1,6 @@
-"""Replays the launches of a config from their machine code: whole CTAs, with warps in their roles.
+"""Replays the launches of a config from their machine code: whole CTAs with their warp roles.
 
-The result is a number of cycles at a clock. It orders nothing and enters no cost.
+The result is a number of cycles at a given clock. It affects no ranking and no cost.
 """
 
 from math import prod
@@ -23,12 +23,12 @@ from tuner.spec.plan import Launch
 from tuner.spec.tensor_map import MappedTensor
 
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of a tensor map among the parameters
-_SPACING = 1 << 40  # between the addresses of tensors
+_SPACING = 1 << 40  # distance between the addresses of tensors
 REPLAYED = ("sm_90a",)  # arches whose machine code is replayed
 
 
 def replay_launch(instance: Instance, launch: Launch, cubin: Cubin, gpu: GPU, clock_mhz: float) -> Replay:
-    """One launch of a config's plan on all SMs of a GPU model.
+    """Replay one launch of a config's plan on all SMs of a GPU model.
 
     Raises UsageError for an arch or an instruction that the replay does not model, MachineError without nvdisasm.
     """
@@ -40,7 +40,7 @@ def replay_launch(instance: Instance, launch: Launch, cubin: Cubin, gpu: GPU, cl
 
 
 def kernel_launch(instance: Instance, launch: Launch, resident: int) -> KernelLaunch:
-    """A launch with the bytes of its parameters, as a device gets them, and the boxes of its tensor maps."""
+    """Return a launch with the bytes of its parameters, as a device receives them, and the boxes of its tensor maps."""
     operator, problem, plan = instance.operator, instance.problem, instance.plan()
     shapes = {x.name: x.shape(problem) for x in operator.arguments if x.role is not Role.SCALAR}
     tensors = {

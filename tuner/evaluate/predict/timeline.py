@@ -1,7 +1,7 @@
-"""Where the cycles of one warp go, in order: each path of a kernel as runs of issuing and waiting.
+"""The cycles of one warp in order: each path of a kernel as intervals of issuing and waiting.
 
-It is the replay of the control bits (`compiler.sass.simulate`) of a single resident warp, which neither waits for warps
-in other roles nor shares a pipe. Lengths are predicted cycles, not times.
+It is a simulation of the control bits (`compiler.sass.simulate`) for a single resident warp, which neither waits for
+warps in other roles nor shares a pipe. Lengths are predicted cycles, not times.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ _COPIES = frozenset({"UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED", "LDG
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Cycles in a row in which the warp does one thing: it issues, or waits for a cause."""
+    """Consecutive cycles in which the warp is in one state: it issues, or waits for a cause."""
 
     state: str  # ISSUE, or the cause of the wait
     cycles: float
@@ -30,11 +30,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One path of a kernel: passed once, or a loop."""
+    """One path of a kernel, executed once, or a loop."""
 
     kernel: str
-    role: str  # what its warps are for: "copies", "products", "computes"
-    place: str  # in the machine code
+    role: str  # role of its warps: "copies", "products", "computes"
+    place: str  # range in the machine code
     spans: tuple[Span, ...]
 
     @property
@@ -43,14 +43,14 @@ class Track:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of each state, the largest first."""
+        """Return the fraction of each state, largest first."""
         total: defaultdict[str, float] = defaultdict(float)
         for span in self.spans:
             total[span.state] += span.cycles / self.cycles
         return dict(sorted(total.items(), key=lambda item: -item[1]))
 
     def states(self, width: int) -> list[str]:
-        """What the warp does most in each of `width` equal parts."""
+        """Return the most frequent state in each of `width` equal parts."""
         parts: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(width)]
         at, step = 0.0, self.cycles / width
         for span in self.spans:
@@ -62,7 +62,7 @@ class Track:
 
 
 def timeline(cubin: Cubin, launches: Sequence[Launch], gpu: GPU) -> tuple[Track, ...]:
-    """Every path of each kernel of `launches`: the kernel passed once, then its loops."""
+    """Yield every path of each kernel of `launches`: the kernel executed once, then its loops."""
     tracks = []
     for entry in dict.fromkeys(launch.entry for launch in launches):
         code = cubin.instructions(entry)
@@ -74,7 +74,7 @@ def timeline(cubin: Cubin, launches: Sequence[Launch], gpu: GPU) -> tuple[Track,
 
 
 def _spans(path: PathCycles) -> Iterator[Span]:
-    """Waits where they happen, and all between two of them as one run of issuing."""
+    """Yield the waits in order, with all cycles between two of them as one interval of issuing."""
     waits: defaultdict[int, list[Span]] = defaultdict(list)
     for stall in path.stalls:
         waits[stall.index].append(Span(stall.cause, stall.cycles))

@@ -1,1 +1,1 @@
-"""Replays whole CTAs from machine code: warps in their roles, barriers, copies, products, and what they share."""
+"""Replay of whole CTAs from machine code: warp roles, barriers, copies, products, and shared resources."""

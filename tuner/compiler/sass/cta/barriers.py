@@ -9,11 +9,11 @@ from tuner.compiler.sass.cta.sm import SM, active_lanes, raise_counter, scalar
 from tuner.compiler.sass.cta.state import Barrier, Context, Cta
 from tuner.errors import UsageError
 
-_CLUSTER = -1  # the name under which a cluster's barrier is kept
+_CLUSTER = -1  # key of a cluster's barrier
 
 
 def named_barrier(sm: SM, context: Context, step: Step, time: float) -> None:
-    """BAR.SYNC and BAR.ARV."""
+    """Execute BAR.SYNC and BAR.ARV."""
     line, registers = step.line, context.group.registers
     active = active_lanes(context, line)
     if not active.any():
@@ -27,13 +27,15 @@ def named_barrier(sm: SM, context: Context, step: Step, time: float) -> None:
 
 
 def cluster_barrier(sm: SM, context: Context, _: Step, time: float) -> None:
-    """UCGABAR_WAIT."""
+    """Execute UCGABAR_WAIT."""
     alive = sum(int(group.alive.sum()) for group in context.group.cta.groups)
     _arrive(sm, context, (_CLUSTER, alive, int(context.mask.sum())), True, time)
 
 
 def _arrive(sm: SM, context: Context, arrival: tuple[int, int, int], waits: bool, time: float) -> None:
-    """`arrival`: the name of the barrier, the threads that it expects, and those that arrive."""
+    """Arrive at a barrier. `arrival`: the key of the barrier, the number of threads that it expects, and of those that
+    arrive.
+    """
     if sm.alone is not None:
         return sm.following(context)
     cta = context.group.cta
@@ -58,7 +60,7 @@ def _arrive(sm: SM, context: Context, arrival: tuple[int, int, int], waits: bool
 
 
 def mbarrier(sm: SM, context: Context, step: Step, time: float) -> None:
-    """SYNCS: initialisation, waits and arrivals."""
+    """Execute SYNCS: initialisation, waits and arrivals of an mbarrier."""
     line = step.line
     active = active_lanes(context, line)
     if not active.any():
@@ -123,7 +125,7 @@ def _arrived(sm: SM, cta: Cta, offset: int, time: float) -> None:
 
 
 def copied(sm: SM, cta: Cta, offset: int, nbytes: int, time: float) -> None:
-    """Bytes of a copy have arrived at an mbarrier."""
+    """Count the bytes of a copy that has arrived at an mbarrier."""
     barrier = _barrier(cta, offset)
     barrier.expected -= nbytes
     _complete(sm, barrier, time)

@@ -10,7 +10,7 @@ from tuner.errors import UsageError
 
 
 def branch(sm: SM, context: Context, step: Step, _: float) -> None:
-    """BRA. A condition that depends on data goes where the end of the kernel is nearer."""
+    """Execute BRA. If its condition depends on data, take the side that is nearer to the end of the kernel."""
     line, registers = step.line, context.group.registers
     after, target = context.position + 1, line.instruction.target
     if target is None:
@@ -38,17 +38,17 @@ def branch(sm: SM, context: Context, step: Step, _: float) -> None:
 
 
 def _split(sm: SM, context: Context, mask: Mask) -> Context:
-    """A context of its own for some lanes."""
+    """Create a separate context for some lanes."""
     other = context.split(mask)
     if (whole_warps(context.mask) & mask).any():
-        context.suspended.append(other)  # a warp has one set of uniform registers: one side runs at a time
+        context.suspended.append(other)  # a warp has one set of uniform registers, so one side runs at a time
     else:
         sm.running.append(other)
     return other
 
 
 def leave(sm: SM, context: Context, time: float) -> None:
-    """The context waits for other lanes or has exited: the lanes that it suspended run."""
+    """Run the lanes that a context suspended, once it waits for other lanes or has exited."""
     sm.running.remove(context)
     for other in context.suspended:
         other.ready = max(other.ready, time)
@@ -58,7 +58,7 @@ def leave(sm: SM, context: Context, time: float) -> None:
 
 
 def exit_lanes(sm: SM, context: Context, step: Step, time: float) -> None:
-    """EXIT."""
+    """Execute EXIT."""
     mask = guarded_mask(context, step.line)
     leaving = context.mask if mask is None else mask
     if not leaving.any():
@@ -72,7 +72,7 @@ def exit_lanes(sm: SM, context: Context, step: Step, time: float) -> None:
 
 
 def drop(sm: SM, context: Context, time: float) -> None:
-    """The context exits here, whatever its code says."""
+    """End the context here, whatever its code would do next."""
     leave(sm, context, time)
     _exited(sm, context.group, context.mask, time)
 
@@ -85,13 +85,13 @@ def _exited(sm: SM, group: Group, lanes: Mask, time: float) -> None:
 
 
 def diverge(sm: SM, context: Context, step: Step, _: float) -> None:
-    """BSSY."""
+    """Execute BSSY."""
     context.converge[step.line.operands[0].text] = context.mask.copy()
     sm.following(context)
 
 
 def converge(sm: SM, context: Context, _: Step, time: float) -> None:
-    """BSYNC, WARPSYNC and WARPGROUP.ARRIVE: lanes wait for each other."""
+    """Execute BSYNC, WARPSYNC and WARPGROUP.ARRIVE, at which lanes wait for each other."""
     if context.whole:
         return sm.following(context)
     leave(sm, context, time)
@@ -100,7 +100,7 @@ def converge(sm: SM, context: Context, _: Step, time: float) -> None:
 
 
 def _release(sm: SM, group: Group, position: int, time: float) -> None:
-    """Lanes that wait at one instruction continue together once all lanes that will reach it have reached it."""
+    """Continue lanes that wait at one instruction together, once all lanes that will reach it have reached it."""
     waiting = group.waiting.get(position, [])
     if not waiting:
         return

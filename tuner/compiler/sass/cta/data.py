@@ -14,7 +14,7 @@ from tuner.errors import UsageError
 
 
 def load_tile(sm: SM, context: Context, step: Step, time: float) -> None:
-    """UTMALDG."""
+    """Execute UTMALDG, a bulk load."""
     line, registers, cta = step.line, context.group.registers, context.group.cta
     active = active_lanes(context, line)
     if not active.any():
@@ -51,7 +51,7 @@ def _box(sm: SM, registers: Registers, operand: Operand, lane: int) -> Box:
 
 
 def store_tile(sm: SM, context: Context, step: Step, time: float) -> None:
-    """UTMASTG."""
+    """Execute UTMASTG, a bulk store."""
     active = active_lanes(context, step.line)
     if active.any():
         sm.copies.store(time, _box(sm, context.group.registers, step.line.operands[1], int(active.argmax())))
@@ -59,7 +59,7 @@ def store_tile(sm: SM, context: Context, step: Step, time: float) -> None:
 
 
 def commit_stores(sm: SM, context: Context, step: Step, time: float) -> None:
-    """UTMACMDFLUSH: the counter falls once the copies have been read from shared memory."""
+    """Execute UTMACMDFLUSH: the counter falls once the copies have been read from shared memory."""
     for counter in (step.timing.result, step.timing.read):
         if counter is not None:
             raise_counter(context, counter, max(time, sm.copies.stored) + sm.rates.copy_gap)
@@ -67,7 +67,7 @@ def commit_stores(sm: SM, context: Context, step: Step, time: float) -> None:
 
 
 def product(sm: SM, context: Context, step: Step, time: float) -> None:
-    """HGMMA."""
+    """Execute HGMMA, a warpgroup product."""
     if sm.alone is not None:
         return control.drop(sm, context, time)
     context.open_group = sm.tensor_cores.product(time, step, sm.copies.writing(time))
@@ -78,7 +78,7 @@ def product(sm: SM, context: Context, step: Step, time: float) -> None:
 
 
 def fence(sm: SM, context: Context, step: Step, time: float) -> None:
-    """MEMBAR: the counter falls once the accesses before it have left their queue and have been performed."""
+    """Execute MEMBAR: the counter falls once the earlier accesses have left their queue and been performed."""
     for counter in (step.timing.result, step.timing.read):
         if counter is not None:
             raise_counter(context, counter, max(time, sm.free[MEMORY]) + sm.rates.shared_latency)
@@ -86,21 +86,21 @@ def fence(sm: SM, context: Context, step: Step, time: float) -> None:
 
 
 def shared_access(sm: SM, context: Context, step: Step, time: float) -> None:
-    """LDS and STS of values that are needed."""
+    """Execute LDS and STS of values that are needed."""
     sm.occupy(context, step, time)
     access_shared(context, step.line, active_lanes(context, step.line))
     sm.following(context)
 
 
 def local_access(sm: SM, context: Context, step: Step, time: float) -> None:
-    """LDL and STL of values that are needed."""
+    """Execute LDL and STL of values that are needed."""
     sm.occupy(context, step, time)
     access_local(context, step.line, active_lanes(context, step.line))
     sm.following(context)
 
 
 def ticket(sm: SM, context: Context, step: Step, time: float) -> None:
-    """ATOMG: blocks are assumed to take their tickets in turns."""
+    """Execute ATOMG: blocks are assumed to take their tickets in turn."""
     line, registers, cta = step.line, context.group.registers, context.group.cta
     active = active_lanes(context, line)
     if active.any():

@@ -1,4 +1,4 @@
-"""What computes the results of an instruction."""
+"""Selection of the function that computes the results of an instruction."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,7 +11,7 @@ Evaluate = Callable[[Line, Registers, Mask | None], None]
 
 
 def evaluator(line: Line) -> Evaluate:
-    """What computes the results of an instruction; unknown ones where it is no integer arithmetic."""
+    """Return the function that computes an instruction's results; they are unknown unless it is integer arithmetic."""
     return _TABLE.get(line.name, forget)
 
 

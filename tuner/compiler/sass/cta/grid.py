@@ -16,22 +16,22 @@ from tuner.compiler.sass.cta.rates import Rates
 from tuner.compiler.sass.cta.sm import SM
 from tuner.compiler.sass.cta.state import Missing, Tile, Trace
 
-_SHORT = 150_000  # instructions of an SM up to which the loads of all SMs may be followed
-_FOLLOWED = 800_000  # instructions up to which they are: about 45 s of CPU
-_LONG = 500_000  # instructions of an SM beyond which two SMs are replayed instead of three
+_SHORT = 150_000  # maximum number of instructions of an SM with which the loads of all SMs may be followed
+_FOLLOWED = 800_000  # maximum number of instructions for following them: about 45 s of CPU
+_LONG = 500_000  # number of instructions of an SM beyond which two SMs are replayed instead of three
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Cycles of a launch, and the traces of the SMs that were replayed for it."""
+    """The cycles of a launch, and the traces of its replayed SMs."""
 
     cycles: float
     traces: tuple[Trace, ...]
-    missing: Missing  # what comes from DRAM
+    missing: Missing  # bytes from DRAM
 
     @property
     def issued(self) -> int:
-        """Instructions that were replayed for the result."""
+        """Return the number of instructions that were replayed for the result."""
         return sum(trace.issued for trace in self.traces)
 
 
@@ -43,12 +43,12 @@ def replay(
     dram: bool = True,
     missing: Missing | None = None,
 ) -> Replay:
-    """Duration of a launch on all SMs of `gpu`, from the blocks of the first one.
+    """Return the duration of a launch on all SMs of `gpu`, from the blocks of the first one.
 
-    Where blocks take tickets for their work, one or two more SMs are replayed, and tickets are dealt to all SMs by the
-    durations that these show. Without `dram`, all copies hit L2, and its bandwidth alone limits them. `missing` is that
-    of another replay of the same launch, which need not be computed again. Raises UsageError for what the replay does
-    not model.
+    If blocks take tickets for their work, one or two more SMs are replayed, and tickets are distributed over all SMs by
+    the resulting durations. Without `dram`, all copies hit L2, and only its bandwidth limits them. `missing` comes from
+    another replay of the same launch and need not be computed again. Raises UsageError for anything that the replay
+    does not model.
     """
     sms = gpu.device.sm_count // launch.cluster
 
@@ -66,15 +66,15 @@ def replay(
 
 
 def block_numbers(launch: KernelLaunch, sms: int, sm: int) -> list[int]:
-    """Blocks of one SM, or the first blocks of its clusters, where they are dealt to all SMs in turns."""
+    """Return the blocks of one SM, or the first blocks of its clusters, if all SMs receive them in turn."""
     return [launch.cluster * cluster for cluster in range(sm, launch.blocks // launch.cluster, sms)]
 
 
 def _from_dram(program: Program, launch: KernelLaunch, rates: Rates, trace: Trace, sms: int) -> Missing:
-    """A box comes from DRAM once, and what is loaded again from L2.
+    """Return the fraction of loads from DRAM: a box comes from DRAM once, and later loads of it hit L2.
 
-    Of short launches, the loads of all SMs are followed, turn by turn: a box is missing in the first turn that loads
-    it. Of long ones, and where loads depend on more than the warps that issue them, misses are spread evenly over all
+    In short launches the loads of all SMs are followed, turn by turn: a box misses in the first turn that loads it. In
+    long launches, and if loads depend on warps other than those that issue them, misses are spread evenly over all
     loads of a tensor.
     """
     turns = {turn for turn, _, _ in trace.loads}
@@ -102,9 +102,9 @@ def _from_dram(program: Program, launch: KernelLaunch, rates: Rates, trace: Trac
 
 
 def _dealt(traces: Sequence[Trace], replayed: Sequence[int], sms: int) -> float:
-    """When the last of all tickets is done, if each goes to the SM that is free first.
+    """Return when the last ticket is done if each goes to the first free SM.
 
-    Tickets of SMs that were not replayed take as long as those of the nearest numbers that were.
+    Tickets of SMs that were not replayed take as long as the replayed tickets with the nearest numbers.
     """
     numbers, durations = [], []
     for sm, trace in zip(replayed, traces, strict=True):

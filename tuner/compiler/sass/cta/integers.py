@@ -1,4 +1,4 @@
-"""What integer instructions, and the conversions of divisions, do to registers."""
+"""Effects of integer instructions, and of the conversions in divisions, on registers."""
 
 import numpy as np
 
@@ -140,7 +140,7 @@ def shift(line: Line, registers: Registers, mask: Mask | None) -> None:
 
 
 def _lookup(table: int, a: Words, b: Words, c: Words) -> Words:
-    """A function of three bits, given by its eight values, on every bit of three words."""
+    """Apply a function of three bits, given by its eight values, to every bit of three words."""
     result = np.zeros(LANES, np.uint32)
     for index in range(8):
         if table >> index & 1:
@@ -194,7 +194,7 @@ def absolute(line: Line, registers: Registers, mask: Mask | None) -> None:
 
 
 def count_bits(line: Line, registers: Registers, mask: Mask | None) -> None:
-    """POPC, or the place of the highest bit: FLO."""
+    """Execute POPC, or FLO, the position of the highest bit."""
     value = registers.value(line.operands[-1])
     if value is None or (line.name.endswith("FLO") and not line.has("U32")):
         return forget(line, registers, mask)

@@ -28,7 +28,7 @@ def special(line: Line, registers: Registers, mask: Mask | None) -> None:
 
 
 def _first_lane(value: Words, mask: Mask | None) -> Words:
-    """Of each warp, the value of its first lane in the mask, for all of its lanes."""
+    """Return, for each warp, the value of its first lane in the mask, in all of its lanes."""
     active = TRUES if mask is None else mask
     rows, words = active.reshape(-1, WARP), value.reshape(-1, WARP)
     return np.repeat(words[np.arange(len(rows)), rows.argmax(1)], WARP)
@@ -48,7 +48,7 @@ def to_uniform(line: Line, registers: Registers, mask: Mask | None) -> None:
 
 
 def _whole_warps(mask: Mask | None) -> Mask | None:
-    """All lanes of the warps that have some: for what a uniform register holds."""
+    """Return all lanes of the warps with any lane, for the value of a uniform register."""
     return None if mask is None else np.repeat(mask.reshape(-1, WARP).any(1), WARP)
 
 
@@ -89,7 +89,7 @@ def shuffle(line: Line, registers: Registers, mask: Mask | None) -> None:
 
 
 def allocate(line: Line, registers: Registers, mask: Mask | None) -> None:
-    """setmaxnreg gets its registers at once."""
+    """Execute setmaxnreg, which gets its registers at once."""
     for register in destinations(line):
         if register.file in ("P", "UP"):
             registers.write_flag(register, TRUES, mask)

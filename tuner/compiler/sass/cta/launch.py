@@ -1,27 +1,27 @@
-"""What a replay is told of a launch: its grid, its parameters, and the tensors that its copies read."""
+"""The description of a launch for a replay: its grid, its parameters, and the tensors that its copies read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-PARAMETERS = 0x210  # where a kernel's parameters begin in its constant bank, on sm_90
-PARAMETER_ADDRESS = 0x7FFE00000000  # what a kernel takes for their address
+PARAMETERS = 0x210  # offset of a kernel's parameters in its constant bank, on sm_90
+PARAMETER_ADDRESS = 0x7FFE00000000  # value of their base address
 _STACK_TOP = 0xFFFDC0
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What one copy with a tensor map moves."""
+    """The box that one copy with a tensor map moves."""
 
     nbytes: int
     tensor: str
-    tensor_bytes: int  # of the whole tensor
+    tensor_bytes: int  # of the complete tensor
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """One launch. `boxes` are by the offset of their map among the parameters."""
+    """One launch. `boxes` are indexed by the offset of their map among the parameters."""
 
     grid: tuple[int, int, int]
     threads: int
@@ -38,7 +38,7 @@ class KernelLaunch:
 
 
 def constant_bank(launch: KernelLaunch) -> bytes:
-    """What a kernel finds in its constant bank: sizes of the launch at the offsets that ptxas reads on sm_90."""
+    """Return the kernel's constant bank: sizes of the launch at the offsets that ptxas reads on sm_90."""
     bank = bytearray(PARAMETERS) + bytearray(launch.parameters)
     x, y, z = launch.grid
     clustered = int(launch.cluster > 1)

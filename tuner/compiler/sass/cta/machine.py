@@ -1,4 +1,4 @@
-"""Replays the warps of the blocks on one SM in the order of their times."""
+"""Replay of the warps of the blocks on one SM in the order of their times."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from tuner.compiler.sass.instruction_timing import QUEUE_ENTRIES
 from tuner.errors import UsageError
 
 _FOREVER = float("inf")
-_NOTED = 8  # cycles of a wait from which on the trace keeps it
+_NOTED = 8  # minimum length in cycles of a wait that the trace keeps
 
 _EXECUTE: Mapping[Kind, Callable[[SM, Context, Step, float], None]] = {
     Kind.BRANCH: control.branch,
@@ -41,7 +41,7 @@ class _Machine:
         self._last: Context | None = None
 
     def run(self) -> Trace:
-        """Run until the last block has ended. Raises UsageError for a deadlock, and for what is not modelled."""
+        """Run until the last block has ended. Raises UsageError for a deadlock, and if something is not modelled."""
         sm = self._sm
         for _ in range(sm.launch.resident):
             sm.start(0.0)
@@ -61,7 +61,7 @@ class _Machine:
                 self._issue(context, time)
 
     def _next(self) -> tuple[Context | None, float]:
-        """The context that can issue first, and when; of several the last one that issued."""
+        """Return the context that can issue first, and when; of several, the one that issued last."""
         sm = self._sm
         steps = sm.program.steps
         best, best_time = None, _FOREVER
@@ -105,5 +105,5 @@ class _Machine:
 
 
 def run(sm: SM) -> Trace:
-    """What the blocks on one SM do, and when."""
+    """Return the trace of the blocks on one SM."""
     return _Machine(sm).run()

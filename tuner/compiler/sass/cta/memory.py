@@ -1,4 +1,4 @@
-"""Known words of shared and local memory: what the warps of a block tell each other, and spilled registers."""
+"""Known words of shared and local memory: values that the warps of a block exchange, and spilled registers."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from tuner.compiler.sass.cta.operands import UNIFORM_ZERO, ZERO, Line, Operand, 
 from tuner.compiler.sass.cta.registers import LANES, Mask
 from tuner.compiler.sass.cta.state import Context
 
-INSIDE = 0xFFFFFF  # bits of an address within shared memory; the bits above are the rank in the cluster
+INSIDE = 0xFFFFFF  # number of address bits within shared memory; the bits above are the rank in the cluster
 
 
 def access_shared(context: Context, line: Line, active: Mask) -> None:
-    """LDS or STS of the active lanes."""
+    """Execute LDS or STS of the active lanes."""
     registers, cells = context.group.registers, context.group.cta.shared
     address_operand, value_operand = _operands(line)
     address = registers.address(address_operand)
@@ -33,7 +33,7 @@ def access_shared(context: Context, line: Line, active: Mask) -> None:
 
 
 def access_local(context: Context, line: Line, active: Mask) -> None:
-    """LDL or STL of the active lanes, which spill the same registers."""
+    """Execute LDL or STL of the active lanes, which spill the same registers."""
     registers, cells = context.group.registers, context.group.local
     address_operand, value_operand = _operands(line)
     address = registers.address(address_operand)
@@ -49,13 +49,13 @@ def access_local(context: Context, line: Line, active: Mask) -> None:
 
 
 def _operands(line: Line) -> tuple[Operand, Operand]:
-    """Address and value."""
+    """Return the address and the value."""
     first, second = line.operands[:2]
     return (second, first) if line.name in ("LDS", "LDL") else (first, second)
 
 
 def _words(line: Line, operand: Operand) -> list[tuple[int, Register]]:
-    """Offsets in bytes, with the register of each word."""
+    """Return offsets in bytes, with the register of each word."""
     register = operand.register
     if register is None:
         return []

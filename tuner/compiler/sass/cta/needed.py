@@ -1,4 +1,4 @@
-"""Instructions whose results decide where warps go, what they wait for and what they copy."""
+"""Selects the instructions whose results decide branches, waits and copies."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from tuner.compiler.sass.cta.roles import destinations, sources
 from tuner.compiler.sass.decode import successors
 
 _BASE = {"R": 0, "UR": 256, "P": 320, "UP": 328}
-# Their results are data: nothing that is needed to compute them is known.
+# their results are data, so the instructions that compute them are not needed
 _DATA = frozenset(
     {
         "HGMMA",
@@ -52,7 +52,9 @@ _ROOTS = frozenset(
 
 
 def needed(lines: Sequence[Line]) -> frozenset[int]:
-    """Indices of instructions to evaluate, by liveness from branches, barriers, copies and stores to shared memory."""
+    """Return the indices of instructions to evaluate, by liveness from branches, barriers, copies and shared-memory
+    stores.
+    """
     code = [line.instruction for line in lines]
     follows = [successors(code, index) for index in range(len(code))]
     before: list[list[int]] = [[] for _ in code]

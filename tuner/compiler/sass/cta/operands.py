@@ -21,14 +21,14 @@ _NUMBER = re.compile(r"^-?0x[0-9a-f]+$|^-?\d+$")
 
 
 class Register(NamedTuple):
-    """A register of one of four files: R, UR, P, UP. Registers that are always zero or true have their own numbers."""
+    """A register of one of four files: R, UR, P, UP. Registers that are always zero or true have special indices."""
 
     file: str
     number: int
 
 
 class Operand(NamedTuple):
-    """What an instruction reads or writes; `kind` is "register", "constant", "number", "address" or "name"."""
+    """An operand of an instruction; `kind` is "register", "constant", "number", "address" or "name"."""
 
     kind: str
     text: str
@@ -42,7 +42,7 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One instruction with its operands, and the 128 bits that hold its control bits."""
+    """One instruction with its operands, and the 128 bits that contain its control bits."""
 
     instruction: Instruction
     name: str  # without modifiers
@@ -56,7 +56,7 @@ class Line:
 
 
 def lines(listing: str, code: Sequence[Instruction]) -> tuple[Line, ...]:
-    """The kernel's instructions in order. Raises MachineError where listing and code differ."""
+    """Return the kernel's instructions in order. Raises MachineError if listing and code differ."""
     texts = list(_texts(listing))
     if len(texts) != len(code):
         raise MachineError(f"the listing has {len(texts)} instructions, and the machine code {len(code)}")
@@ -82,7 +82,7 @@ def _line(text: str, instruction: Instruction) -> Line:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Operands are separated by commas outside of brackets."""
+    """Split operands at the commas outside of brackets."""
     depth, start = 0, 0
     for at, character in enumerate(text):
         depth += (character in "[(") - (character in "])")
@@ -111,7 +111,7 @@ def _operand(text: str) -> Operand:
 
 
 def _terms(text: str) -> tuple[tuple[Register, ...], int, bool]:
-    """Registers and offset of "R3+UR6+0x340", and whether the first register is the lower one of a pair."""
+    """Return the registers and the offset of "R3+UR6+0x340", and whether the first is the lower one of a pair."""
     registers, offset, wide = [], 0, False
     for term in re.findall(r"[-+]?[^-+]+", text):
         bare = term.lstrip("+")

@@ -1,4 +1,4 @@
-"""Instructions that compute predicates, or select by them."""
+"""Instructions that compute predicates, or select values by them."""
 
 from collections.abc import Callable, Mapping
 
@@ -23,7 +23,7 @@ def plop3(line: Line, registers: Registers, mask: Mask | None) -> None:
 
 
 def _flags_of(table: int, flags: list[Mask | None]) -> Mask | None:
-    """A function of three predicates; unknown where an unknown one decides."""
+    """Return a function of three predicates; unknown if an unknown predicate decides the result."""
     results = []
     for choice in range(8):
         filled = [

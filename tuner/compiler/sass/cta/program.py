@@ -1,4 +1,4 @@
-"""A kernel as the replay executes it: each instruction with its timing, its operands and its part in the replay."""
+"""A kernel in the form that the replay executes: each instruction with its timing, its operands and its action."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from tuner.compiler.sass.instruction_timing import Timing, timing_of
 
 
 class Kind(IntEnum):
-    """What an instruction does beyond its timing."""
+    """The action of an instruction beyond its timing."""
 
     PLAIN = auto()
     BRANCH = auto()
@@ -75,15 +75,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The steps of one kernel, by place in its code."""
+    """The steps of one kernel, by position in its code."""
 
     name: str
     steps: tuple[Step, ...]
-    distances: tuple[int, ...]  # fewest instructions from each to the end of the kernel, and behind the last one
+    distances: tuple[int, ...]  # fewest instructions from each one to the end of the kernel, and after the last one
 
 
 def program(name: str, listing: str, code: Sequence[Instruction], gpu: GPU) -> Program:
-    """A kernel's machine code with the listing that nvdisasm prints of it."""
+    """Return a kernel's steps from its machine code and nvdisasm's listing."""
     kernel = lines(listing, code)
     evaluated = needed(kernel)
     steps = tuple(_step(line, index in evaluated, gpu) for index, line in enumerate(kernel))
@@ -135,7 +135,7 @@ def _step(line: Line, evaluated: bool, gpu: GPU) -> Step:
 
 
 def _wavefronts(line: Line) -> int:
-    """Without bank conflicts."""
+    """Return the number of wavefronts without bank conflicts."""
     if line.name not in ("LDS", "STS", "LDSM", "STSM", "ATOMS"):
         return 0
     wide = {"128": 4, "4": 4, "64": 2, "2": 2}
@@ -143,5 +143,5 @@ def _wavefronts(line: Line) -> int:
 
 
 def ends(step: Step) -> bool:
-    """Whether an HGMMA is the last one of its group."""
+    """Return whether an HGMMA is the last one of its group."""
     return ends_group(step.line.instruction.word)

@@ -1,6 +1,6 @@
-"""Registers of a warpgroup's lanes.
+"""The registers of a warpgroup's lanes.
 
-A register holds a value a lane, or None where nothing is known of it: what arithmetic on data leaves.
+A register contains one value per lane, or None if it is unknown, such as the result of arithmetic on data.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Registers:
         self.special = special
 
     def write(self, register: Register | None, value: Words | None, mask: Mask | None) -> None:
-        """For the lanes of a mask, all where it is None."""
+        """Set a register in the lanes of a mask; None: in all lanes."""
         if register is None or register.number == (ZERO if register.file == "R" else UNIFORM_ZERO):
             return
         file = self.words[register.file]
@@ -55,7 +55,7 @@ class Registers:
         return self.words[register.file][register.number]
 
     def pair(self, register: Register) -> Wide | None:
-        """A register and the next one, as 64 bits."""
+        """Return a register and the next one as 64 bits."""
         low = self.word(register)
         zero = register.number == (ZERO if register.file == "R" else UNIFORM_ZERO)
         high = low if zero else self.word(Register(register.file, register.number + 1))
@@ -68,14 +68,14 @@ class Registers:
         return [np.full(LANES, word, np.uint32) for word in np.frombuffer(data, np.uint32)]
 
     def flag(self, operand: Operand) -> Mask | None:
-        """The value of a predicate operand."""
+        """Return the value of a predicate operand."""
         if operand.register is None:
             raise UsageError(f"{operand.text} is no predicate")
         value = self.flags[operand.register.file][operand.register.number]
         return ~value if value is not None and operand.sign == "!" else value
 
     def value(self, operand: Operand) -> Words | None:
-        """The 32 bits of an operand, with its sign applied."""
+        """Return the 32 bits of an operand with its sign applied."""
         word: Words | None
         if operand.kind == "register" and operand.register is not None:
             word = self.word(operand.register)
@@ -96,7 +96,7 @@ class Registers:
         return ~word if operand.sign == "~" else word
 
     def address(self, operand: Operand) -> Wide | None:
-        """The value of an address operand, whole if it is a pair of registers."""
+        """Return the value of an address operand, in 64 bits if it is a pair of registers."""
         total = np.full(LANES, operand.number & 0xFFFFFFFFFFFFFFFF, np.uint64)
         for position, register in enumerate(operand.terms):
             term = self.pair(register) if operand.wide and position == 0 else self.word(register)

@@ -1,4 +1,4 @@
-"""Where the result of an instruction goes."""
+"""Destinations of the results of an instruction."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from tuner.compiler.sass.cta.roles import destinations, results
 
 
 def forget(line: Line, registers: Registers, mask: Mask | None) -> None:
-    """All results are unknown."""
+    """Mark all results as unknown."""
     for register in destinations(line):
         if register.file in ("R", "UR"):
             registers.write(register, None, mask)
@@ -18,7 +18,7 @@ def forget(line: Line, registers: Registers, mask: Mask | None) -> None:
 
 
 def put(line: Line, registers: Registers, mask: Mask | None, value: Words | None) -> None:
-    """To the first result that is no predicate."""
+    """Write the first result that is not a predicate."""
     for operand in line.operands:
         if operand.register is not None and operand.register.file in ("R", "UR"):
             registers.write(operand.register, value, mask)
@@ -26,10 +26,10 @@ def put(line: Line, registers: Registers, mask: Mask | None, value: Words | None
 
 
 def inputs_of(line: Line) -> tuple[Operand, ...]:
-    """The operands that are no results."""
+    """Return the operands that are not results."""
     return line.operands[results(line) :]
 
 
 def signed(word: Words) -> NDArray[np.int64]:
-    """The 32 bits as a signed integer."""
+    """Return the 32 bits as a signed integer."""
     return word.view(np.int32).astype(np.int64)

@@ -1,12 +1,12 @@
-"""Which registers and predicates an instruction reads and writes."""
+"""The registers and predicates that an instruction reads and writes."""
 
 from tuner.compiler.sass.cta.operands import TRUE, UNIFORM_ZERO, ZERO, Line, Operand, Register
 
-_COPY = 8  # registers from the first one that a copy's address names: addresses, barrier and coordinates
+_COPY = 8  # registers from the first one of a copy's address: addresses, barrier and coordinates
 
 
 def destinations(line: Line) -> tuple[Register, ...]:
-    """Registers and predicates that an instruction writes."""
+    """Return the registers and predicates that an instruction writes."""
     registers = [operand.register for operand in line.operands[: results(line)] if operand.register is not None]
     if line.name == "R2P":
         return _masked(line)
@@ -17,7 +17,7 @@ def destinations(line: Line) -> tuple[Register, ...]:
 
 
 def sources(line: Line) -> tuple[Register, ...]:
-    """Registers and predicates that an instruction reads, its guard included."""
+    """Return the registers and predicates that an instruction reads, including its guard."""
     registers = [] if line.guard is None else [line.guard]
     if line.name == "P2R":
         registers += _masked(line)
@@ -41,7 +41,7 @@ def _source_width(line: Line, register: Register) -> int:
 
 
 def _masked(line: Line) -> tuple[Register, ...]:
-    """The predicates that the last operand of P2R and R2P selects."""
+    """Return the predicates that the last operand of P2R and R2P selects."""
     return tuple(Register("P", number) for number in range(7) if line.operands[-1].number >> number & 1)
 
 
@@ -50,7 +50,7 @@ def fixed(register: Register) -> bool:
 
 
 def results(line: Line) -> int:
-    """How many of the first operands are written."""
+    """Return how many of the first operands are written."""
     if line.name in _NO_RESULT:
         return 0
     if line.name in ("ISETP", "UISETP", "FSETP", "PLOP3", "UPLOP3"):
@@ -61,7 +61,7 @@ def results(line: Line) -> int:
     for operand in line.operands:
         count += 1
         if operand.register is None or operand.register.file in ("R", "UR"):
-            break  # predicates may stand before the result
+            break  # predicates may precede the result
     if line.name in _CARRIES and len(line.operands) > count:
         while count < len(line.operands) and is_flag(line.operands[count]) and not line.operands[count].sign:
             count += 1

@@ -1,8 +1,8 @@
-"""The state of one SM in a replay, and what every instruction does to it: pipes, counters, and blocks that start.
+"""The state of one SM in a replay, and the actions common to all instructions: pipes, counters, and new blocks.
 
-Warps of a warpgroup that run the same code are replayed as one, on a scheduler that stands for the four of an SM. The
-blocks of a cluster are replayed as one whose peers do the same at the same time: what it sends to a peer arrives at its
-own barriers, and a multicast copy also brings what its peers copy.
+Warps of a warpgroup that run the same code are replayed as one, on a scheduler that represents the four of an SM. The
+blocks of a cluster are replayed as one block whose peers do the same at the same time: data sent to a peer arrive at
+its own barriers, and a multicast copy also delivers the boxes of its peers.
 """
 
 import heapq
@@ -22,14 +22,14 @@ from tuner.compiler.sass.instruction_timing import QUEUE_ENTRIES
 from tuner.errors import UsageError
 
 MEMORY = PIPES.index("memory")
-_PROLOGUE = 1e6  # cycles in which any warpgroup reaches its first product
+_PROLOGUE = 1e6  # cycles within which every warpgroup reaches its first product
 
 
 class SM:
-    """One SM, to which the blocks `numbers` come one after another, `launch.resident` at a time.
+    """One SM, which executes the blocks `numbers` in order, `launch.resident` at a time.
 
-    With `alone`, these warpgroups wait for nothing, and the others run only up to their first product: the trace has
-    the loads, and no times that mean anything.
+    With `alone`, these warpgroups never wait, and the others run only up to their first product: the trace contains the
+    loads, but no meaningful times.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class SM:
         self.copies, self.tensor_cores = Copies(rates, missing), TensorCores(rates)
         self.running: list[Context] = []
         self.live = 0  # blocks
-        self.cycle = 0.0  # the earliest for the next instruction of the scheduler
-        self.free = [0.0] * len(PIPES)  # when each pipe accepts the next instruction
-        self.left: deque[float] = deque(maxlen=QUEUE_ENTRIES)  # when the last accesses left the memory queue
+        self.cycle = 0.0  # earliest time of the scheduler's next instruction
+        self.free = [0.0] * len(PIPES)  # time at which each pipe accepts the next instruction
+        self.left: deque[float] = deque(maxlen=QUEUE_ENTRIES)  # time at which the last accesses left the memory queue
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = deque(numbers)
         self._sequence = 0
@@ -57,7 +57,7 @@ class SM:
         self._code = Instructions(rates, len(program.steps))
 
     def at(self, time: float, event: Callable[[float], None]) -> None:
-        """Call `event` at a time."""
+        """Call `event` at a given time."""
         self._sequence += 1
         heapq.heappush(self.events, (time, self._sequence, event))
 
@@ -114,7 +114,9 @@ class SM:
             group = Group(cta, Registers(self._bank, _special_registers(cta, thread, self.launch)), alive)
             cta.groups.append(group)
             follows = self.alone is not None and first // LANES in self.alone
-            begin = time + _PROLOGUE if follows else time  # behind what the others store before their first product
+            begin = (
+                time + _PROLOGUE if follows else time
+            )  # after the data that the others store before their first product
             context = Context(group, alive.copy(), 0, begin, whole=bool(alive.all()))
             self.running.append(context)
             self.advance(context, 0)
@@ -146,7 +148,7 @@ def _special_registers(cta: Cta, thread: np.ndarray, launch: KernelLaunch) -> di
 
 
 def guarded_mask(context: Context, line: Line) -> Mask | None:
-    """Lanes for which an instruction's guard holds; None: all of the warpgroup."""
+    """Return the lanes for which an instruction's guard holds; None: all of the warpgroup."""
     if line.guard is None:
         return None if context.whole else context.mask
     flag = context.group.registers.flags[line.guard.file][line.guard.number]
@@ -156,13 +158,13 @@ def guarded_mask(context: Context, line: Line) -> Mask | None:
 
 
 def active_lanes(context: Context, line: Line) -> Mask:
-    """Lanes that execute an instruction."""
+    """Return the lanes that execute an instruction."""
     mask = guarded_mask(context, line)
     return context.mask if mask is None else mask
 
 
 def scalar(registers: Registers, operand: Operand, active: Mask) -> int:
-    """The value of an operand in the first active lane. Raises UsageError where it depends on data."""
+    """Return the value of an operand in the first active lane. Raises UsageError if it depends on data."""
     value = registers.value(operand)
     if value is None:
         raise UsageError(f"{operand.text} depends on data, and decides what a warp waits for")
@@ -170,5 +172,5 @@ def scalar(registers: Registers, operand: Operand, active: Mask) -> int:
 
 
 def raise_counter(context: Context, counter: int, until: float) -> None:
-    """Keep a scoreboard of the warp raised until a time."""
+    """Keep a scoreboard of the warp raised until a given time."""
     context.counters[counter] = max(context.counters[counter], until)

@@ -1,4 +1,4 @@
-"""What a replay keeps of an SM: blocks, warpgroups, the lanes that run together, barriers, and what was seen."""
+"""The state of an SM in a replay: blocks, warpgroups, contexts of lanes that run together, barriers, and the trace."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,9 @@ import numpy as np
 from tuner.compiler.sass.cta.registers import LANES, WARP, Mask, Registers, Words
 
 Tile = tuple[str, tuple[int, ...]]  # a tensor, and the coordinates of a box
-Missing = Mapping[tuple[int, str], float]  # by turn of an SM and tensor, the share of loaded bytes that comes from DRAM
+Missing = Mapping[
+    tuple[int, str], float
+]  # by turn of an SM and tensor: the fraction of the loaded bytes that comes from DRAM
 COUNTERS = 6  # scoreboards of a warp
 
 
@@ -31,9 +33,9 @@ class Context:
     mask: Mask
     position: int
     ready: float  # when its stall count lets it issue
-    counters: list[float] = field(default_factory=lambda: [0.0] * COUNTERS)  # when each scoreboard is zero
-    time: float = 0.0  # the earliest for its next instruction, pipes aside
-    cause: str = "fixed latencies"  # of a wait until then
+    counters: list[float] = field(default_factory=lambda: [0.0] * COUNTERS)  # when each scoreboard becomes zero
+    time: float = 0.0  # earliest time of its next instruction, without pipes
+    cause: str = "fixed latencies"  # cause of its wait until then
     groups: list[float] = field(default_factory=list)  # when groups of HGMMA in flight have their results
     open_group: float = 0.0  # of HGMMA that are not in a group yet
     converge: dict[str, Mask] = field(default_factory=dict)  # lanes that BSYNC waits for, by barrier register
@@ -41,14 +43,14 @@ class Context:
     whole: bool = True  # all lanes of the warpgroup
 
     def split(self, mask: Mask) -> "Context":
-        """A context of its own for some lanes."""
+        """Create a separate context for some lanes."""
         other = Context(self.group, mask, self.position, self.ready, list(self.counters), groups=list(self.groups))
         other.converge, other.whole = dict(self.converge), False
         self.mask, self.whole = self.mask & ~mask, False
         return other
 
     def merge(self, others: list["Context"], time: float) -> None:
-        """Take in the lanes of contexts at the same instruction."""
+        """Merge the lanes of contexts at the same instruction."""
         for other in others:
             self.counters = [max(pair) for pair in zip(self.counters, other.counters, strict=True)]
             self.ready = max(self.ready, other.ready)
@@ -59,13 +61,15 @@ class Context:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A warpgroup of a CTA, or as many warps as the last one has."""
+    """A warpgroup of a CTA, or the remaining warps of the last one."""
 
     cta: "Cta"
     registers: Registers
     alive: Mask
     local: dict[int, Words | None] = field(default_factory=dict)  # words of local memory by address
-    waiting: dict[int, list[Context]] = field(default_factory=dict)  # for other lanes, by position in the code
+    waiting: dict[int, list[Context]] = field(
+        default_factory=dict
+    )  # contexts that wait for other lanes, by position in the code
 
 
 @dataclass(slots=True, eq=False)
@@ -82,13 +86,13 @@ class Cta:
 
 @dataclass(slots=True)
 class Trace:
-    """What one SM did."""
+    """The trace of one SM."""
 
     end: float = 0.0  # cycles
     blocks: int = 0
-    issued: int = 0  # instructions, of the warps of a warpgroup together
+    issued: int = 0  # instructions; those of a warpgroup's warps count once
     products: float = 0.0  # cycles of the tensor cores
-    tickets: list[float] = field(default_factory=list)  # when blocks took them
+    tickets: list[float] = field(default_factory=list)  # start times of blocks
     loaded: dict[str, float] = field(default_factory=dict)  # bytes by tensor
     loads: list[tuple[int, Tile, int]] = field(default_factory=list)  # turn, tile and bytes of each load
     loaders: set[int] = field(default_factory=set)  # warpgroups that load
@@ -96,10 +100,10 @@ class Trace:
 
 
 def whole_warps(mask: Mask) -> Mask:
-    """All lanes of the warps that have some."""
+    """Return all lanes of the warps that have any."""
     return np.repeat(mask.reshape(-1, WARP).any(1), WARP)
 
 
 def full(value: int) -> Words:
-    """The same 32 bits for all lanes."""
+    """Return the same 32 bits for all lanes."""
     return np.full(LANES, value & 0xFFFFFFFF, np.uint32)

@@ -1,4 +1,4 @@
-"""Units that the warps of an SM share: the engine for bulk copies, its memories, tensor cores, instruction cache."""
+"""Units that the warps of an SM share: the bulk copy engine and its memories, tensor cores, instruction cache."""
 
 from collections import deque
 
@@ -8,13 +8,13 @@ from tuner.compiler.sass.cta.rates import Rates
 from tuner.compiler.sass.cta.state import Missing, Tile
 from tuner.compiler.sass.fields import BYTES
 
-LINE = 128 // BYTES  # instructions of a line of an instruction cache
+LINE = 128 // BYTES  # instructions per line of an instruction cache
 _OPERAND_BYTES, _ROWS = 2, 64  # of an HGMMA
-OUTSTANDING = 8  # HGMMA at most: hopper_constants.tsv
+OUTSTANDING = 8  # maximum number of HGMMA: hopper_constants.tsv
 
 
 class Instructions:
-    """The instruction cache of an SM, cold at first, with a stream buffer of lines that it requests ahead."""
+    """The instruction cache of an SM, initially cold, with a stream buffer that requests lines ahead."""
 
     def __init__(self, rates: Rates, count: int) -> None:
         self.present = [False] * (count // LINE + 1)
@@ -22,7 +22,7 @@ class Instructions:
         self._arrivals: dict[int, float] = {}
 
     def fetch(self, line: int, time: float) -> float:
-        """When a line that is not present is: it is requested now if it was not requested ahead."""
+        """Return when a missing line is present. It is requested now unless it was requested ahead."""
         for ahead in range(line, min(line + 1 + self._rates.fetch_ahead, len(self.present))):
             self._arrivals.setdefault(ahead, time + self._rates.fetch_latency)
         arrival = self._arrivals[line]
@@ -31,9 +31,9 @@ class Instructions:
 
 
 class Copies:
-    """Bulk copies, in the order of their issue. Bytes of all SMs share L2 and DRAM evenly.
+    """Bulk copies in the order of their issue. The bytes of all SMs share L2 and DRAM evenly.
 
-    `missing` says what comes from DRAM; without it, DRAM has no limit.
+    `missing` is the fraction from DRAM; without it, DRAM has no limit.
     """
 
     def __init__(self, rates: Rates, missing: Missing | None) -> None:
@@ -44,7 +44,7 @@ class Copies:
         self._touched: set[Tile] = set()
 
     def load(self, time: float, box: Box, tile: Tile, turn: int, peers: int) -> float:
-        """When all bytes have arrived: of this SM's box, and of what `peers` - 1 others multicast to it."""
+        """Return when all bytes have arrived: this SM's box, and those that `peers` - 1 others multicast to it."""
         rates = self._rates
         start = max(time, self._engine)
         self._engine = start + rates.copy_gap
@@ -60,7 +60,7 @@ class Copies:
         return max(self._ingest, self._dram + latency)
 
     def store(self, time: float, box: Box) -> None:
-        """Reads shared memory and writes to DRAM."""
+        """Read shared memory and write to DRAM."""
         start = max(time, self._engine, self.stored)
         self._engine = start + self._rates.copy_gap
         self.stored = start + box.nbytes / self._rates.ingest_bytes
@@ -68,7 +68,7 @@ class Copies:
             self._dram = max(self._dram, start) + box.nbytes / self._rates.dram_share
 
     def writing(self, time: float) -> float:
-        """Bytes a cycle that arrive in shared memory at a time."""
+        """Return the bytes per cycle that arrive in shared memory at a given time."""
         return self._rates.l2_share if self._ingest > time else 0.0
 
 
@@ -82,13 +82,13 @@ class TensorCores:
         self._ends: deque[float] = deque(maxlen=OUTSTANDING)
 
     def admits(self, step: Step) -> float:
-        """When the queue has room for an HGMMA."""
+        """Return when the queue has room for an HGMMA."""
         rates = self._rates
         entries = rates.product_queue_from_registers if step.from_registers else rates.product_queue
         return self._ends[-entries] if len(self._ends) >= entries else 0.0
 
     def product(self, time: float, step: Step, writing: float) -> float:
-        """When an HGMMA has its result; `writing` bytes a cycle go to shared memory meanwhile."""
+        """Return when an HGMMA has its result; meanwhile `writing` bytes per cycle go to shared memory."""
         rates, timing = self._rates, step.timing
         rows = step.columns if step.from_registers else step.columns + _ROWS
         start = max(time, self._free)
@@ -99,5 +99,5 @@ class TensorCores:
         return self._free + (rates.product_tail_from_registers if step.from_registers else rates.product_tail)
 
     def access(self, time: float, cycles: float) -> None:
-        """Another access to shared memory."""
+        """Account for another access to shared memory."""
         self._shared = max(self._shared, time) + cycles
