@@ -17,7 +17,7 @@ _BOUNDS = {"seq_q": "cu_seqlens_q", "seq_k": "cu_seqlens_k", "seq_len": "cu_seql
 
 @dataclass(frozen=True)
 class Unit:
-    """The indices of its inputs, and of the outputs that they may affect.
+    """An independent part of a problem, such as a sequence: indices of its inputs, and of the outputs they affect.
 
     An argument with none of these dims is not an input of the unit alone; an output with none of them is a sum over
     units.

@@ -64,9 +64,9 @@ def judge_timer(run: Run) -> None:
 
 
 def prove(run: Run, first: Sequence[Planned], only: Sequence[str], nvrtc: str) -> None:
-    """Run the tests that need a device, then verify every implementation on its edge cases. Nothing is timed meanwhile.
+    """Run the tests that need a device, then verify every implementation on its edge cases.
 
-    Our kernels, and peers that compile for a long time, are compiled while the tests run.
+    No benchmarks run during this phase. Our kernels, and peers that compile for a long time, are compiled meanwhile.
     """
     problems = {(step.operator.name, step.problem): (step.operator, step.problem) for step in first}
     compiled = lambda: run.step("compiled", lambda: steps.compiled(run, list(problems.values())), plans.COMPILED_S)  # noqa: E731

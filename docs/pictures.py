@@ -1,4 +1,4 @@
-"""The pictures of the documentation, drawn from a report with Chromium and from a terminal's text with Rich.
+"""Generate the images of the documentation: screenshots of a report (Chromium) and of terminal output (Rich).
 
 python docs/pictures.py docs/gallery/flash_attention.html [TEXT]    # writes docs/images; TEXT is what a search printed
 """

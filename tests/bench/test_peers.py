@@ -86,7 +86,7 @@ def test_fla_takes_the_arguments_that_it_is_given(peer: Peer, flags: dict[str, A
     problem = operator.problem(seq_len=40, heads=1, use_cu_seqlens=True, use_initial_state=True, boundaries=3, **flags)
     arrays = operator.inputs(problem, np.random.default_rng(0), "weak_gate")
     run = peer.prepare(problem, peers.to_torch(arrays, "cpu"), scalars(operator, problem, arrays))
-    given = inspect.getclosurevars(run).nonlocals["given"]
-    bound = inspect.signature(getattr(kda, peer.name.removeprefix("fla "))).bind(**given).arguments
+    arguments = inspect.getclosurevars(run).nonlocals["arguments"]
+    bound = inspect.signature(getattr(kda, peer.name.removeprefix("fla "))).bind(**arguments).arguments
     assert set(bound.get("kwargs", {})) <= {"A_log", "dt_bias"}  # chunk_kda reads these two from its **kwargs
-    assert tuple(given["initial_state"].shape) == (2, 1, 128, 128)
+    assert tuple(arguments["initial_state"].shape) == (2, 1, 128, 128)

@@ -8,10 +8,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("jax")
 
-from tests.test_readme import EXAMPLES  # noqa: E402
+from tests.test_docs import PAGES  # noqa: E402
+from tests.test_readme import EXAMPLES, blocks  # noqa: E402
 
+PROGRAMS = [*EXAMPLES, *("\n".join(blocks("python", page.read_text())) for page in PAGES)]
 THEIRS = [
-    code for code in EXAMPLES if any(f"{how} {name}" in code for how in ("import", "from") for name in ("torch", "jax"))
+    code for code in PROGRAMS if any(f"{how} {name}" in code for how in ("import", "from") for name in ("torch", "jax"))
 ]
 
 

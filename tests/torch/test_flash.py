@@ -55,7 +55,7 @@ def test_arguments_have_the_order_and_defaults_of_flash_attn() -> None:
     dense, packed = (signature(function).parameters for function in (flash_attn_func, flash_attn_varlen_func))
     forms = ["s_aux", "out", "return_softmax_lse"]
     assert list(dense) == ["q", "k", "v", *options, *forms, "others"]
-    scales = ["k_descale", "v_descale"]
+    scales = ["q_descale", "k_descale", "v_descale"]
     lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
     assert list(packed) == ["q", "k", "v", *lengths, *options, "block_table", "seqused_k", *forms, *scales, "others"]
     defaults = [0.0, None, False, (-1, -1), 0.0, None, False, False]

@@ -224,7 +224,7 @@ class Cache:
         """Return the folder of `key`, or None if the cache cannot be written.
 
         `build` fills the folder if it is missing or if its manifest does not match. The folder appears atomically, and
-        the first of several writers wins. Raises what `build` raises.
+        the first of several writers wins. Propagates any exception from `build`.
         """
         path = self.path(key).with_suffix(".folder")
         try:

@@ -28,7 +28,7 @@ def leaders(results: Found) -> str:
 
 
 def _least(result: Comparison | Forecast) -> str:
-    """Return `a`, or `a and b` if they are indistinguishable."""
+    """Return the fastest kernel's name, or the names of all that are indistinguishable from it, joined by " and "."""
     kernels = _kernels(result)
     bound = min((high for _, _, high in kernels), default=0.0)
     return " and ".join(name for name, low, _ in kernels if low <= bound)

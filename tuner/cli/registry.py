@@ -67,7 +67,7 @@ COMMANDS = (  # in the order of use
     Command(
         "explain",
         "explain",
-        "Say which record serves a problem, or what refuses a config.",
+        "Show which record is used for a problem, or which constraint rejects a config.",
         ("tuner explain {operator} --gpu H100",),
         True,
     ),

@@ -12,7 +12,7 @@ from tuner.base.cache import Cache, CacheEntry, key_of
 from tuner.base.canonical_json import encode
 
 Spec = Mapping[str, Any]
-LOG = 10.0  # ratio of the largest to the smallest value from which an axis is logarithmic
+LOG = 10.0  # an axis is logarithmic if its largest value is more than this many times its smallest
 ABOVE = {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleY": -14, "titlePadding": 0}  # for a y axis
 _FONT = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
 # Colours are variables of reports/style.css, so that one drawing works for light, dark and print.

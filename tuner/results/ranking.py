@@ -16,7 +16,7 @@ Order = tuple[bool, float, int, str]
 
 
 class Candidate(Protocol):
-    """An attempt to be ranked."""
+    """A tuning attempt that can be ranked."""
 
     @property
     def row(self) -> int: ...

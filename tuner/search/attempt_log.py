@@ -102,7 +102,7 @@ class Log:
         self._store.release(self._scope(evaluator), [_name(instance) for instance in instances], self._holder)
 
     def take_from_others(self, instances: Sequence[Instance], evaluator: Evaluator) -> int:
-        """Take over attempts that other searches have stored for these configs; return their number.
+        """Adopt the attempts that other searches have stored for these configs; return how many were adopted.
 
         The store is read at the first call, and while others hold claims or did at the last call.
         """

@@ -1,4 +1,4 @@
-"""Keyword arguments of other libraries' functions that are accepted by name but not supported."""
+"""Keyword arguments of other libraries' functions that raise an error if they are set to a value that has an effect."""
 
 from collections.abc import Mapping
 from typing import Any

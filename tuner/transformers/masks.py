@@ -152,16 +152,18 @@ def read(mask: Any, queries: int, keys: int) -> Mask:
 
 
 def assure(holds: Any, message: str) -> None:
-    """Raises InputError where a tensor of one element is false; a compiled graph asserts it when it runs."""
+    """Raise InputError if a tensor of one element is false; a compiled graph asserts it when it runs."""
     if torch.compiler.is_compiling():
         torch._assert_async(holds, message)
     elif not bool(holds):
         raise InputError(message)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]  # torch may be absent
 def attention_classes(module: str) -> list[str]:
-    """The tables of attention classes from which a module of transformers chooses where it does not use transformers'
-    AttentionInterface; empty where it does, and where there is neither."""
+    """Return the tables of attention classes in a module of transformers that does not use AttentionInterface; empty if
+    it uses AttentionInterface, or has no such table.
+    """
     names = vars(sys.modules[module])
     tables = [name for name in names if name.endswith("ATTENTION_CLASSES")]
     return [] if "ALL_ATTENTION_FUNCTIONS" in names else tables
@@ -169,8 +171,9 @@ def attention_classes(module: str) -> list[str]:
 
 @cache
 def _refuse_model(config: Hashable) -> None:
-    """Refuses a model that does not call its attention by name, and one that adds biases to the scores, which does not
-    support other flash attentions either. Models of chunks do not for their masks, which are compared here."""
+    """Refuse a model that does not call its attention by name, and one that adds biases to the scores, for which
+    transformers supports no flash attention either. Models with chunked masks are accepted; their masks are compared.
+    """
     try:
         model = MODEL_MAPPING[config]
     except KeyError:

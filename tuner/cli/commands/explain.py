@@ -27,7 +27,7 @@ def explain(
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which record serves a problem and why; with --config, which constraint refuses a config."""
+    """Show which record is used for a problem and why; with --config, show which constraint rejects that config."""
     records = snapshot(db)
     served = serving(operator, problems, gpu, records)
     chosen = over(served, implementation, config)

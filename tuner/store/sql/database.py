@@ -191,7 +191,7 @@ renew_in_child(_connect_anew)
 
 
 def _engine(place: Place, patience_s: float) -> Engine:
-    """Create an engine whose transactions begin as `execution_options(begin=...)` specifies (SQLite only).
+    """Create an engine. On SQLite, transactions begin with the statement given by `execution_options(begin=...)`.
 
     Raises StoreError for a file that cannot be a tuner database, before anything touches it.
     """

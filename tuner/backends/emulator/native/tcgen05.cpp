@@ -15,7 +15,7 @@ namespace emulator {
 namespace {
 
 constexpr int kColumnsOfA = kK / 2;  // columns of tensor memory
-constexpr uint32_t kInFlight = ~0u;  // content of registers while they are loaded
+constexpr uint32_t kInFlight = ~0u;  // value of destination registers until an asynchronous tcgen05.ld completes
 
 [[noreturn]] void refuse(Site site, char const* what, uint64_t value) {
   report("tcgen05", site, "%s (%#llx)", what, static_cast<unsigned long long>(value));

@@ -43,7 +43,7 @@ def replay(
     dram: bool = True,
     missing: Missing | None = None,
 ) -> Replay:
-    """Return the duration of a launch on all SMs of `gpu`, from the blocks of the first one.
+    """Estimate the duration of a launch on `gpu` by replaying the blocks of its first SM.
 
     If blocks take tickets for their work, one or two more SMs are replayed, and tickets are distributed over all SMs by
     the resulting durations. Without `dram`, all copies hit L2, and only its bandwidth limits them. `missing` comes from
