@@ -197,7 +197,7 @@ WRONG = {
     "an odd address": ({"q": np.zeros(257, np.float16)[1:].reshape(q.shape)}, r"q starts \d+ bytes past a multiple"),
     "heads that do not divide": ({"q": np.zeros((2, 4, 3, 16), np.float16)}, r"kv_heads 2 does not divide heads 3"),
     "head_dim 12": (dict.fromkeys("qkv", np.zeros((2, 4, 2, 12), np.float16)), r"head_dim 12: .* in steps of 8"),
-    "an unknown layout": ({"layout": "dbth"}, r"layout 'dbth': give bthd or bhtd"),
+    "an unknown layout": ({"layout": "dbth"}, r"layout 'dbth': pass bthd or bhtd"),
     "causal='no'": ({"causal": "no"}, r"causal 'no': it takes bool"),
     "causal=[True]": ({"causal": [True]}, r"unhashable type"),
     "a scale that is a text": ({"softmax_scale": "1"}, r"softmax_scale '1': must be positive and finite, as a number"),
