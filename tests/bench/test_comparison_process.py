@@ -69,7 +69,7 @@ def test_a_peer_that_compiles_for_long_is_timed_like_the_others(venue: bench.Ven
 
 
 @pytest.mark.parametrize(
-    ("ends", "why"), [("hangs", "not prepared in time; last seen at File .*rehearsed.py"), ("falls", "SIGSEGV")]
+    ("ends", "why"), [("hangs", "not prepared in time; last seen at File .*simulated.py"), ("falls", "SIGSEGV")]
 )
 def test_a_peer_that_hangs_or_falls_costs_itself_and_no_other(venue: bench.Venue, ends: str, why: str) -> None:
     guests = (Rehearsed("bad", ends=ends, patience_s=1.0), Rehearsed("good"))

@@ -225,7 +225,7 @@ def test_a_run_that_is_killed_at_any_moment_loses_at_most_the_row_in_hand(progra
 def test_an_archive_is_packed_when_its_run_is_gone(tmp_path: Path, programs: Programs) -> None:
     (tmp_path / "out").mkdir()
     caller = (
-        "import sys, time; from pathlib import Path; from gpu_keeper import Keeper; folder = Path(sys.argv[1]);"
+        "import sys, time; from pathlib import Path; from gpu_archive import Keeper; folder = Path(sys.argv[1]);"
         "keeper = Keeper(folder / 'out', folder / 'gpu.tar.gz'); (folder / 'out' / 'rows.jsonl').write_text('{}\\n');"
         "(folder / 'ready').touch(); time.sleep(3600)"
     )

@@ -295,7 +295,7 @@ def test_bench_as_json_never_mixes_evidence(tmp_path: Path) -> None:
     (document,) = json.loads(done.stdout)
     assert document["evidence"] == "predicted"
     assert document["peers"] == ["fla chunk_kda", "fla fused_recurrent_kda"]
-    assert not any("time" in name for row in document["rows"] for name in row)
+    assert {name for row in document["rows"] for name in row if "time" in name} <= {"predicted_time"}
 
 
 @pytest.mark.skipif(devices.available(), reason="this machine has a GPU")
@@ -352,7 +352,7 @@ def test_a_file_of_problems_that_cannot_be_read_is_refused_with_its_line(
         (["bench", "kda", "--inputs", "gates"], "inputs 'gates': kda has strong_gate, weak_gate"),
         (["search", *HEAD, "--dtype", "fp64"], "dtype fp64: flash_attention supports bf16, fp16, fp32"),
         (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "7"], "head_dim 7"),
-        (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "x"], "--head-dim 'x': known: 8, 16, 24"),
+        (["search", "flash_attention", "--gpu", "sm_80", "--head-dim", "x"], "--head-dim 'x': give a whole number"),
         (["search", *HEAD, "--heads", "6", "--kv-heads", "4"], "kv_heads 4 does not divide heads 6"),
         (["search", *HEAD, "--effort", "huge"], "unknown effort 'huge' (known: quick, normal, full)"),
         (["search", *HEAD, "--sampler", "magic"], "unknown sampler 'magic'"),

@@ -56,7 +56,7 @@ def test_all_of_fp32_goes_by_one_name() -> None:
 
 @pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP32])
 def test_tensors_of_16_bits_have_no_other_precision(precision: Precision) -> None:
-    with pytest.raises(UsageError, match=rf"precision {precision.value}: bf16 is multiplied as it is"):
+    with pytest.raises(UsageError, match=rf"precision {precision.value}: bf16 operands are not converted"):
         Problem(precision=precision)
 
 

@@ -263,5 +263,5 @@ def test_kernels_that_multiply_what_they_load_refuse_by_name() -> None:
 def test_what_is_on_its_way_in_bytes_has_slots_beside_the_tiles_that_are_read() -> None:
     problem = Problem(kv_cache_dtype=EIGHT, seq_q=512)
     space = MMA_SYNC.space(problem, ARCHES["sm_90a"])
-    with pytest.raises(UsageError, match="beside two that are read"):
+    with pytest.raises(UsageError, match="while two widened tiles are read"):
         space.index(replace(MMA_SYNC.default(problem, ARCHES["sm_90a"]), stages=2))
