@@ -53,6 +53,15 @@ def test_python_examples_run(code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def with_options(line: list[str], options: list[str]) -> list[str]:
+    """Return a command with options that have a value, in place of those of the same names."""
+    kept = [*line]
+    for name in options[::2]:
+        if name in kept:
+            del kept[kept.index(name) : kept.index(name) + 2]
+    return [*kept, *options]
+
+
 QUICK = ("doctor", "explain", "inspect", "operators", "render", "show")  # they search and verify nothing
 
 
@@ -73,7 +82,7 @@ def test_commands_run_in_the_order_in_which_they_stand(
         report = ["--report", str(tmp_path / "r.html")] if line[0] == "search" else []
         out = ["--out", str(tmp_path / "r.html")] if line[0] == "report" else []
         page = ["--out", str(tmp_path / "b.html")] if line[0] == "bench" else []
-        done = CliRunner().invoke(build(), [*line, *tries, *report, *out, *page])
+        done = CliRunner().invoke(build(), with_options(line, [*tries, *report, *out, *page]))
         assert done.exit_code == 0, f"tuner {shlex.join(line)}\n{done.output}"
 
 

@@ -280,7 +280,7 @@ def test_the_command_searches_by_tls_and_plain_tcp_gets_no_answer(
 @pytest.mark.parametrize(
     ("address", "insecure", "refused"),
     [
-        ("tcp://10.0.0.1:8786", False, "use tls://"),
+        ("tcp://10.0.0.1:8786", False, "Use tls://"),
         ("tcp://10.0.0.1:8786", True, ""),
         ("tcp://127.0.0.1:8786", False, ""),
         ("tls://10.0.0.1:8786", False, ""),
