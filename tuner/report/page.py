@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from tuner.base.assets import REPORTS
+from tuner.base.replacement import replacing
 from tuner.errors import MachineError
 from tuner.report import code_html, notation, vega
 from tuner.report.brief import brief, terms_of_winner
@@ -104,14 +105,9 @@ def prepare(path: Path) -> None:
 
 def write(html: str, path: Path) -> None:
     """Replace `path` atomically. Raises MachineError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(html, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as partial:
+            partial.write_text(html, encoding="utf-8")
     except OSError as error:
         raise _refused(path, error) from error
 

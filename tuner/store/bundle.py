@@ -20,6 +20,7 @@ from tuner import __version__
 from tuner.base.cache import CacheEntry
 from tuner.base.canonical_json import encode
 from tuner.base.fields import check_printable
+from tuner.base.replacement import replacing
 from tuner.errors import StoreError
 from tuner.results.record import TuningRecord
 from tuner.store import record_lines, signing
@@ -67,17 +68,13 @@ def write(
     files = {MANIFEST: manifest, **{name: data for name, (data, _) in parts.items()}}
     if key:
         files[SIGNATURE] = signing.signature_of(manifest, key).encode()
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        with replacing(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in files.items():
                 info = zipfile.ZipInfo(name, _EPOCH)
                 info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                 archive.writestr(info, data)
-        partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 

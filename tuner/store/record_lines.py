@@ -1,13 +1,12 @@
 """Tuning records as lines of text: the format of `db/tuned/<device>.jsonl` and of the database, readable in diffs."""
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
 from tuner.base.canonical_json import decode, encode
 from tuner.base.fields import check_printable, check_scalars
+from tuner.base.replacement import replacing
 from tuner.errors import StoreError
 from tuner.results.attempt import Identity
 from tuner.results.codec import record_from, to_json_data
@@ -70,7 +69,9 @@ def write(path: Path, records: Iterable[TuningRecord]) -> None:
     ordered = sorted(records, key=lambda record: _subject(record.identity))
     text = "".join(f"{to_line(record)}\n" for record in ordered)
     try:
-        _replace(path, text)
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8", newline="\n")
+            partial.chmod(0o644)  # whatever the umask is, since these files are shared
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -93,16 +94,3 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path} is no text file: records are lines of JSON in UTF-8") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        Path(partial).chmod(0o644)  # mkstemp creates files with mode 0600, but these are shared
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
